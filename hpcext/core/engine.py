@@ -1,0 +1,172 @@
+"""The one engine: facts in, actions out. Synchronous and pure; whoever drives it owns time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from hpcext.core.reconcile import reconcile
+from hpcext.core.values import (
+    Action,
+    Cause,
+    Fact,
+    Job,
+    Kind,
+    Snapshot,
+    State,
+    Target,
+    total,
+)
+from hpcext.core.world import Saved, World
+
+Policy: TypeAlias = Callable[[Snapshot], Target]
+"""What a scheduler is here: a pure function. Each paper's is one module of `policies`."""
+
+ASKED = ~Cause.PROGRESS
+"""Causes for which the policy is asked. Progress alone never moves a job."""
+
+
+class Engine:
+    """Applies facts, asks the policy, and says what is safe to do.
+
+    Only this class calls `policy` and `reconcile` at run time: live, in the simulator, and when
+    a journal is replayed.
+
+    Parameters
+    ----------
+    policy : Policy
+    saved : Saved, optional
+        The world to go on from.
+
+    Attributes
+    ----------
+    world : World
+    refusal : str
+        Why the last target was refused; empty if it was not.
+    """
+
+    def __init__(self, policy: Policy, saved: Saved | None = None) -> None:
+        self._policy = policy
+        self.world = World.restore(saved) if saved else World()
+        self.refusal = ""
+
+    def step(self, now_s: float, facts: Iterable[Fact]) -> tuple[tuple[Action, ...], float | None]:
+        """Take in what happened and say what to do.
+
+        Parameters
+        ----------
+        now_s : float
+            Never earlier than at the last step.
+        facts : iterable of Fact
+            In the order in which they became known; may be empty (time has passed).
+
+        Returns
+        -------
+        actions : tuple of Action
+            Each counts as handed to the executor.
+        wake_s : float or None
+            Step again at this instant at the latest, even if nothing happens.
+        """
+        world = self.world
+        cause = Cause(0)
+        for fact in facts:
+            cause |= world.apply(now_s, fact)
+        cause |= world.refresh(now_s)
+        if world.wake_s is not None and now_s >= world.wake_s:
+            cause |= Cause.TIME
+        if cause & ASKED:
+            self._decide(world.snapshot(now_s, cause))
+        actions = reconcile(world.snapshot(now_s, cause))
+        return tuple(world.carry_out(now_s, action) for action in actions), self._wake_s(now_s)
+
+    def outstanding(self) -> tuple[Action, ...]:
+        """Every action that has not been answered, for an executor that begins anew.
+
+        A START comes for each active job, so that its attempt is adopted, or started if the
+        manager died between the record and the action.
+        """
+        actions = []
+        for job in self.world.unfinished():
+            if not job.state.active:
+                continue
+            actions.append(Action(Kind.START, job.id, job.op, job.attempt, alloc=job.held))
+            if job.kills:
+                actions.append(Action(Kind.KILL, job.id, job.op, job.attempt, force=job.kills > 1))
+            elif job.state is State.STOPPING:
+                actions.append(Action(Kind.SUSPEND, job.id, job.op, job.attempt))
+        return tuple(actions)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing runs and nothing ever will by itself."""
+        jobs = list(self.world.unfinished())
+        if any(job.state.active for job in jobs):
+            return False
+        return self.world.draining or not jobs
+
+    def _decide(self, now: Snapshot) -> None:
+        """Ask the policy; take its target as the new goals, or refuse it and keep the old."""
+        target = self._policy(now)
+        self.refusal = refusal(now, target)
+        if self.refusal:
+            return
+        world = self.world
+        world.memo, world.wake_s = target.memo, target.wake_s
+        for job in now.jobs:
+            grant = target.grants.get(job.id)
+            why = grant.why if grant else self._waits(job, target)
+            goal, role = (dict(grant.alloc), grant.role) if grant else (None, None)
+            if (goal, role, why) != (job.goal, job.role, job.why):
+                world.jobs[job.id] = replace(job, goal=goal, role=role or job.role, why=why)
+
+    def _waits(self, job: Job, target: Target) -> str:
+        """Why a job gets nothing: the engine's reasons come before the policy's."""
+        if job.cancelling:
+            return "is being cancelled"
+        if job.on_hold:
+            return "is suspended by its user; hpcext resume lets it go on"
+        needs = ", ".join(
+            need if isinstance(need, str) else need.name for need in self.world.unmet(job)
+        )
+        if needs:
+            return f"waits for {needs} to complete"
+        if not job.ready:
+            # Backing off after a failure: `why` says so already. Draining is all that is left.
+            return "waits because the manager is draining" if self.world.draining else job.why
+        return target.waits.get(job.id, "waits for its turn")
+
+    def _wake_s(self, now_s: float) -> float | None:
+        times = [self.world.wake_s] if self.world.wake_s is not None else []
+        for job in self.world.unfinished():
+            if job.deadline_s is not None:
+                times.append(job.deadline_s)
+            if job.not_before_s > now_s:
+                times.append(job.not_before_s)
+        return min(times, default=None)
+
+
+def refusal(now: Snapshot, target: Target) -> str:
+    """Why a target cannot be carried out; empty if it can.
+
+    A target must name unfinished, ready jobs and known nodes, give each job a size that it can
+    run on (or what it has), and fit the nodes.
+    """
+    jobs = {job.id: job for job in now.jobs}
+    left = {name: node.gpus for name, node in now.nodes.items()}
+    for job_id, grant in target.grants.items():
+        job = jobs.get(job_id)
+        if job is None:
+            return f"grants GPUs to job {job_id}, which is unknown or finished"
+        if not job.ready:
+            return f"grants GPUs to job {job_id}, which is not ready"
+        if grant.alloc != job.goal and total(grant.alloc) not in job.sizes:
+            return f"grants {total(grant.alloc)} GPUs to job {job_id}, which takes {job.sizes}"
+        for node, gpus in grant.alloc.items():
+            if node not in left:
+                return f"grants GPUs on node {node}, which is not there"
+            if gpus < 1 or gpus > left[node]:
+                return f"grants {gpus} GPUs on node {node}, which has {left[node]} left"
+            left[node] -= gpus
+    return ""

@@ -1,0 +1,61 @@
+"""Errors that a person reads: what was wrong, where, what is valid, what to do."""
+
+from __future__ import annotations
+
+
+class HpcextError(Exception):
+    """Base of every error that hpcext raises on purpose.
+
+    Parameters
+    ----------
+    what : str
+        What was wrong, naming the value.
+    where : str, optional
+        File, line, key or job it came from.
+    valid : str, optional
+        The valid choices.
+    do : str, optional
+        What to do next.
+    """
+
+    exit_status = 1
+
+    def __init__(self, what: str, *, where: str = "", valid: str = "", do: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.valid = valid
+        self.do = do
+
+    def __str__(self) -> str:
+        """One line: ``WHERE: WHAT (valid: VALID); DO``."""
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        if self.valid:
+            line += f" (valid: {self.valid})"
+        if self.do:
+            line += f"; {self.do}"
+        return " ".join(line.split())
+
+    def as_json(self) -> dict[str, dict[str, str]]:
+        """The same as a document: ``{"error": {"what", "where", "valid", "do"}}``."""
+        return {
+            "error": {"what": self.what, "where": self.where, "valid": self.valid, "do": self.do}
+        }
+
+
+class InputError(HpcextError):
+    """Bad input: a file, a flag, a request. Nothing was done; exit status 2."""
+
+    exit_status = 2
+
+
+class NoManagerError(HpcextError):
+    """No such manager, or another one holds the lock; exit status 3."""
+
+    exit_status = 3
+
+
+class JournalError(HpcextError):
+    """The journal cannot be read or written; what it holds is untouched."""
+
+    exit_status = 3

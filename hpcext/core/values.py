@@ -1,0 +1,479 @@
+"""What is true, what is wanted, what happened, what to do: frozen values, nothing else.
+
+Instants (``*_s``) are seconds since the manager began; durations are seconds. Targets speak in
+GPUs per node; which GPUs a job got is the executor's answer and arrives as a fact.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, Union
+
+import msgspec
+
+Alloc = Mapping[str, int]
+"""Node name → GPUs on it."""
+
+
+def total(alloc: Alloc | None) -> int:
+    """GPUs in an allocation; 0 for None."""
+    return sum(alloc.values()) if alloc else 0
+
+
+class State(str, enum.Enum):
+    """Where a job stands. The order of the members is the order of a job's life."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether a job in this state stays in it."""
+        return self in _FINAL
+
+    @property
+    def active(self) -> bool:
+        """Whether a job in this state holds GPUs."""
+        return self in _ACTIVE
+
+
+_FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+_ACTIVE = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
+
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.PENDING: frozenset({State.STARTING, State.CANCELLED}),
+    State.STARTING: frozenset(
+        {State.RUNNING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
+         State.CANCELLED}
+    ),
+    State.RUNNING: frozenset(
+        {State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED, State.CANCELLED}
+    ),
+    State.STOPPING: frozenset(
+        {State.PENDING, State.COMPLETED, State.FAILED, State.CANCELLED}
+    ),
+    State.COMPLETED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELLED: frozenset(),
+}  # fmt: skip
+"""The one table of what may follow what."""
+
+
+class Role(str, enum.Enum):
+    """MARBLE §V-C: a primary runs at its best size, a secondary on what was left."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node that may be used.
+
+    Attributes
+    ----------
+    name : str
+    gpus : int
+        How many GPUs (or logical slots) it offers.
+    """
+
+    name: str
+    gpus: int
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What is known of a job's speed; made from what the job states and reports.
+
+    Attributes
+    ----------
+    stated : Mapping[int, float]
+        GPUs → speed, from the job file; the unit is the job's own.
+    measured : Mapping[int, float]
+        GPUs → work per second, as last reported at that size.
+    work : float or None
+        Work of the whole job: steps or samples, as the job file says.
+    done : float
+        Work done and reported so far.
+    """
+
+    stated: Mapping[int, float] = msgspec.field(default_factory=dict)
+    measured: Mapping[int, float] = msgspec.field(default_factory=dict)
+    work: float | None = None
+    done: float = 0.0
+
+    def rate(self, gpus: int) -> float | None:
+        """Work per second on so many GPUs, or None where it was never measured."""
+        return self.measured.get(gpus)
+
+    def left_s(self, gpus: int) -> float | None:
+        """Seconds until the work is done on so many GPUs, where that is known."""
+        rate = self.rate(gpus)
+        if self.work is None or not rate:
+            return None
+        return max(0.0, self.work - self.done) / rate
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A job as the engine sees it.
+
+    Attributes
+    ----------
+    id, name : str
+    order : int
+        Place in the queue among jobs of one priority.
+    sizes : tuple of int
+        GPU counts it can run on, ascending.
+    optimal : int
+        The size it runs best on.
+    priority : float
+        Higher goes first.
+    after : tuple of str
+        Ids of jobs that must complete first.
+    retries : int
+        Failures in a row, without new progress between them, that are tried again.
+    suspend_timeout_s : float
+        Longest wait for the acknowledgement of a suspension.
+    state : State
+    goal : Alloc or None
+        What was last granted. Policies read this.
+    held : Alloc
+        What is not acknowledged free. Reconcile reads this.
+    gpus : tuple of str
+        The GPUs behind `held`, as ``HOST:INDEX``, once the executor has said which.
+    role : Role or None
+    op : int
+        The operation that started the current attempt; older answers are stale.
+    attempt : int
+        Attempts so far.
+    ready : bool
+        Whether it may be granted anything: dependencies met, not on hold, not backing off.
+    registered : bool
+        Whether its current attempt has a session that answers a suspension.
+    on_hold : bool
+        Suspended by its user until resumed.
+    cancelling : bool
+    kills : int
+        How often the current attempt was told to die.
+    suspendable : bool
+        False once a suspension went unanswered: it is not resized again.
+    failures : int
+        Failures in a row without progress.
+    step : int
+        Last step reported, over all attempts.
+    saved_step : int
+        Step of the newest checkpoint that is known.
+    submitted_s, since_s : float
+        When it was submitted; when it entered its state.
+    deadline_s : float or None
+        When a stopping job is told to die.
+    not_before_s : float
+        It is not started before this instant (backing off after a failure).
+    why : str
+        Why it waits or runs as it does, in one sentence.
+    estimate : Estimate
+    """
+
+    id: str
+    name: str
+    order: int
+    sizes: tuple[int, ...]
+    optimal: int
+    priority: float = 0.0
+    after: tuple[str, ...] = ()
+    retries: int = 2
+    suspend_timeout_s: float = 60.0
+    state: State = State.PENDING
+    goal: Alloc | None = None
+    held: Alloc = msgspec.field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    role: Role | None = None
+    op: int = 0
+    attempt: int = 0
+    ready: bool = True
+    registered: bool = False
+    on_hold: bool = False
+    cancelling: bool = False
+    kills: int = 0
+    suspendable: bool = True
+    failures: int = 0
+    step: int = 0
+    saved_step: int = 0
+    submitted_s: float = 0.0
+    since_s: float = 0.0
+    deadline_s: float | None = None
+    not_before_s: float = 0.0
+    why: str = ""
+    estimate: Estimate = Estimate()
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A stretch of time that a job ran on the same GPUs.
+
+    ``end_s`` is None while it lasts; it went from step ``from_step`` on, for ``steps`` steps.
+    """
+
+    start_s: float
+    gpus: tuple[str, ...]
+    role: Role | None
+    end_s: float | None = None
+    from_step: int = 0
+    steps: int = 0
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What became of a job so far: the part of its history that reports are made of.
+
+    Attributes
+    ----------
+    segments : tuple of Segment
+    suspends : int
+        Suspensions that were acknowledged.
+    lost_steps : int
+        Steps that were run and had to be run again.
+    suspend_s, resume_s : tuple of Mapping[str, float]
+        The parts of each suspension and each resumption, seconds.
+    exit_code : int or None
+        Of the last attempt.
+    metrics : Mapping[str, float]
+        As last reported, the loss among them.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    suspends: int = 0
+    lost_steps: int = 0
+    suspend_s: tuple[Mapping[str, float], ...] = ()
+    resume_s: tuple[Mapping[str, float], ...] = ()
+    exit_code: int | None = None
+    metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+
+class Cause(enum.Flag):
+    """Why a policy is asked."""
+
+    SUBMITTED = enum.auto()
+    ENDED = enum.auto()
+    NODES = enum.auto()
+    REQUEST = enum.auto()
+    REGISTERED = enum.auto()
+    PROGRESS = enum.auto()
+    TIME = enum.auto()
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that a policy may know.
+
+    Attributes
+    ----------
+    now_s : float
+    nodes : Mapping[str, Node]
+    jobs : tuple of Job
+        The unfinished ones, by priority and order.
+    cause : Cause
+    memo : dict or None
+        What the policy returned last time.
+    """
+
+    now_s: float
+    nodes: Mapping[str, Node]
+    jobs: tuple[Job, ...]
+    cause: Cause
+    memo: dict[str, Any] | None = None
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """GPUs for a job, the role that it plays with them, and why it gets no more."""
+
+    alloc: Alloc
+    role: Role
+    why: str
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A policy's answer.
+
+    Attributes
+    ----------
+    grants : Mapping[str, Grant]
+        Job id → what it should have.
+    waits : Mapping[str, str]
+        Job id → why it gets nothing.
+    wake_s : float or None
+        When the policy wants to be asked again, whatever happens.
+    memo : dict or None
+        JSON that the policy gets back next time.
+    """
+
+    grants: Mapping[str, Grant] = msgspec.field(default_factory=dict)
+    waits: Mapping[str, str] = msgspec.field(default_factory=dict)
+    wake_s: float | None = None
+    memo: dict[str, Any] | None = None
+
+
+class Kind(str, enum.Enum):
+    """What an executor can be told to do."""
+
+    START = "start"
+    SUSPEND = "suspend"
+    KILL = "kill"
+
+
+class Action(msgspec.Struct, frozen=True):
+    """One thing for the executor to do.
+
+    Executors carry out an action once however often it is given: after a restart the manager
+    gives again those that were not answered.
+
+    Attributes
+    ----------
+    kind : Kind
+    job : str
+    op : int
+        The attempt it is about, by the operation that started it. Answers carry it.
+    attempt : int
+    alloc : Alloc
+        START only: GPUs per node.
+    force : bool
+        KILL only: the polite way has failed.
+    """
+
+    kind: Kind
+    job: str
+    op: int
+    attempt: int
+    alloc: Alloc = msgspec.field(default_factory=dict)
+    force: bool = False
+
+
+# Facts: what happened. Each is one line of the journal.
+
+
+class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined"):
+    """A node may be used from now on."""
+
+    node: Node
+
+
+class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
+    """A node is gone, and whatever ran on it."""
+
+    name: str
+
+
+class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
+    """A job was handed in."""
+
+    job: Job
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """An attempt runs, on these GPUs (``HOST:INDEX``)."""
+
+    job: str
+    op: int
+    gpus: tuple[str, ...]
+
+
+class Registered(msgspec.Struct, frozen=True, tag="registered"):
+    """The attempt's session is up and has resumed at `step`; it answers suspensions."""
+
+    job: str
+    op: int
+    step: int
+
+
+class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
+    """The attempt reported progress.
+
+    Attributes
+    ----------
+    step, saved_step : int
+        Last step done, and step of the newest checkpoint.
+    done : float
+        Work done since the job began, in the unit of its ``work``.
+    rate : float or None
+        Work per second of late.
+    metrics : Mapping[str, float]
+    resume_s : Mapping[str, float] or None
+        Once per attempt, when its first step is done: the parts of its start.
+    """
+
+    job: str
+    op: int
+    step: int
+    saved_step: int = 0
+    done: float = 0.0
+    rate: float | None = None
+    metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
+    resume_s: Mapping[str, float] | None = None
+
+
+class Outcome(str, enum.Enum):
+    """How an attempt ended."""
+
+    COMPLETED = "completed"
+    SUSPENDED = "suspended"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """The attempt's process tree is empty: its GPUs are free.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        LOST: nobody can say how it ended (supervisor killed, machine restarted).
+    exit_code : int or None
+        Negative for a signal, as in :mod:`subprocess`.
+    suspend_s : Mapping[str, float] or None
+        SUSPENDED only: the parts of the suspension, seconds.
+    why : str
+        What a person should know of it, if anything.
+    """
+
+    job: str
+    op: int
+    outcome: Outcome
+    exit_code: int | None = None
+    suspend_s: Mapping[str, float] | None = None
+    why: str = ""
+
+
+class Hold(msgspec.Struct, frozen=True, tag="hold"):
+    """The user suspends a job."""
+
+    job: str
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """The user lets a suspended job run again."""
+
+    job: str
+
+
+class Resize(msgspec.Struct, frozen=True, tag="resize"):
+    """The user wants a job on exactly so many GPUs."""
+
+    job: str
+    gpus: int
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """The user cancels a job."""
+
+    job: str
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """Start nothing more; what runs may finish."""
+
+
+Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
+    NodeJoined, NodeLost, Submitted, Started, Registered, Progressed, Ended,
+    Hold, Release, Resize, Cancel, Drain,
+]  # fmt: skip

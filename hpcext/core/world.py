@@ -1,0 +1,423 @@
+"""What is true: facts applied one by one to jobs, nodes and their records."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from hpcext.core.values import (
+    TRANSITIONS,
+    Action,
+    Cancel,
+    Cause,
+    Drain,
+    Ended,
+    Fact,
+    Hold,
+    Job,
+    Kind,
+    Node,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    Progressed,
+    Record,
+    Registered,
+    Release,
+    Resize,
+    Segment,
+    Snapshot,
+    Started,
+    State,
+    Submitted,
+    total,
+)
+
+KILL_GRACE_S = 15.0
+"""A job that was told to die gets so long before the next, harder try."""
+
+BACKOFF_MAX_S = 60.0
+"""Longest wait before a failed job is tried again."""
+
+UNSTARTED_WAIT_S = 5.0
+"""Wait before a job that could not be started is tried again."""
+
+NOT_RETRIED = frozenset({126, 127})
+"""Exit codes of a shell (and our supervisor) for a command that cannot be run at all."""
+
+NOTHING = Cause(0)
+
+F = TypeVar("F", bound=Fact)
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """All of a world as one value, for a compacted journal."""
+
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+    records: dict[str, Record]
+    draining: bool
+    next_op: int
+    memo: dict[str, Any] | None
+    wake_s: float | None
+
+
+class World:
+    """The facts so far, as values.
+
+    Attributes
+    ----------
+    nodes : dict of str to Node
+    jobs : dict of str to Job
+        Every job ever submitted, by id.
+    records : dict of str to Record
+    draining : bool
+        Nothing new is started.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.jobs: dict[str, Job] = {}
+        self.records: dict[str, Record] = {}
+        self.draining = False
+        self.next_op = 1
+        self.memo: dict[str, Any] | None = None
+        self.wake_s: float | None = None
+        self._queue: list[tuple[float, int, str]] = []
+        self._dependents: dict[str, list[str]] = {}
+        self._apply: dict[type, Callable[[float, Any], Cause]] = {
+            NodeJoined: self._node_joined,
+            NodeLost: self._node_lost,
+            Submitted: self._submitted,
+            Started: self._started,
+            Registered: self._registered,
+            Progressed: self._progressed,
+            Ended: self._ended,
+            Hold: self._hold,
+            Release: self._release,
+            Resize: self._resize,
+            Cancel: self._cancel,
+            Drain: self._drain,
+        }
+
+    # What others ask of it.
+
+    def apply(self, now_s: float, fact: Fact) -> Cause:
+        """Make a fact true; says what a policy should hear of it.
+
+        A fact about an attempt that is no longer the job's current one is stale and changes
+        nothing: without this, a late acknowledgement would free GPUs that are in use again.
+        """
+        return self._apply[type(fact)](now_s, fact)
+
+    def refresh(self, now_s: float) -> Cause:
+        """Bring `ready` up to date for every unfinished job."""
+        changed = False
+        for job in self.unfinished():
+            ready = self._ready(job, now_s)
+            if ready != job.ready:
+                self.jobs[job.id] = replace(job, ready=ready)
+                changed = True
+        return Cause.TIME if changed else NOTHING
+
+    def unfinished(self) -> Iterator[Job]:
+        """Jobs that are not final, by priority and order."""
+        return (self.jobs[key[2]] for key in self._queue)
+
+    def snapshot(self, now_s: float, cause: Cause) -> Snapshot:
+        """What is true now, as one value."""
+        return Snapshot(now_s, dict(self.nodes), tuple(self.unfinished()), cause, self.memo)
+
+    def carry_out(self, now_s: float, action: Action) -> Action:
+        """Note that an action goes to the executor; numbers it if it is a start."""
+        job = self.jobs[action.job]
+        if action.kind is Kind.START:
+            action = replace(action, op=self.next_op)
+            self.next_op += 1
+            self._enter(
+                job, State.STARTING, now_s, held=action.alloc, op=action.op, gpus=(),
+                attempt=action.attempt, registered=False, kills=0, deadline_s=None,
+            )  # fmt: skip
+        elif action.kind is Kind.SUSPEND:
+            self._enter(job, State.STOPPING, now_s, deadline_s=now_s + job.suspend_timeout_s)
+        else:
+            changes: dict[str, Any] = {"kills": job.kills + 1, "deadline_s": now_s + KILL_GRACE_S}
+            self._enter(job, State.STOPPING, now_s, **changes)
+        return action
+
+    def save(self) -> Saved:
+        """All of it as one value."""
+        return Saved(
+            nodes=tuple(self.nodes.values()),
+            jobs=tuple(self.jobs.values()),
+            records=self.records,
+            draining=self.draining,
+            next_op=self.next_op,
+            memo=self.memo,
+            wake_s=self.wake_s,
+        )
+
+    @classmethod
+    def restore(cls, saved: Saved) -> World:
+        """The world that :meth:`save` was called on."""
+        world = cls()
+        world.nodes = {node.name: node for node in saved.nodes}
+        world.records = dict(saved.records)
+        world.draining, world.next_op = saved.draining, saved.next_op
+        world.memo, world.wake_s = saved.memo, saved.wake_s
+        for job in saved.jobs:
+            world._add(job)
+        return world
+
+    # Nodes.
+
+    def _node_joined(self, now_s: float, fact: NodeJoined) -> Cause:
+        if self.nodes.get(fact.node.name) == fact.node:
+            return NOTHING
+        self.nodes[fact.node.name] = fact.node
+        return Cause.NODES
+
+    def _node_lost(self, now_s: float, fact: NodeLost) -> Cause:
+        if self.nodes.pop(fact.name, None) is None:
+            return NOTHING
+        for job in list(self.unfinished()):
+            self._forget_node(job, fact.name, now_s)
+        return Cause.NODES
+
+    def _forget_node(self, job: Job, name: str, now_s: float) -> None:
+        if job.goal and name in job.goal:
+            job = self._set(job, goal=None)
+        if name not in job.held:
+            return
+        held = {node: gpus for node, gpus in job.held.items() if node != name}
+        if held:
+            # Its other nodes still run: kill there at once, nobody can answer a suspension.
+            self._enter(job, State.STOPPING, now_s, held=held, deadline_s=now_s)
+        else:
+            self._close(job, now_s, Ended(job.id, job.op, Outcome.LOST, why="its node was lost"))
+
+    # Jobs.
+
+    def _submitted(self, now_s: float, fact: Submitted) -> Cause:
+        if fact.job.id in self.jobs:
+            return NOTHING
+        job = replace(fact.job, submitted_s=now_s, since_s=now_s)
+        self._add(job)
+        self.records[job.id] = Record()
+        gone = [self.jobs[need] for need in job.after if need in self.jobs]
+        for need in gone:
+            if need.state.final and need.state is not State.COMPLETED:
+                self._give_up(job, now_s, need)
+        return Cause.SUBMITTED
+
+    def _started(self, now_s: float, fact: Started) -> Cause:
+        job = self._current(fact)
+        if job is None or job.gpus:
+            return NOTHING
+        job = self._set(job, gpus=fact.gpus)
+        if job.state is State.STARTING:
+            job = self._enter(job, State.RUNNING, now_s)
+        record = self.records[job.id]
+        segment = Segment(now_s, fact.gpus, job.role, from_step=job.saved_step)
+        self.records[job.id] = replace(record, segments=(*record.segments, segment))
+        return NOTHING
+
+    def _registered(self, now_s: float, fact: Registered) -> Cause:
+        job = self._current(fact)
+        if job is None or job.registered:
+            return NOTHING
+        record = self.records[job.id]
+        lost = max(0, job.step - fact.step)
+        self.records[job.id] = replace(record, lost_steps=record.lost_steps + lost)
+        self._set(job, registered=True, step=fact.step, saved_step=fact.step)
+        self._count_steps(job.id, fact.step, start=True)
+        return Cause.REGISTERED
+
+    def _progressed(self, now_s: float, fact: Progressed) -> Cause:
+        job = self._current(fact)
+        if job is None:
+            return NOTHING
+        measured = dict(job.estimate.measured)
+        if fact.rate is not None and job.state is State.RUNNING:
+            measured[total(job.held)] = fact.rate
+        estimate = replace(job.estimate, measured=measured, done=fact.done)
+        self._set(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate)
+        self._count_steps(job.id, fact.step)
+        record = self.records[job.id]
+        resume_s = record.resume_s if fact.resume_s is None else (*record.resume_s, fact.resume_s)
+        metrics = {**record.metrics, **fact.metrics}
+        self.records[job.id] = replace(record, metrics=metrics, resume_s=resume_s)
+        return Cause.PROGRESS
+
+    def _ended(self, now_s: float, fact: Ended) -> Cause:
+        job = self._current(fact)
+        if job is None:
+            return NOTHING
+        self._close(job, now_s, fact)
+        return Cause.ENDED
+
+    # Requests.
+
+    def _hold(self, now_s: float, fact: Hold) -> Cause:
+        return self._request(fact, on_hold=True, goal=None)
+
+    def _release(self, now_s: float, fact: Release) -> Cause:
+        return self._request(fact, on_hold=False)
+
+    def _resize(self, now_s: float, fact: Resize) -> Cause:
+        return self._request(fact, sizes=(fact.gpus,), optimal=fact.gpus, suspendable=True)
+
+    def _cancel(self, now_s: float, fact: Cancel) -> Cause:
+        job = self.jobs.get(fact.job)
+        if job is not None and job.state is State.PENDING:
+            self._finish(job, now_s, State.CANCELLED, why="cancelled by its user")
+            return Cause.REQUEST
+        return self._request(fact, cancelling=True, goal=None)
+
+    def _drain(self, now_s: float, fact: Drain) -> Cause:
+        self.draining = True
+        return Cause.REQUEST
+
+    def _request(self, fact: Hold | Release | Resize | Cancel, **changes: Any) -> Cause:
+        job = self.jobs.get(fact.job)
+        if job is None or job.state.final:
+            return NOTHING
+        self._set(job, **changes)
+        return Cause.REQUEST
+
+    # An attempt's end.
+
+    def _close(self, job: Job, now_s: float, fact: Ended) -> None:
+        """Free what the attempt held, and say what becomes of the job."""
+        record = self.records[job.id]
+        segments = record.segments
+        if job.gpus and segments and segments[-1].end_s is None:
+            segments = (*segments[:-1], replace(segments[-1], end_s=now_s))
+        suspended = fact.outcome is Outcome.SUSPENDED
+        self.records[job.id] = replace(
+            record,
+            segments=segments,
+            suspends=record.suspends + suspended,
+            suspend_s=(*record.suspend_s, fact.suspend_s) if fact.suspend_s else record.suspend_s,
+            exit_code=fact.exit_code,
+        )
+        killed, ran = job.kills > 0, bool(job.gpus)
+        job = self._set(job, held={}, gpus=(), deadline_s=None, registered=False, op=0)
+        if fact.outcome is Outcome.COMPLETED:
+            self._finish(job, now_s, State.COMPLETED, why=fact.why or "completed")
+        elif job.cancelling:
+            self._finish(job, now_s, State.CANCELLED, why="cancelled by its user")
+        elif suspended:
+            self._enter(job, State.PENDING, now_s, failures=0)
+        elif killed:
+            # It did not answer a suspension. Its own fault or not, it is not a failure of the
+            # training; but asking again would lose work again.
+            why = f"did not answer a suspension within {job.suspend_timeout_s:g} s"
+            self._enter(job, State.PENDING, now_s, suspendable=False, why=why)
+        else:
+            self._failed(job, now_s, fact, ran=ran)
+
+    def _failed(self, job: Job, now_s: float, fact: Ended, *, ran: bool) -> None:
+        """Try again, unless it failed too often without getting further."""
+        how = fact.why or f"exit code {fact.exit_code}"
+        if not ran and fact.outcome is Outcome.LOST:
+            # It never ran (a full disk, say): not the job's failure, however often.
+            failures, wait_s = job.failures, UNSTARTED_WAIT_S
+        else:
+            # Progress is a checkpoint newer than the one that this attempt resumed from.
+            segments = self.records[job.id].segments
+            progressed = ran and job.saved_step > segments[-1].from_step
+            failures = 1 if progressed else job.failures + 1
+            wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
+        if fact.exit_code in NOT_RETRIED or failures > job.retries:
+            why = f"failed {failures} time(s) in a row without new progress; last: {how}"
+            self._finish(self._set(job, failures=failures), now_s, State.FAILED, why=why)
+            return
+        self._enter(
+            job, State.PENDING, now_s, failures=failures, goal=None, ready=False,
+            not_before_s=now_s + wait_s, why=f"tried again in {wait_s:g} s after: {how}",
+        )  # fmt: skip
+
+    def _finish(self, job: Job, now_s: float, state: State, *, why: str) -> None:
+        """Put a job into a final state, and with it those that can now never run."""
+        self._enter(job, state, now_s, goal=None, why=why, ready=False)
+        self._queue.remove(self._key(job))
+        if state is State.COMPLETED:
+            return
+        # A chain of dependents may be long: a stack, not recursion.
+        stack = [job]
+        while stack:
+            failed = stack.pop()
+            for name in self._dependents.get(failed.id, ()):
+                waiting = self.jobs[name]
+                if waiting.state is State.PENDING:
+                    self._give_up(waiting, now_s, failed)
+                    stack.append(self.jobs[name])
+
+    def _give_up(self, job: Job, now_s: float, need: Job) -> None:
+        if not self.jobs[job.id].state.final:
+            why = f"needs {need.name}, which {need.state.value}"
+            self._enter(job, State.CANCELLED, now_s, goal=None, why=why, ready=False)
+            self._queue.remove(self._key(job))
+
+    # Small parts.
+
+    @staticmethod
+    def _key(job: Job) -> tuple[float, int, str]:
+        return (-job.priority, job.order, job.id)
+
+    def _add(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        if not job.state.final:
+            bisect.insort(self._queue, self._key(job))
+        for need in job.after:
+            self._dependents.setdefault(need, []).append(job.id)
+
+    def _current(self, fact: Started | Registered | Progressed | Ended) -> Job | None:
+        """The job that a fact is about, if it is about the job's current attempt."""
+        job = self.jobs.get(fact.job)
+        if job is None or not job.state.active or job.op != fact.op:
+            return None
+        return job
+
+    def _set(self, job: Job, **changes: Any) -> Job:
+        self.jobs[job.id] = job = replace(job, **changes)
+        return job
+
+    def _enter(self, job: Job, state: State, now_s: float, **changes: Any) -> Job:
+        """Move a job to a state, by the table."""
+        if state is not job.state:
+            if state not in TRANSITIONS[job.state]:
+                raise RuntimeError(f"job {job.id}: {job.state.value} → {state.value}")
+            changes["since_s"] = now_s
+        return self._set(job, state=state, **changes)
+
+    def _ready(self, job: Job, now_s: float) -> bool:
+        if job.on_hold or job.cancelling or now_s < job.not_before_s:
+            return False
+        if self.draining and job.goal is None and not job.state.active:
+            return False
+        return not any(True for _ in self.unmet(job))
+
+    def unmet(self, job: Job) -> Iterable[Job | str]:
+        """Dependencies of a job that are not completed; an unknown one by its id."""
+        for need in job.after:
+            other = self.jobs.get(need)
+            if other is None:
+                yield need
+            elif other.state is not State.COMPLETED:
+                yield other
+
+    def _count_steps(self, job_id: str, step: int, *, start: bool = False) -> None:
+        """Keep the step count of the last segment."""
+        record = self.records[job_id]
+        if not record.segments:
+            return
+        last = record.segments[-1]
+        last = replace(last, from_step=step) if start else last
+        last = replace(last, steps=max(0, step - last.from_step))
+        self.records[job_id] = replace(record, segments=(*record.segments[:-1], last))

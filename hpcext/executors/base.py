@@ -1,0 +1,32 @@
+"""What an executor is: the four things a new backend writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from hpcext.core.values import Action, Fact, Node
+
+Emit = Callable[[Fact], None]
+"""How an executor hands a fact to its driver; called in the driver's thread."""
+
+
+class Executor(Protocol):
+    """Carries out actions on one kind of resource."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes to begin with."""
+
+    def perform(self, action: Action) -> None:
+        """Carry out an action; never blocks for long, never raises for a job's own fault.
+
+        An action is carried out once however often it is given. A START given again for an
+        attempt that exists *adopts* it: the executor watches it again, emits ``Started``, and
+        emits ``Ended`` if it has ended meanwhile. That is all there is to recovery.
+        """
+
+    def look(self) -> None:
+        """Read what jobs reported since last time and emit it (``Registered``, ``Progressed``)."""
+
+    def close(self) -> None:
+        """Stop watching. What runs goes on running."""

@@ -1,0 +1,30 @@
+"""What several policies do alike."""
+
+from __future__ import annotations
+
+from hpcext.core.values import Grant, Job, Role, Snapshot, State
+
+
+def largest(job: Job, limit: int) -> int:
+    """The largest size of a job within a limit; 0 if it has none."""
+    return max((size for size in job.sizes if size <= limit), default=0)
+
+
+def keep(now: Snapshot) -> dict[str, Grant]:
+    """What is granted already, for jobs that may keep it."""
+    return {
+        job.id: Grant(job.goal, job.role or Role.PRIMARY, job.why)
+        for job in now.jobs
+        if job.goal and job.ready
+    }
+
+
+def movable(job: Job) -> bool:
+    """Whether giving a job another size loses no work.
+
+    True where nothing runs yet, where it is being stopped anyway, and where a session is there
+    to answer a suspension. A job whose last suspension went unanswered is left alone.
+    """
+    if job.state in {State.PENDING, State.STOPPING}:
+        return True
+    return job.state is State.RUNNING and job.registered and job.suspendable

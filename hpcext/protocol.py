@@ -1,0 +1,331 @@
+"""The contract between a manager and a training process: variables, files, exit codes.
+
+Small enough for any language, and the same on every batch system. Standard library only,
+because training scripts and the supervisor import it. Every environment variable of hpcext is
+read here and nowhere else.
+
+One *attempt* is one run of a job's command. Its directory holds, in the order they appear:
+
+==================  =============  ==============================================================
+``launch.json``     manager        what to run (:data:`LAUNCH`)
+``supervisor.json`` supervisor     its pid and start time; created once, so an attempt runs once
+``report.json``     session        progress, replaced as training goes (:data:`REPORT`)
+``suspended.json``  session        the acknowledgement of a suspension (:data:`SUSPENDED`)
+``exit.json``       supervisor     the tree is empty: exit code, rusage (:data:`EXIT`)
+==================  =============  ==============================================================
+
+Instants inside these files are seconds since the epoch (keys end in ``_at``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+
+# Schemas of the files of an attempt, and their names.
+LAUNCH = "hpcext.launch/1"
+SUPERVISOR = "hpcext.supervisor/1"
+REPORT = "hpcext.report/1"
+SUSPENDED = "hpcext.suspended/1"
+EXIT = "hpcext.exit/1"
+LAUNCH_FILE = "launch.json"
+SUPERVISOR_FILE = "supervisor.json"
+REPORT_FILE = "report.json"
+SUSPENDED_FILE = "suspended.json"
+EXIT_FILE = "exit.json"
+
+EXIT_SUSPENDED = 85
+"""Exit code of a supervisor whose job suspended itself. A hint: the file is the proof."""
+
+SUSPEND_SIGNAL = signal.SIGTSTP
+"""Manager to training: save and leave. Blocked, never handled: a session looks for it."""
+
+NEWS_SIGNAL = signal.SIGUSR1
+"""To a supervisor or a manager: there is news, look now."""
+
+MAX_FILE_BYTES = 1 << 20
+"""Files written by others (reports, requests) that are larger are refused unread."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process that cannot be mistaken for a later one with the same pid.
+
+    Attributes
+    ----------
+    pid : int
+    start : int
+        Start time in clock ticks since boot: field 22 of ``/proc/PID/stat``, proc(5).
+    """
+
+    pid: int
+    start: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process that has this pid now, or None; a zombie has ended, so it is None too."""
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        # The name (field 2) may hold blanks and parentheses; the last one closes it.
+        fields = text[text.rindex(")") + 2 :].split()
+        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+
+    @classmethod
+    def me(cls) -> Process:
+        """This process."""
+        this = cls.of(os.getpid())
+        if this is None:
+            raise RuntimeError("/proc is not mounted")
+        return this
+
+    @classmethod
+    def parse(cls, text: str) -> Process | None:
+        """Read ``pid:PID:START``; None for ``none`` and for anything malformed."""
+        kind, _, rest = text.partition(":")
+        pid, _, start = rest.partition(":")
+        if kind != "pid" or not pid.isdecimal() or not start.isdecimal():
+            return None
+        return cls(int(pid), int(start))
+
+    def __str__(self) -> str:
+        return f"pid:{self.pid}:{self.start}"
+
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return Process.of(self.pid) == self
+
+    def open(self) -> int | None:
+        """A pidfd of this very process (the caller closes it), or None if it is gone."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:
+            return None
+        if self.alive():
+            return fd
+        os.close(fd)
+        return None
+
+    def send(self, signum: int) -> bool:
+        """Send a signal to this very process; False if it is gone or not ours."""
+        fd = self.open()
+        if fd is None:
+            return False
+        try:
+            signal.pidfd_send_signal(fd, signum)
+        except (ProcessLookupError, PermissionError):
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """What a training process is told by its environment.
+
+    Attributes
+    ----------
+    job_id : str
+    attempt : int
+        1 for the first run of the job, then one more each time; fences checkpoint writes.
+    op : int
+        The manager's operation that started this attempt.
+    checkpoint_dir, report_dir : pathlib.Path
+        Kept from attempt to attempt; and the directory of this attempt.
+    num_gpus : int
+        GPUs on this node.
+    num_nodes : int
+    rendezvous : str
+        ``HOST:PORT``, or empty where there is one node.
+    notify : Process or None
+        The supervisor, on the same node.
+    """
+
+    job_id: str
+    attempt: int
+    op: int
+    checkpoint_dir: Path
+    report_dir: Path
+    num_gpus: int
+    num_nodes: int = 1
+    rendezvous: str = ""
+    notify: Process | None = None
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Attempt | None:
+        """Read the attempt this process belongs to; None outside hpcext.
+
+        Raises
+        ------
+        ValueError
+            A variable is missing or malformed, or the protocol is a newer one.
+        """
+        env = os.environ if environ is None else environ
+        version = env.get("HPCEXT_PROTOCOL")
+        if version is None:
+            return None
+        if version != str(VERSION):
+            raise ValueError(f"HPCEXT_PROTOCOL={version}: this hpcext speaks protocol {VERSION}")
+        try:
+            return cls(
+                job_id=env["HPCEXT_JOB_ID"],
+                attempt=int(env["HPCEXT_ATTEMPT"]),
+                op=int(env["HPCEXT_OP"]),
+                checkpoint_dir=Path(env["HPCEXT_CHECKPOINT_DIR"]),
+                report_dir=Path(env["HPCEXT_REPORT_DIR"]),
+                num_gpus=int(env["HPCEXT_NUM_GPUS"]),
+                num_nodes=int(env.get("HPCEXT_NUM_NODES", "1")),
+                rendezvous=env.get("HPCEXT_RENDEZVOUS", ""),
+                notify=Process.parse(env.get("HPCEXT_NOTIFY", "none")),
+            )
+        except KeyError as missing:
+            raise ValueError(f"HPCEXT_PROTOCOL is set but {missing.args[0]} is not") from None
+
+    def environ(self) -> dict[str, str]:
+        """The variables that carry this attempt."""
+        return {
+            "HPCEXT_PROTOCOL": str(VERSION),
+            "HPCEXT_JOB_ID": self.job_id,
+            "HPCEXT_ATTEMPT": str(self.attempt),
+            "HPCEXT_OP": str(self.op),
+            "HPCEXT_CHECKPOINT_DIR": str(self.checkpoint_dir),
+            "HPCEXT_REPORT_DIR": str(self.report_dir),
+            "HPCEXT_NUM_GPUS": str(self.num_gpus),
+            "HPCEXT_NUM_NODES": str(self.num_nodes),
+            "HPCEXT_RENDEZVOUS": self.rendezvous,
+            "HPCEXT_NOTIFY": str(self.notify) if self.notify else "none",
+        }
+
+
+def environ() -> Mapping[str, str]:
+    """The environment of this process, for those who look settings up in it."""
+    return os.environ
+
+
+def user_directory(kind: str) -> Path:
+    """``~/.config/hpcext`` or ``~/.local/state/hpcext`` by the XDG rules.
+
+    Parameters
+    ----------
+    kind : {"config", "state"}
+    """
+    variable, default = {
+        "config": ("XDG_CONFIG_HOME", ".config"),
+        "state": ("XDG_STATE_HOME", ".local/state"),
+    }[kind]
+    base = os.environ.get(variable, "")
+    # The XDG specification: a relative path there is invalid and is ignored.
+    root = Path(base) if base.startswith("/") else Path.home() / default
+    return root / "hpcext"
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames inside a directory survive a crash of the machine."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file as a whole: temporary name, flush, rename.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    data : bytes
+    durable : bool
+        Wait for the disk, so that the file survives a crash of the machine.
+
+    Raises
+    ------
+    OSError
+        Nothing was replaced, and no temporary file is left.
+    """
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(fd)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def write_json(path: Path, document: Mapping[str, Any], *, durable: bool = True) -> None:
+    """Replace a file by a JSON document, as :func:`write_file` does."""
+    write_file(path, json.dumps(document).encode() + b"\n", durable=durable)
+
+
+def read_untrusted(path: Path, *, owner: int | None = None) -> bytes:
+    """Read a small regular file that somebody else wrote.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    owner : int, optional
+        The uid that must own it.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is not there.
+    ValueError
+        It is a link, a FIFO, a device, somebody else's, or larger than :data:`MAX_FILE_BYTES`.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{path.name}: cannot be opened ({error.strerror})") from None
+    with open(fd, "rb") as file:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise ValueError(f"{path.name}: not a regular file")
+        if owner is not None and facts.st_uid != owner:
+            raise ValueError(f"{path.name}: owned by uid {facts.st_uid}, not {owner}")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
+    return data
+
+
+def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str, Any]:
+    """Read a JSON object of a given schema that somebody else wrote.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is not there.
+    ValueError
+        It is not such a document; the message says why.
+    """
+    data = read_untrusted(path, owner=owner)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}: not JSON ({error})") from None
+    if not isinstance(document, dict) or document.get("schema") != schema:
+        raise ValueError(f"{path.name}: not a document of schema {schema}")
+    return document
