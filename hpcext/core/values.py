@@ -127,7 +127,9 @@ class Job(msgspec.Struct, frozen=True):
     order : int
         Place in the queue among jobs of one priority.
     sizes : tuple of int
-        GPU counts it can run on, ascending.
+        GPU counts it may run on, ascending.
+    stated : tuple of int
+        What `sizes` was before its user asked for one size; empty where he did not.
     optimal : int
         The size it runs best on.
     priority : float
@@ -183,6 +185,7 @@ class Job(msgspec.Struct, frozen=True):
     order: int
     sizes: tuple[int, ...]
     optimal: int
+    stated: tuple[int, ...] = ()
     priority: float = 0.0
     after: tuple[str, ...] = ()
     retries: int = 2
@@ -470,10 +473,16 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Start nothing more; what runs may finish."""
+    """Start nothing more; what runs may finish, or is suspended too if `stop`."""
+
+    stop: bool = False
+
+
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """A manager began to run: a drain that stopped the last one is over."""
 
 
 Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
     NodeJoined, NodeLost, Submitted, Started, Registered, Progressed, Ended,
-    Hold, Release, Resize, Cancel, Drain,
+    Hold, Release, Resize, Cancel, Drain, Began,
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from hpcext.core.values import (
     TRANSITIONS,
     Action,
+    Began,
     Cancel,
     Cause,
     Drain,
@@ -61,6 +62,7 @@ class Saved(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...]
     records: dict[str, Record]
     draining: bool
+    stopping: bool
     next_op: int
     memo: dict[str, Any] | None
     wake_s: float | None
@@ -75,8 +77,8 @@ class World:
     jobs : dict of str to Job
         Every job ever submitted, by id.
     records : dict of str to Record
-    draining : bool
-        Nothing new is started.
+    draining, stopping : bool
+        Nothing new is started; and what runs is suspended too.
     """
 
     def __init__(self) -> None:
@@ -84,6 +86,7 @@ class World:
         self.jobs: dict[str, Job] = {}
         self.records: dict[str, Record] = {}
         self.draining = False
+        self.stopping = False
         self.next_op = 1
         self.memo: dict[str, Any] | None = None
         self.wake_s: float | None = None
@@ -102,6 +105,7 @@ class World:
             Resize: self._resize,
             Cancel: self._cancel,
             Drain: self._drain,
+            Began: self._began,
         }
 
     # What others ask of it.
@@ -156,6 +160,7 @@ class World:
             jobs=tuple(self.jobs.values()),
             records=self.records,
             draining=self.draining,
+            stopping=self.stopping,
             next_op=self.next_op,
             memo=self.memo,
             wake_s=self.wake_s,
@@ -167,7 +172,8 @@ class World:
         world = cls()
         world.nodes = {node.name: node for node in saved.nodes}
         world.records = dict(saved.records)
-        world.draining, world.next_op = saved.draining, saved.next_op
+        world.draining, world.stopping = saved.draining, saved.stopping
+        world.next_op = saved.next_op
         world.memo, world.wake_s = saved.memo, saved.wake_s
         for job in saved.jobs:
             world._add(job)
@@ -269,7 +275,10 @@ class World:
         return self._request(fact, on_hold=False)
 
     def _resize(self, now_s: float, fact: Resize) -> Cause:
-        return self._request(fact, sizes=(fact.gpus,), optimal=fact.gpus, suspendable=True)
+        job = self.jobs.get(fact.job)
+        stated = job.stated or job.sizes if job else ()
+        size = {"sizes": (fact.gpus,), "optimal": fact.gpus, "stated": stated}
+        return self._request(fact, **size, suspendable=True)
 
     def _cancel(self, now_s: float, fact: Cancel) -> Cause:
         job = self.jobs.get(fact.job)
@@ -280,6 +289,14 @@ class World:
 
     def _drain(self, now_s: float, fact: Drain) -> Cause:
         self.draining = True
+        if fact.stop:
+            self.stopping = True
+            for job in list(self.unfinished()):
+                self._set(job, goal=None)
+        return Cause.REQUEST
+
+    def _began(self, now_s: float, fact: Began) -> Cause:
+        self.draining = self.stopping = False
         return Cause.REQUEST
 
     def _request(self, fact: Hold | Release | Resize | Cancel, **changes: Any) -> Cause:
@@ -397,7 +414,7 @@ class World:
         return self._set(job, state=state, **changes)
 
     def _ready(self, job: Job, now_s: float) -> bool:
-        if job.on_hold or job.cancelling or now_s < job.not_before_s:
+        if job.on_hold or job.cancelling or self.stopping or now_s < job.not_before_s:
             return False
         if self.draining and job.goal is None and not job.state.active:
             return False

@@ -1,0 +1,173 @@
+"""``hpcext run``: share this machine's GPUs among the jobs of a file."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext.admission import admit
+from hpcext.cli import view
+from hpcext.cli.output import Output
+from hpcext.config import Settings, load_settings
+from hpcext.core.engine import Engine
+from hpcext.core.errors import InputError
+from hpcext.core.values import Node, NodeJoined, State, Submitted
+from hpcext.executors.gpus import find_gpus
+from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.manager import pilot as pilots
+from hpcext.manager.report import run_document
+from hpcext.manager.submissions import check_fits
+from hpcext.policies import POLICIES, find_policy
+from hpcext.sim.expected import expected
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "run",
+        help="share this machine's GPUs among the jobs of a file",
+        epilog="example: hpcext run jobs.toml --gpus 6",
+    )
+    parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
+    parser.add_argument("--gpus", help="GPUs to use, or logical slots where there are none")
+    parser.add_argument("--policy", help=f"how to share them: {', '.join(POLICIES)}")
+    parser.add_argument("--name", help="name of the pilot (default: that of the file)")
+    parser.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
+    parser.add_argument("--resume", metavar="PILOT", help="go on with a pilot that ended")
+    parser.add_argument("--dry-run", action="store_true", help="print the first plan, start nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Run the command; the exit status is that of the jobs."""
+    settings = load_settings(flags={"policy": args.policy, "gpus": args.gpus})
+    if args.resume is not None:
+        if args.jobs is not None:
+            raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
+        return _manage(pilots.find(args.resume, settings.state_dir), out, as_json=args.json)
+    if args.jobs is None:
+        raise InputError("no job file", valid="hpcext run JOBS.toml, or hpcext run --resume PILOT")
+    specs = read_jobs(args.jobs)
+    gpus, logical = choose_gpus(settings)
+    if args.dry_run:
+        return _dry_run(specs, len(gpus), settings, args, out)
+    directory = pilots.create(
+        specs,
+        where=str(args.jobs),
+        state_dir=settings.state_dir,
+        name=args.name or _name(args.jobs),
+        policy=settings.policy,
+        gpus=gpus,
+        logical=logical,
+        report_interval_s=settings.report_interval_s,
+        directory=args.dir,
+    )
+    return _manage(directory, out, as_json=args.json)
+
+
+def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:
+    """GPU indices to use, and whether they are slots on a machine without GPUs.
+
+    Raises
+    ------
+    InputError
+        More GPUs than there are, or none and no number given.
+    """
+    found, wanted = find_gpus(), settings.gpus
+    if wanted == "auto":
+        if not found:
+            raise InputError(
+                "this machine has no GPU that can be seen",
+                where="--gpus",
+                do="give a number of logical slots, as in --gpus 6",
+            )
+        return found, False
+    count = int(wanted)
+    if found and count > len(found):
+        raise InputError(f"{count} GPUs", where="--gpus", valid=f"1 to {len(found)}, as found")
+    return (found[:count], False) if found else (tuple(range(count)), True)
+
+
+def _name(path: Path) -> str:
+    """A name for a pilot after its job file, as far as that is a valid one."""
+    kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in path.stem)
+    return kept.strip("-")[:64] or "run"
+
+
+def _manage(directory: Path, out: Output, *, as_json: bool) -> int:
+    logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
+    pilot = pilots.load(directory)
+    with out.live(view.COLUMNS) as show:
+        if not as_json:
+            out.line(f"pilot {pilot.id} in {directory}")
+        narrate = view.Narrator(out)
+
+        def observe(engine: Engine, now_s: float) -> None:
+            if show is not None:
+                show(view.rows(engine))
+            elif not as_json:
+                narrate(engine, now_s)
+
+        engine, driver = pilots.run(directory, observe)
+    if as_json:
+        world, now_s = engine.world, driver.now_s()
+        policy, began_at = pilot.policy, pilot.began_at
+        out.document(run_document(world, policy=policy, began_at=began_at, now_s=now_s))
+    else:
+        view.summary(out, engine, driver.now_s())
+    return _exit_status(engine, driver.stopped_by, directory, out)
+
+
+def _exit_status(
+    engine: Engine, stopped_by: signal.Signals | None, directory: Path, out: Output
+) -> int:
+    jobs = engine.world.jobs.values()
+    if any(not job.state.final for job in jobs):
+        out.note(f"jobs are left; go on with: hpcext run --resume {directory}")
+    if stopped_by is not None:
+        return 128 + stopped_by
+    return 1 if any(job.state in {State.FAILED, State.CANCELLED} for job in jobs) else 0
+
+
+def _dry_run(
+    specs: Sequence[JobSpec], gpus: int, settings: Settings, args: argparse.Namespace, out: Output
+) -> int:
+    """Let the engine take its first step, and say what it would do."""
+    node = Node(pilots.host(), gpus)
+    check_fits(specs, node, str(args.jobs))
+    engine = Engine(find_policy(settings.policy))
+    jobs = admit(specs, 1, {})
+    engine.step(0.0, [NodeJoined(node), *(Submitted(job) for job in jobs)])
+    plan = [engine.world.jobs[job.id] for job in jobs]
+    schedule = expected(specs, (node,), find_policy(settings.policy))
+    if args.json:
+        document: dict[str, Any] = {
+            "schema": "hpcext.plan/1",
+            "policy": settings.policy,
+            "gpus": gpus,
+            "makespan_s": schedule.makespan_s if schedule else None,
+            "jobs": [
+                {
+                    "id": job.id,
+                    "name": job.name,
+                    "gpus": dict(job.goal or {}),
+                    "role": job.role.value if job.role else None,
+                    "why": job.why,
+                }
+                for job in plan
+            ],
+        }
+        out.document(document)
+        return 0
+    rows = [
+        (job.id, job.name, str(sum((job.goal or {}).values()) or ""), job.why) for job in plan
+    ]
+    out.table(("id", "job", "GPUs", "why"), rows)
+    if schedule:
+        out.line(f"expected: {view.duration(schedule.makespan_s)} in all, as the file states speeds")
+    return 0

@@ -1,0 +1,154 @@
+"""``hpcext VERB PILOT [JOB]``: what can be asked of a pilot from another terminal."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcext.cli import view
+from hpcext.cli.output import Output, clean
+from hpcext.config import load_settings
+from hpcext.core.engine import Engine
+from hpcext.core.errors import InputError
+from hpcext.jobfile import read_text
+from hpcext.manager import journal, spool
+from hpcext.manager import pilot as pilots
+from hpcext.manager.report import display_state, run_document
+from hpcext.manager.requests import find_job
+from hpcext.policies import find_policy
+
+FOLLOW_S = 0.2
+"""How often a log that is followed is looked at."""
+
+
+def add(subparsers: Any) -> None:
+    """Register the commands."""
+    _add(subparsers, "status", status, "show the jobs of a pilot", job="?", json=True)
+    submit_ = _add(subparsers, "submit", submit, "hand more jobs to a pilot", job=None)
+    submit_.add_argument("jobs", type=Path, metavar="JOBS.toml")
+    _add(subparsers, "suspend", ask, "suspend a job until it is resumed")
+    _add(subparsers, "resume", ask, "let a suspended job run again")
+    resize = _add(subparsers, "resize", ask, "give a job another number of GPUs")
+    resize.add_argument("gpus", type=int, metavar="GPUS")
+    _add(subparsers, "cancel", ask, "cancel a job")
+    _add(subparsers, "drain", ask, "start nothing more; what runs may finish", job=None)
+    _add(subparsers, "why", why, "say why a job waits or runs as it does")
+    logs_ = _add(subparsers, "logs", logs, "print what a job wrote")
+    logs_.add_argument("-f", "--follow", action="store_true", help="until the job has ended")
+
+
+def _add(
+    subparsers: Any,
+    name: str,
+    run: Callable[[argparse.Namespace, Output], int],
+    text: str,
+    *,
+    job: str | None = "",
+    json: bool = False,
+) -> argparse.ArgumentParser:
+    """Register one verb; `job` is how many jobs it takes: one (""), perhaps one ("?"), none."""
+    rest = {"submit": " more.toml", "resize": " cnn 3", "drain": "", "status": ""}
+    example = f"example: hpcext {name} jobs{rest.get(name, ' cnn')}"
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, epilog=example)
+    parser.add_argument("pilot", metavar="PILOT", help="directory, id or name")
+    if job is not None:
+        parser.add_argument("job", metavar="JOB", nargs=job or None, help="id or name")
+    if json:
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run, verb=name)
+    return parser
+
+
+def _find(args: argparse.Namespace) -> Path:
+    return pilots.find(args.pilot, load_settings().state_dir)
+
+
+def _read(directory: Path) -> tuple[Engine, journal.Past]:
+    """What the journal says, with or without a manager: it is the truth in both cases."""
+    spool.check_private(directory)
+    past = journal.read(directory / "journal.jsonl")
+    return past.replay(find_policy(past.header.policy)), past
+
+
+def status(args: argparse.Namespace, out: Output) -> int:
+    """Show all jobs, or one."""
+    directory = _find(args)
+    engine, past = _read(directory)
+    alive = spool.manager_of(directory)
+    now_s = max(past.now_s, time.time() - past.header.began_at) if alive else past.now_s
+    if args.json:
+        policy, began_at = past.header.policy, past.header.began_at
+        document = run_document(engine.world, policy=policy, began_at=began_at, now_s=now_s)
+        if args.job:
+            wanted = find_job(engine.world, args.job).id
+            document["jobs"] = [job for job in document["jobs"] if job["id"] == wanted]
+        out.document(document)
+        return 0
+    rows = view.rows(engine)
+    if args.job:
+        job = find_job(engine.world, args.job)
+        rows = [row for row in rows if row[0] == job.id]
+    out.table(view.COLUMNS, rows)
+    if not alive:
+        out.line(f"no manager runs this pilot; hpcext run --resume {args.pilot} starts one")
+    return 0
+
+
+def why(args: argparse.Namespace, out: Output) -> int:
+    """Say in one sentence why a job waits, or runs as it does."""
+    engine, _ = _read(_find(args))
+    job = find_job(engine.world, args.job)
+    reason = f": it {clean(job.why)}" if job.why else ""
+    out.line(f"{job.name} is {display_state(job)}{reason}")
+    return 0
+
+
+def submit(args: argparse.Namespace, out: Output) -> int:
+    """Hand the jobs of a file to a running manager, which checks them."""
+    path = args.jobs.absolute()
+    words = {"text": read_text(path), "where": str(args.jobs), "base": str(path.parent)}
+    out.line(clean(spool.ask(_find(args), "submit", **words)["text"]))
+    return 0
+
+
+def ask(args: argparse.Namespace, out: Output) -> int:
+    """Ask for one thing and print the answer."""
+    words = {key: getattr(args, key) for key in ("job", "gpus") if hasattr(args, key)}
+    out.line(clean(spool.ask(_find(args), args.verb, **words)["text"]))
+    return 0
+
+
+def logs(args: argparse.Namespace, out: Output) -> int:
+    """Print a job's log; with ``--follow`` until the job is final or its manager is gone."""
+    directory = _find(args)
+    job = find_job(_read(directory)[0].world, args.job)
+    path = directory / "jobs" / job.id / "log.txt"
+    position = 0
+    while True:
+        ended = not args.follow or _ended(directory, job.id)
+        position = _copy(path, position, out)
+        if ended:
+            return 0
+        time.sleep(FOLLOW_S)
+
+
+def _ended(directory: Path, job_id: str) -> bool:
+    engine, _ = _read(directory)
+    return engine.world.jobs[job_id].state.final or spool.manager_of(directory) is None
+
+
+def _copy(path: Path, position: int, out: Output) -> int:
+    """Print what was added to a log; returns where it ends now."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(position)
+            data = file.read()
+    except FileNotFoundError:
+        return position
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    out.raw(data)
+    return position + len(data)

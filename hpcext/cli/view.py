@@ -1,0 +1,113 @@
+"""How a run looks to a person: a live table on a terminal, plain lines on a pipe, a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcext.cli.output import Output, clean
+from hpcext.core.engine import Engine
+from hpcext.core.values import Job, Record, State, total
+from hpcext.manager.report import busy_fraction, display_state, makespan
+
+COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left")
+SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
+
+
+def duration(seconds: float) -> str:
+    """A length of time in the largest two units that matter."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min"
+
+
+def indices(gpus: Sequence[str]) -> str:
+    """``HOST:0, HOST:1`` as ``0,1``: there is one host."""
+    return ",".join(gpu.rpartition(":")[2] for gpu in gpus)
+
+
+def progress(job: Job) -> str:
+    """Work done of the work to do, or steps where that is not stated."""
+    estimate = job.estimate
+    if job.state is State.COMPLETED:
+        return f"step {job.step}" if job.step else "done"
+    if estimate.work:
+        return f"{min(1.0, estimate.done / estimate.work):.0%} (step {job.step})"
+    return f"step {job.step}" if job.step else ""
+
+
+def metric(record: Record) -> str:
+    """The metric that says most: whatever is not the loss, else the loss."""
+    others = {name: value for name, value in record.metrics.items() if name != "loss"}
+    shown = others or dict(record.metrics)
+    return ", ".join(f"{clean(name)} {value:.4g}" for name, value in list(shown.items())[:2])
+
+
+def left(job: Job) -> str:
+    """Time left at the speed of late, where it can be known."""
+    if job.state is not State.RUNNING:
+        return ""
+    seconds = job.estimate.left_s(total(job.held))
+    return "" if seconds is None else duration(seconds)
+
+
+def rows(engine: Engine) -> list[tuple[str, ...]]:
+    """The table of jobs, in the order of :data:`COLUMNS`."""
+    return [
+        (
+            job.id,
+            job.name,
+            display_state(job),
+            job.role.value if job.role and job.state.active else "",
+            indices(job.gpus),
+            progress(job),
+            metric(engine.world.records[job.id]),
+            left(job),
+        )
+        for job in engine.world.jobs.values()
+    ]
+
+
+def summary(out: Output, engine: Engine, now_s: float) -> None:
+    """What came of the run."""
+    world = engine.world
+    table = []
+    for job in world.jobs.values():
+        record = world.records[job.id]
+        took = sum((part.end_s or now_s) - part.start_s for part in record.segments)
+        shown = (display_state(job), duration(took), str(record.suspends), str(record.lost_steps))
+        table.append((job.id, job.name, *shown, metric(record)))
+    out.table(SUMMARY, table)
+    span_s = makespan(world, now_s)
+    busy = busy_fraction(world, span_s)
+    out.line(f"{duration(span_s)} in all; GPUs were held {busy:.0%} of the time")
+    for job in world.jobs.values():
+        if job.state in {State.FAILED, State.CANCELLED}:
+            out.line(f"{job.name}: {clean(job.why)}")
+
+
+class Narrator:
+    """Says in plain lines what changed since it was last asked."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._told: dict[str, str] = {}
+
+    def __call__(self, engine: Engine, now_s: float) -> None:
+        """Tell what is new."""
+        for job in engine.world.jobs.values():
+            text = self._text(job)
+            if self._told.get(job.id) != text:
+                self._told[job.id] = text
+                self._out.line(f"[{now_s:8.1f} s] {job.name}: {clean(text)}")
+
+    @staticmethod
+    def _text(job: Job) -> str:
+        if job.state is State.RUNNING and job.role:
+            return f"running on GPUs {indices(job.gpus)} ({job.role.value}): {job.why}"
+        if job.state in {State.STARTING, State.STOPPING}:
+            return job.state.value
+        return f"{display_state(job)}: {job.why}" if job.why else display_state(job)

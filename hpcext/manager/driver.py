@@ -1,0 +1,164 @@
+"""The live driver: waits for something to happen, and lets the engine decide."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from hpcext.core.engine import Engine
+from hpcext.core.errors import JournalError
+from hpcext.core.values import Drain, Fact
+from hpcext.executors.base import Executor
+from hpcext.manager import journal as journals
+from hpcext.protocol import NEWS_SIGNAL
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 2.0
+"""Wait before a journal that could not be written is tried again."""
+
+Observe = Callable[[Engine, float], None]
+"""Told after each turn; reads, changes nothing."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Driver:
+    """Feeds one engine with what happens on one executor.
+
+    It sleeps until an executor has a fact, a request comes, a signal comes, or the engine wants
+    to be woken; nothing is polled but reports of progress, every `interval_s`.
+
+    Parameters
+    ----------
+    engine : Engine
+    journal : Journal
+    base_s : float
+        The instant that it is now.
+    interval_s : float
+        How often reports of progress are read when nothing else happens.
+    requests : callable
+        Gives the facts that users asked for, and takes them as answered once told so.
+    observe : callable
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        journal: journals.Journal,
+        *,
+        base_s: float,
+        interval_s: float,
+        requests: Callable[[], Iterable[tuple[tuple[Fact, ...], Callable[[], None]]]],
+        observe: Observe,
+    ) -> None:
+        self.engine = engine
+        self.stopped_by: signal.Signals | None = None
+        self._journal = journal
+        self._zero = time.monotonic() - base_s
+        self._interval_s = interval_s
+        self._requests = requests
+        self._observe = observe
+        self._facts: list[Fact] = []
+        self._answers: list[Callable[[], None]] = []
+        self._awake = asyncio.Event()
+        self._news = True
+        self._wake_s: float | None = None
+        self._looked_s = base_s
+        self._leave = False
+
+    def now_s(self) -> float:
+        """Seconds since the manager began; a clock that is set back does not move it."""
+        return time.monotonic() - self._zero
+
+    def emit(self, fact: Fact) -> None:
+        """Take a fact in; called by the executor, in the loop's thread."""
+        self._facts.append(fact)
+        self._awake.set()
+
+    async def run(self, executor: Executor) -> None:
+        """Drive until nothing is left to do, or until told to leave."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(NEWS_SIGNAL, self._on_news)
+        for signum in STOP_SIGNALS:
+            loop.add_signal_handler(signum, self._on_stop, signum)
+        try:
+            for action in self.engine.outstanding():
+                executor.perform(action)
+            while not self._leave:
+                self._turn(executor)
+                if self.engine.finished and not self._facts:
+                    break
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._awake.wait(), self._pause_s())
+                self._awake.clear()
+        finally:
+            executor.close()
+            for signum in (NEWS_SIGNAL, *STOP_SIGNALS):
+                loop.remove_signal_handler(signum)
+
+    def _turn(self, executor: Executor) -> None:
+        """One step: gather, write down, decide, act. In this order, always."""
+        now_s = self.now_s()
+        if self._news or now_s >= self._looked_s + self._interval_s:
+            self._news, self._looked_s = False, now_s
+            executor.look()
+            for facts, answer in self._requests():
+                self._facts.extend(facts)
+                self._answers.append(answer)
+        facts = tuple(self._facts)
+        due = self._wake_s is not None and now_s >= self._wake_s
+        if facts or due:
+            try:
+                self._journal.append(now_s, facts)
+            except JournalError as error:
+                # What was not written down did not happen: wait, act on nothing.
+                log.warning("%s", error)
+                self._wake_s = now_s + RETRY_S
+                return
+            del self._facts[: len(facts)]
+            actions, self._wake_s = self.engine.step(now_s, facts)
+            if self.engine.refusal:
+                log.warning("the policy's target was refused: it %s", self.engine.refusal)
+            for action in actions:
+                executor.perform(action)
+            self._compact(now_s)
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            answer()
+        self._observe(self.engine, now_s)
+
+    def _pause_s(self) -> float:
+        """Until the engine's wake or the next look at reports, whichever is first."""
+        until = self._looked_s + self._interval_s
+        if self._wake_s is not None:
+            until = min(until, self._wake_s)
+        return max(0.0, until - self.now_s())
+
+    def _compact(self, now_s: float) -> None:
+        if self._journal.count < journals.COMPACT_AFTER:
+            return
+        try:
+            self._journal.compact(now_s, self.engine.world.save())
+        except OSError as error:
+            log.warning("the journal could not be compacted: %s", error.strerror)
+
+    def _on_news(self) -> None:
+        self._news = True
+        self._awake.set()
+
+    def _on_stop(self, signum: signal.Signals) -> None:
+        """First time: suspend everything, then leave. Second time: leave at once.
+
+        What is being suspended then goes on by itself, and the next manager finds it.
+        """
+        if self.stopped_by is None:
+            self.stopped_by = signal.Signals(signum)
+            self.emit(Drain(stop=True))
+        else:
+            self._leave = True
+            self._awake.set()

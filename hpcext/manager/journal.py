@@ -1,0 +1,194 @@
+"""The journal: what the engine was told, in the order it was told; replayed on restart.
+
+A file of JSON lines. The first is a :class:`Header`, which may carry the world as it was when
+the journal was last compacted; each further line is one :class:`Entry`: an instant and the facts
+of one step. A line is written and flushed before its facts reach the engine, so whatever was
+decided can be decided again, by the same code.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from hpcext.core.engine import Engine, Policy
+from hpcext.core.errors import JournalError
+from hpcext.core.values import Fact, Progressed
+from hpcext.core.world import Saved
+from hpcext.protocol import sync_directory, write_file
+
+COMPACT_AFTER = 2000
+"""Entries after which the journal is compacted: bounds its size and the time of a restart."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line.
+
+    Attributes
+    ----------
+    began_at : float
+        Epoch seconds of the manager's instant 0.
+    policy : str
+    now_s : float
+        Instant of the last step before `saved`.
+    saved : Saved or None
+    """
+
+    schema: Literal["hpcext.journal/1"] = "hpcext.journal/1"
+    began_at: float
+    policy: str
+    now_s: float = 0.0
+    saved: Saved | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One step: when, and what was known."""
+
+    now_s: float
+    facts: tuple[Fact, ...]
+
+
+_encoder = msgspec.json.Encoder()
+_entry = msgspec.json.Decoder(Entry)
+_header = msgspec.json.Decoder(Header)
+
+
+class Past(msgspec.Struct, frozen=True):
+    """What a journal says.
+
+    Attributes
+    ----------
+    header : Header
+    entries : tuple of Entry
+    size : int
+        Bytes of whole lines; what follows was being written when the manager died.
+    torn : int
+        Bytes of that.
+    """
+
+    header: Header
+    entries: tuple[Entry, ...]
+    size: int
+    torn: int
+
+    @property
+    def now_s(self) -> float:
+        """The last instant that was recorded."""
+        return self.entries[-1].now_s if self.entries else self.header.now_s
+
+    def replay(self, policy: Policy) -> Engine:
+        """An engine that was told all of it. Its actions were given already, or are given
+        again by :meth:`Engine.outstanding`."""
+        engine = Engine(policy, self.header.saved)
+        for entry in self.entries:
+            engine.step(entry.now_s, entry.facts)
+        return engine
+
+
+def read(path: Path) -> Past:
+    """Read a journal; changes nothing.
+
+    Raises
+    ------
+    JournalError
+        There is none, or a whole line of it is not what a manager wrote.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise JournalError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    size = data.rfind(b"\n") + 1
+    lines = data[:size].splitlines()
+    if not lines:
+        raise JournalError("is empty", where=str(path), do="start a new pilot")
+    number = 1
+    try:
+        header = _header.decode(lines[0])
+        entries = []
+        for number, line in enumerate(lines[1:], start=2):  # noqa: B007  (named in the error)
+            entries.append(_entry.decode(line))
+    except msgspec.DecodeError as error:
+        raise JournalError(
+            f"line {number} is damaged ({error})",
+            where=str(path),
+            do="nothing was changed; what runs goes on, and checkpoints are in jobs/*/checkpoint",
+        ) from None
+    return Past(header, tuple(entries), size, len(data) - size)
+
+
+class Journal:
+    """An open journal. Only the holder of the pilot's lock may have one.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    header : Header
+        Written if there is no journal yet.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self.path = path
+        self.header = header
+        if path.exists():
+            past = read(path)
+            self.header, self.count = past.header, len(past.entries)
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+            self._size = past.size
+            os.ftruncate(self._fd, self._size)
+        else:
+            self._begin(header)
+
+    def append(self, now_s: float, facts: tuple[Fact, ...]) -> None:
+        """Write one step down, and wait for the disk unless it is mere progress.
+
+        Raises
+        ------
+        JournalError
+            It could not be written (a full disk); the journal is as it was.
+        """
+        data = _encoder.encode(Entry(now_s, facts)) + b"\n"
+        try:
+            written = os.write(self._fd, data)
+            if written != len(data):
+                raise OSError("the disk is full")
+            if not all(isinstance(fact, Progressed) for fact in facts):
+                os.fdatasync(self._fd)
+        except OSError as error:
+            # Half a line must not stay: the next one would be glued to it.
+            os.ftruncate(self._fd, self._size)
+            reason = error.strerror or str(error)
+            raise JournalError(
+                f"cannot be written: {reason}",
+                where=str(self.path),
+                do="free some space; jobs go on, and decisions wait",
+            ) from None
+        self._size += len(data)
+        self.count += 1
+
+    def compact(self, now_s: float, saved: Saved) -> None:
+        """Replace the journal by the world that it leads to.
+
+        Raises
+        ------
+        OSError
+            The old journal is untouched.
+        """
+        header = msgspec.structs.replace(self.header, now_s=now_s, saved=saved)
+        old = self._fd
+        self._begin(header)
+        self.header = header
+        os.close(old)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def _begin(self, header: Header) -> None:
+        data = _encoder.encode(header) + b"\n"
+        write_file(self.path, data)
+        sync_directory(self.path.parent)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        self._size, self.count = len(data), 0

@@ -1,0 +1,328 @@
+"""A pilot: a fixed set of GPUs, a list of jobs, one manager. A composition; it holds no loop.
+
+Its directory, which only its user can enter::
+
+    pilot.json      what it is            submissions/   what to run
+    journal.jsonl   what happened         jobs/ID/       logs, checkpoints, attempts
+    manager.json    who runs it now       requests/ replies/   the spool
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import filelock
+import msgspec
+
+from hpcext import __version__, protocol
+from hpcext.core.engine import Engine
+from hpcext.core.errors import HpcextError, InputError, NoManagerError
+from hpcext.core.values import Began, Fact, Node, NodeJoined, NodeLost, Submitted
+from hpcext.executors.local import LocalExecutor
+from hpcext.jobfile import JobSpec, parse_jobs
+from hpcext.manager import journal as journals
+from hpcext.manager import spool
+from hpcext.manager.driver import Driver, Observe
+from hpcext.manager.requests import VERBS
+from hpcext.manager.submissions import Submissions, check_fits
+from hpcext.policies import find_policy
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+
+
+class Pilot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pilot is; ``pilot.json``.
+
+    Attributes
+    ----------
+    id, name : str
+    policy : str
+    node : str
+        Name of the machine.
+    gpus : tuple of int
+        GPU indices that it may use; with `logical`, slots that stand for GPUs.
+    logical : bool
+    report_interval_s : float
+    began_at : float
+    """
+
+    schema: Literal["hpcext.pilot/1"] = "hpcext.pilot/1"
+    id: str
+    name: str
+    policy: str
+    node: str
+    gpus: tuple[int, ...]
+    logical: bool
+    report_interval_s: float
+    began_at: float
+    version: str = __version__
+
+    def as_node(self) -> Node:
+        """The node that it offers."""
+        return Node(self.node, len(self.gpus))
+
+
+def host() -> str:
+    """The short name of this machine."""
+    return socket.gethostname().partition(".")[0] or "localhost"
+
+
+def create(
+    specs: Sequence[JobSpec],
+    *,
+    where: str,
+    state_dir: Path,
+    name: str,
+    policy: str,
+    gpus: Sequence[int],
+    logical: bool,
+    report_interval_s: float,
+    directory: Path | None = None,
+) -> Path:
+    """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
+
+    Raises
+    ------
+    InputError
+        A name, a directory or a job that cannot be; nothing was made.
+    """
+    find_policy(policy)
+    if not _NAME.match(name):
+        raise InputError(
+            f"{name!r} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
+        )
+    check_fits(specs, Node(host(), len(gpus)), where)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    pilot = Pilot(
+        id=f"{name}-{stamp}-{secrets.token_hex(2)}",
+        name=name,
+        policy=policy,
+        node=host(),
+        gpus=tuple(gpus),
+        logical=logical,
+        report_interval_s=report_interval_s,
+        began_at=time.time(),
+    )
+    path = _make_directory(pilot, state_dir, directory)
+    Submissions(path / "submissions").add("first", specs)
+    # Last, because it is what makes the directory a pilot.
+    protocol.write_file(path / "pilot.json", msgspec.json.encode(pilot))
+    return path
+
+
+def _make_directory(pilot: Pilot, state_dir: Path, directory: Path | None) -> Path:
+    register = state_dir / "pilots"
+    path = directory.absolute() if directory else register / pilot.id
+    try:
+        register.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)
+        for name in ("jobs", "submissions"):
+            (path / name).mkdir(mode=0o700)
+        spool.make(path)
+        if directory:
+            (register / pilot.id).symlink_to(path)
+    except FileExistsError:
+        raise InputError(
+            f"{path} exists", where="--dir", do=f"choose another, or hpcext run --resume {path}"
+        ) from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be made: {error.strerror}", where="--dir") from None
+    return path
+
+
+def load(directory: Path) -> Pilot:
+    """Read what a pilot is.
+
+    Raises
+    ------
+    NoManagerError
+        There is no pilot there.
+    """
+    try:
+        return msgspec.json.decode((directory / "pilot.json").read_bytes(), type=Pilot)
+    except (OSError, msgspec.DecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise NoManagerError(f"no pilot there ({reason})", where=str(directory)) from None
+
+
+def find(handle: str, state_dir: Path) -> Path:
+    """The directory of a pilot, by directory, id or name (the newest of a name).
+
+    Raises
+    ------
+    NoManagerError
+        There is none.
+    """
+    if (Path(handle) / "pilot.json").exists():
+        return Path(handle).absolute()
+    register = state_dir / "pilots"
+    if _NAME.match(handle) and (register / handle / "pilot.json").exists():
+        return (register / handle).resolve()
+    named = []
+    for path in register.glob("*/pilot.json"):
+        with contextlib.suppress(NoManagerError):
+            pilot = load(path.parent)
+            if pilot.name == handle:
+                named.append((pilot.began_at, path.parent.resolve()))
+    if not named:
+        raise NoManagerError(
+            f"no pilot {handle!r}", valid="a directory, an id or a name", do=f"ls {register}"
+        )
+    return max(named)[1]
+
+
+@contextlib.contextmanager
+def sole_manager(directory: Path) -> Iterator[None]:
+    """Be the only manager of a pilot, and say who we are.
+
+    Raises
+    ------
+    NoManagerError
+        Another one is, or the file system has no locks that can be relied on.
+    """
+    lock: filelock.BaseFileLock = filelock.UnixFileLock(directory / "manager.lock")
+    try:
+        with contextlib.suppress(NotImplementedError):
+            lock.acquire(timeout=0)
+    except filelock.Timeout:
+        other = spool.manager_of(directory)
+        who = f"the manager with pid {other.pid}" if other else "a manager on another machine"
+        raise NoManagerError(
+            f"{who} runs this pilot", where=str(directory), do="hpcext status shows it"
+        ) from None
+    # Where there is no flock, filelock falls back to a mere marker file, which a killed manager
+    # leaves behind and two machines can both believe in.
+    if type(lock) is not filelock.UnixFileLock or not lock.is_locked:
+        raise NoManagerError(
+            "this file system has no locks", where=str(directory), do="use another --dir"
+        )
+    me = protocol.Process.me()
+    facts = {"schema": spool.MANAGER, "pid": me.pid, "start": me.start, "host": host()}
+    try:
+        protocol.write_json(directory / spool.MANAGER_FILE, facts)
+        yield
+    finally:
+        lock.release()
+
+
+def run(directory: Path, observe: Observe) -> tuple[Engine, Driver]:
+    """Be the manager of a pilot until its jobs are done; goes on where the last one ended.
+
+    Raises
+    ------
+    HpcextError
+        It is not a pilot of ours, or another manager runs it, or its journal is damaged.
+    """
+    spool.check_private(directory)
+    pilot = load(directory)
+    with sole_manager(directory):
+        return asyncio.run(_run(directory, pilot, observe))
+
+
+async def _run(directory: Path, pilot: Pilot, observe: Observe) -> tuple[Engine, Driver]:
+    submissions = Submissions(directory / "submissions")
+    path = directory / "journal.jsonl"
+    header = journals.Header(began_at=pilot.began_at, policy=pilot.policy)
+    journal = journals.Journal(path, header)
+    past = journals.read(path)
+    engine = past.replay(find_policy(past.header.policy))
+    inbox = Inbox(directory, pilot, engine, submissions)
+    driver = Driver(
+        engine,
+        journal,
+        base_s=max(past.now_s, time.time() - past.header.began_at),
+        interval_s=pilot.report_interval_s,
+        requests=inbox.take,
+        observe=observe,
+    )
+    executor = LocalExecutor(
+        directory=directory / "jobs",
+        node=pilot.as_node(),
+        indices=pilot.gpus,
+        spec=submissions.spec,
+        emit=driver.emit,
+        loop=asyncio.get_running_loop(),
+        manager_file=directory / spool.MANAGER_FILE,
+    )
+    for fact in _news(engine, pilot.as_node(), submissions):
+        driver.emit(fact)
+    try:
+        await driver.run(executor)
+    finally:
+        journal.close()
+    return engine, driver
+
+
+def _news(engine: Engine, node: Node, submissions: Submissions) -> Iterator[Fact]:
+    """What the engine does not know yet when a manager begins."""
+    yield Began()
+    for name in engine.world.nodes:
+        if name != node.name:
+            yield NodeLost(name)
+    yield NodeJoined(node)
+    for job in submissions.jobs:
+        if job.id not in engine.world.jobs:
+            yield Submitted(job)
+
+
+class Inbox:
+    """Turns the requests in a pilot's spool into facts and answers."""
+
+    def __init__(
+        self, directory: Path, pilot: Pilot, engine: Engine, submissions: Submissions
+    ) -> None:
+        self._directory = directory
+        self._pilot = pilot
+        self._engine = engine
+        self._submissions = submissions
+
+    def take(self) -> Iterator[tuple[tuple[Fact, ...], Callable[[], None]]]:
+        """Each request's facts, and how to answer it once they are written down."""
+        for name, request in spool.pending(self._directory):
+            try:
+                if isinstance(request, InputError):
+                    raise request
+                facts, text = self._handle(name, request)
+                document: dict[str, Any] = {"text": text}
+            except HpcextError as error:
+                facts, document = (), error.as_json()
+                log.info("request %s refused: %s", name, error)
+            yield facts, self._answer(name, document)
+
+    def _answer(self, name: str, document: dict[str, Any]) -> Callable[[], None]:
+        return lambda: spool.reply(self._directory, name, document)
+
+    def _handle(self, name: str, request: dict[str, Any]) -> tuple[tuple[Fact, ...], str]:
+        verb = request.get("verb")
+        if verb == "submit":
+            return self._submit(name, request)
+        if not isinstance(verb, str) or verb not in VERBS:
+            raise InputError(f"unknown verb {verb!r}", valid=", ".join(["submit", *VERBS]))
+        fact, text = VERBS[verb](self._engine.world, request)
+        return (fact,), text
+
+    def _submit(self, name: str, request: dict[str, Any]) -> tuple[tuple[Fact, ...], str]:
+        if name in self._submissions:
+            return (), "submitted already"
+        text, where, base = (str(request.get(key, "")) for key in ("text", "where", "base"))
+        specs = parse_jobs(text, where, Path(base), known=self._submissions.names)
+        check_fits(specs, self._pilot.as_node(), where)
+        try:
+            jobs = self._submissions.add(name, specs)
+        except OSError as error:
+            raise HpcextError(f"the jobs cannot be stored: {error.strerror}") from None
+        listed = ", ".join(f"{job.id} ({job.name})" for job in jobs[:10])
+        more = f" and {len(jobs) - 10} more" if len(jobs) > 10 else ""
+        return tuple(Submitted(job) for job in jobs), f"submitted {listed}{more}"

@@ -1,0 +1,89 @@
+"""What a manager tells about its jobs: one document, schema hpcext.run/1."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from hpcext.core.values import Job, Record, Segment, State
+from hpcext.core.world import World
+
+RUN = "hpcext.run/1"
+
+
+def run_document(world: World, *, policy: str, began_at: float, now_s: float) -> dict[str, Any]:
+    """The state of a run as a JSON document; all instants in seconds since ``started_at``."""
+    makespan_s = makespan(world, now_s)
+    return {
+        "schema": RUN,
+        "started_at": datetime.datetime.fromtimestamp(began_at, datetime.timezone.utc).isoformat(),
+        "makespan_s": _seconds(makespan_s),
+        "gpu_busy_fraction": round(busy_fraction(world, makespan_s), 4),
+        "policy": policy,
+        "jobs": [_job(job, world.records[job.id], now_s) for job in world.jobs.values()],
+    }
+
+
+def makespan(world: World, now_s: float) -> float:
+    """Seconds from the beginning to the last end, or to now while something is unfinished."""
+    if any(not job.state.final for job in world.jobs.values()):
+        return now_s
+    return max((job.since_s for job in world.jobs.values()), default=now_s)
+
+
+def busy_fraction(world: World, until_s: float) -> float:
+    """Share of the GPU time so far in which a job held the GPU."""
+    gpus = sum(node.gpus for node in world.nodes.values())
+    segments = (segment for record in world.records.values() for segment in record.segments)
+    busy_s = sum(len(part.gpus) * (_end(part, until_s) - part.start_s) for part in segments)
+    return min(1.0, busy_s / (gpus * until_s)) if gpus and until_s > 0 else 0.0
+
+
+def display_state(job: Job) -> str:
+    """The state in a person's words: a job that waits because it was suspended says so."""
+    if job.state is State.PENDING and (job.on_hold or job.attempt):
+        return "suspended" if job.on_hold or not job.failures else "retrying"
+    return job.state.value
+
+
+def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
+    segments = record.segments
+    return {
+        "id": job.id,
+        "name": job.name,
+        "state": job.state.value,
+        "why": job.why,
+        "exit_code": record.exit_code,
+        "submitted_s": _seconds(job.submitted_s),
+        "started_s": _seconds(segments[0].start_s) if segments else None,
+        "ended_s": _seconds(job.since_s) if job.state.final else None,
+        "suspends": record.suspends,
+        "lost_steps": record.lost_steps,
+        "attempts": job.attempt,
+        "metrics": dict(record.metrics),
+        "segments": [_segment(segment) for segment in segments],
+        "suspend_s": [_parts(parts) for parts in record.suspend_s],
+        "resume_s": [_parts(parts) for parts in record.resume_s],
+    }
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {
+        "start_s": _seconds(segment.start_s),
+        "end_s": None if segment.end_s is None else _seconds(segment.end_s),
+        "gpus": list(segment.gpus),
+        "role": segment.role.value if segment.role else None,
+        "steps": segment.steps,
+    }
+
+
+def _end(segment: Segment, now_s: float) -> float:
+    return segment.end_s if segment.end_s is not None else max(now_s, segment.start_s)
+
+
+def _parts(parts: Any) -> dict[str, float]:
+    return {name: _seconds(value) for name, value in parts.items()}
+
+
+def _seconds(value: float) -> float:
+    return round(value, 4)

@@ -1,0 +1,162 @@
+"""The spool: requests and replies as files renamed into place.
+
+A directory that only its user can enter holds ``requests/`` and ``replies/``. A client writes
+``requests/ID.json``, sends SIGUSR1 to the manager (*look now*), and waits for
+``replies/ID.json``. Files work across nodes of a shared file system, and a request that was
+written while no manager ran is not lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.core.errors import HpcextError, InputError, NoManagerError
+
+REQUEST = "hpcext.request/1"
+REPLY = "hpcext.reply/1"
+MANAGER = "hpcext.manager/1"
+MANAGER_FILE = "manager.json"
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+def make(directory: Path) -> None:
+    """Make the spool's folders, for their user alone."""
+    for name in ("requests", "replies"):
+        (directory / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def check_private(directory: Path) -> None:
+    """Refuse a directory that is not ours alone: files in it are orders.
+
+    Raises
+    ------
+    InputError
+        It is somebody else's, a link, or others may enter it.
+    """
+    try:
+        facts = directory.lstat()
+    except OSError as error:
+        raise InputError(f"cannot be used: {error.strerror}", where=str(directory)) from None
+    if facts.st_uid != os.getuid():
+        raise InputError(
+            f"belongs to uid {facts.st_uid}, and you are uid {os.getuid()}",
+            where=str(directory),
+            do="only its owner may use a pilot",
+        )
+    if facts.st_mode & 0o077:
+        raise InputError(
+            f"others may enter it (mode {facts.st_mode & 0o777:o})",
+            where=str(directory),
+            do=f"chmod 700 {directory}",
+        )
+
+
+def pending(directory: Path) -> Iterator[tuple[str, dict[str, Any] | InputError]]:
+    """Requests that wait, oldest first.
+
+    Yields
+    ------
+    id : str
+    request : dict or InputError
+        What is wrong with it, where it cannot be read; then it has been removed.
+    """
+    requests = directory / "requests"
+    # A file that begins with a dot is still being written.
+    names = [entry for entry in os.scandir(requests) if not entry.name.startswith(".")]
+    for entry in sorted(names, key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns):
+        path = requests / entry.name
+        name = path.stem
+        if path.suffix != ".json" or not _ID.match(name):
+            discard(path)
+            continue
+        try:
+            yield name, protocol.read_json(path, REQUEST, owner=os.getuid())
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            discard(path)
+            yield name, InputError(f"request refused: {error}")
+
+
+def discard(path: Path) -> None:
+    """Remove a request, whatever it is."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def reply(directory: Path, name: str, document: dict[str, Any]) -> None:
+    """Answer a request, then forget it: in this order, so that none is forgotten unanswered."""
+    with contextlib.suppress(OSError):  # a full disk: the client times out and asks again
+        protocol.write_json(
+            directory / "replies" / f"{name}.json", {"schema": REPLY, **document}, durable=False
+        )
+    discard(directory / "requests" / f"{name}.json")
+
+
+def manager_of(directory: Path) -> protocol.Process | None:
+    """The manager that runs this pilot, if one is alive on this machine."""
+    try:
+        facts = protocol.read_json(directory / MANAGER_FILE, MANAGER)
+        process = protocol.Process(int(facts["pid"]), int(facts["start"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return process if process.alive() else None
+
+
+def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) -> dict[str, Any]:
+    """Send a request to a manager and wait for its answer.
+
+    Raises
+    ------
+    NoManagerError
+        None runs, or it ended before it answered.
+    HpcextError
+        What the manager answered, if it refused; or that it did not answer in time.
+    """
+    check_private(directory)
+    manager = manager_of(directory)
+    if manager is None:
+        raise NoManagerError(
+            "no manager runs this pilot",
+            where=str(directory),
+            do=f"hpcext run --resume {directory} starts one",
+        )
+    name = f"{time.time_ns():x}-{secrets.token_hex(4)}"
+    path = directory / "requests" / f"{name}.json"
+    answer = directory / "replies" / f"{name}.json"
+    request = {"schema": REQUEST, "verb": verb, **words}
+    protocol.write_json(path, request, durable=False)
+    if path.stat().st_size > protocol.MAX_FILE_BYTES:
+        discard(path)
+        raise InputError(
+            f"the request is larger than {protocol.MAX_FILE_BYTES} bytes",
+            do="submit the jobs in several files",
+        )
+    manager.send(protocol.NEWS_SIGNAL)
+    deadline = time.monotonic() + timeout_s
+    pause_s = 0.005
+    while time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError):
+            document = protocol.read_json(answer, REPLY, owner=os.getuid())
+            discard(answer)
+            if "error" in document:
+                raise InputError(**document["error"])
+            return document
+        if not manager.alive():
+            raise NoManagerError("the manager ended before it answered", where=str(directory))
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 0.1)
+    raise HpcextError(
+        f"the manager did not answer within {timeout_s:g} s",
+        where=str(directory),
+        do="the request stays in its spool",
+    )

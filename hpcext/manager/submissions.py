@@ -1,0 +1,114 @@
+"""What to run: the job files that were handed in, kept beside the journal.
+
+One file per submission, written before the journal hears of its jobs. The journal says what
+became of jobs, these say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from hpcext.admission import admit
+from hpcext.core.errors import InputError, JournalError
+from hpcext.core.values import Job, Node
+from hpcext.jobfile import JobSpec
+from hpcext.protocol import write_file
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that were handed in together; their ids count up from `first_id`."""
+
+    schema: Literal["hpcext.submission/1"] = "hpcext.submission/1"
+    first_id: int
+    jobs: tuple[JobSpec, ...]
+
+
+class Submissions:
+    """All that was submitted to one pilot.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        ``PILOT/submissions``.
+
+    Attributes
+    ----------
+    jobs : tuple of Job
+        As the engine is told of them, in order.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._specs: dict[str, JobSpec] = {}
+        self._ids: dict[str, str] = {}
+        self.jobs: tuple[Job, ...] = ()
+        found = {}
+        for path in directory.glob("*.json"):
+            try:
+                submission = msgspec.json.decode(path.read_bytes(), type=Submission)
+            except (OSError, msgspec.DecodeError) as error:
+                raise JournalError(f"cannot be read: {error}", where=str(path)) from None
+            found[submission.first_id] = submission
+        for _, submission in sorted(found.items()):
+            self._take(submission)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a submission of this name was stored."""
+        return isinstance(name, str) and (self._directory / f"{name}.json").exists()
+
+    def spec(self, job_id: str) -> JobSpec:
+        """What a job is."""
+        return self._specs[job_id]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of all jobs, which `after` may refer to."""
+        return frozenset(self._ids)
+
+    def add(self, name: str, specs: Sequence[JobSpec]) -> tuple[Job, ...]:
+        """Store jobs under the name of their submission.
+
+        Raises
+        ------
+        OSError
+            Nothing was stored.
+        """
+        submission = Submission(first_id=len(self._specs) + 1, jobs=tuple(specs))
+        write_file(self._directory / f"{name}.json", msgspec.json.encode(submission))
+        return self._take(submission)
+
+    def _take(self, submission: Submission) -> tuple[Job, ...]:
+        jobs = admit(submission.jobs, submission.first_id, self._ids)
+        self.jobs += jobs
+        for job, spec in zip(jobs, submission.jobs, strict=True):
+            self._specs[job.id] = spec
+            self._ids[spec.name] = job.id
+        return jobs
+
+
+def check_fits(specs: Sequence[JobSpec], node: Node, where: str) -> None:
+    """Refuse jobs that can never run on one node.
+
+    Raises
+    ------
+    InputError
+        Names the first such job.
+    """
+    for number, spec in enumerate(specs, start=1):
+        place = f"{where}: [[job]] {number} ({spec.name})"
+        if spec.gpus.min > node.gpus:
+            raise InputError(
+                f"needs at least {spec.gpus.min} GPUs, and {node.name} has {node.gpus}",
+                where=f"{place}: gpus",
+                valid=f"a min of 1 to {node.gpus}",
+            )
+        if spec.nodes.min > 1:
+            raise InputError(
+                f"needs at least {spec.nodes.min} nodes, and this pilot has one",
+                where=f"{place}: nodes",
+                valid="1",
+            )

@@ -1,0 +1,173 @@
+"""The driver with an executor that answers at once: order of writing, stopping, full disks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcext.core import values as v
+from hpcext.core.engine import Engine
+from hpcext.core.errors import JournalError
+from hpcext.manager import driver as drivers
+from hpcext.manager import journal
+from hpcext.policies import find_policy
+
+NODE = v.Node("n", 2)
+
+
+class Echo:
+    """Starts, registers and ends jobs as soon as it is told to; remembers what it was told."""
+
+    def __init__(self, emit: Callable[[v.Fact], None], *, finish: bool = True) -> None:
+        self.emit = emit
+        self.finish = finish
+        self.told: list[tuple[v.Kind, str]] = []
+        self.looks = 0
+
+    def nodes(self) -> tuple[v.Node, ...]:
+        return (NODE,)
+
+    def perform(self, action: v.Action) -> None:
+        self.told.append((action.kind, action.job))
+        if action.kind is v.Kind.START:
+            gpus = tuple(f"n:{index}" for index in range(v.total(action.alloc)))
+            self.emit(v.Started(action.job, action.op, gpus))
+            self.emit(v.Registered(action.job, action.op, 0))
+            if self.finish:
+                self.emit(v.Ended(action.job, action.op, v.Outcome.COMPLETED, 0))
+        else:
+            outcome = v.Outcome.SUSPENDED if action.kind is v.Kind.SUSPEND else v.Outcome.FAILED
+            self.emit(v.Ended(action.job, action.op, outcome, 85))
+
+    def look(self) -> None:
+        self.looks += 1
+
+    def close(self) -> None:
+        self.told.append((v.Kind.KILL, "closed"))
+
+
+def job(number: int) -> v.Submitted:
+    return v.Submitted(v.Job(str(number), f"job{number}", number, (1, 2), 2))
+
+
+class Run:
+    """One driver in a directory, with what happened to it."""
+
+    def __init__(self, path: Path, *, finish: bool = True) -> None:
+        self.path = path
+        header = journal.Header(began_at=0.0, policy="marble")
+        self.journal = journal.Journal(path, header)
+        self.engine = Engine(find_policy("marble"))
+        self.finish = finish
+        self.seen: list[float] = []
+        self.on_turn: Callable[[], None] = lambda: None
+
+    def observe(self, engine: Engine, now_s: float) -> None:
+        self.seen.append(now_s)
+        self.on_turn()
+
+    def no_requests(self) -> Iterator[tuple[tuple[v.Fact, ...], Callable[[], None]]]:
+        return iter(())
+
+    def __call__(self, *facts: v.Fact) -> Echo:
+        async def main() -> Echo:
+            driver = drivers.Driver(
+                self.engine,
+                self.journal,
+                base_s=0.0,
+                interval_s=0.02,
+                requests=self.no_requests,
+                observe=self.observe,
+            )
+            self.driver = driver
+            executor = Echo(driver.emit, finish=self.finish)
+            for fact in facts:
+                driver.emit(fact)
+            await driver.run(executor)
+            return executor
+
+        return asyncio.run(main())
+
+
+def test_jobs_run_and_the_journal_tells_the_same(tmp_path: Path) -> None:
+    run = Run(tmp_path / "j")
+    executor = run(v.NodeJoined(NODE), job(1), job(2))
+    assert [told for told in executor.told if told[0] is v.Kind.START] == [
+        (v.Kind.START, "1"),
+        (v.Kind.START, "2"),
+    ]
+    assert executor.told[-1] == (v.Kind.KILL, "closed")
+    replayed = journal.read(tmp_path / "j").replay(find_policy("marble"))
+    assert replayed.world.save() == run.engine.world.save()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_signal_suspends_everything_and_leaves(tmp_path: Path, signum: int) -> None:
+    run = Run(tmp_path / "j", finish=False)
+
+    def stop() -> None:
+        if run.engine.world.jobs["1"].state is v.State.RUNNING:
+            run.on_turn = lambda: None
+            os.kill(os.getpid(), signum)
+
+    run.on_turn = stop
+    executor = run(v.NodeJoined(NODE), job(1))
+    assert (v.Kind.SUSPEND, "1") in executor.told
+    assert run.driver.stopped_by == signum
+    assert run.engine.world.jobs["1"].state is v.State.PENDING
+    # The next manager goes on with it.
+    run = Run(tmp_path / "j")
+    run.engine = journal.read(tmp_path / "j").replay(find_policy("marble"))
+    run(v.Began())
+    assert run.engine.world.jobs["1"].state is v.State.COMPLETED
+
+
+def test_nothing_is_done_that_could_not_be_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers, "RETRY_S", 0.01)
+    run = Run(tmp_path / "j")
+    tries: list[int] = []
+    append = run.journal.append
+
+    def failing(now_s: float, facts: tuple[v.Fact, ...]) -> None:
+        tries.append(len(run.engine.world.jobs))
+        if len(tries) < 4:
+            raise JournalError("cannot be written: the disk is full")
+        append(now_s, facts)
+
+    monkeypatch.setattr(run.journal, "append", failing)
+    executor = run(v.NodeJoined(NODE), job(1))
+    assert tries[:4] == [0, 0, 0, 0]
+    assert [told for told in executor.told if told[1] == "1"] == [(v.Kind.START, "1")]
+    assert run.engine.world.jobs["1"].state is v.State.COMPLETED
+
+
+def test_the_journal_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "COMPACT_AFTER", 3)
+    run = Run(tmp_path / "j")
+    run(v.NodeJoined(NODE), *(job(number) for number in range(1, 20)))
+    past = journal.read(tmp_path / "j")
+    assert len(past.entries) < 4
+    assert past.replay(find_policy("marble")).world.save() == run.engine.world.save()
+
+
+def test_it_sleeps_while_nothing_happens(tmp_path: Path) -> None:
+    """With nothing to do but read reports, turns come at the interval and not faster."""
+    run = Run(tmp_path / "j", finish=False)
+    turns: list[int] = []
+
+    def count() -> None:
+        turns.append(1)
+        if len(turns) == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run.on_turn = count
+    run(v.NodeJoined(NODE), job(1))
+    gaps = [b - a for a, b in zip(run.seen, run.seen[1:], strict=False)]
+    assert sorted(gaps)[len(gaps) // 2] >= 0.015

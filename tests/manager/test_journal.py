@@ -1,0 +1,157 @@
+"""The journal: what was written is what is read, and a broken one says where."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from hpcext.core import values as v
+from hpcext.core.engine import Engine
+from hpcext.core.errors import JournalError
+from hpcext.manager import journal
+from hpcext.policies import find_policy
+
+HEADER = journal.Header(began_at=1000.0, policy="marble")
+MARBLE = find_policy("marble")
+
+
+def a_job(number: int = 1) -> v.Job:
+    return v.Job(str(number), f"job{number}", number, (1, 2, 3), 3)
+
+
+STEPS: list[tuple[float, tuple[v.Fact, ...]]] = [
+    (0.0, (v.Began(), v.NodeJoined(v.Node("n", 4)), v.Submitted(a_job(1)), v.Submitted(a_job(2)))),
+    (1.0, (v.Started("1", 1, ("n:0", "n:1", "n:2")),)),
+    (1.5, (v.Started("2", 2, ("n:3",)), v.Registered("1", 1, 0), v.Registered("2", 2, 0))),
+    (3.0, (v.Progressed("1", 1, 10, 5, 10.0, 2.5, {"loss": 0.5}, {"start_s": 1.0}),)),
+    (4.0, (v.Ended("1", 1, v.Outcome.COMPLETED, 0),)),
+    (4.2, (v.Ended("2", 2, v.Outcome.SUSPENDED, 85, {"write_s": 0.1}),)),
+    (5.0, (v.Hold("2"), v.Drain())),
+]
+
+
+def live(path: Path) -> Engine:
+    """A manager's main path: write down, then step."""
+    book = journal.Journal(path, HEADER)
+    engine = Engine(MARBLE)
+    for now_s, facts in STEPS:
+        book.append(now_s, facts)
+        engine.step(now_s, facts)
+    book.close()
+    return engine
+
+
+@contextlib.contextmanager
+def full_disk(at_bytes: int) -> Iterator[None]:
+    """No file of this process can grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (at_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_replay_leads_to_the_same_world(tmp_path: Path) -> None:
+    engine = live(tmp_path / "j")
+    past = journal.read(tmp_path / "j")
+    assert past.now_s == 5.0
+    assert past.replay(MARBLE).world.save() == engine.world.save()
+    assert engine.world.jobs["1"].state is v.State.COMPLETED
+
+
+def test_compaction_keeps_the_world_and_what_follows(tmp_path: Path) -> None:
+    engine = live(tmp_path / "j")
+    size = (tmp_path / "j").stat().st_size
+    book = journal.Journal(tmp_path / "j", HEADER)
+    book.compact(5.0, engine.world.save())
+    book.append(6.0, (v.Release("2"),))
+    book.close()
+    engine.step(6.0, (v.Release("2"),))
+    past = journal.read(tmp_path / "j")
+    assert (len(past.entries), past.header.began_at) == (1, 1000.0)
+    assert past.replay(MARBLE).world.save() == engine.world.save()
+    assert size > 0
+
+
+@pytest.mark.parametrize("cut", [1, 7, 30])
+def test_a_torn_last_line_is_left_out_and_overwritten(tmp_path: Path, cut: int) -> None:
+    live(tmp_path / "j")
+    data = (tmp_path / "j").read_bytes()
+    (tmp_path / "j").write_bytes(data[:-cut])
+    past = journal.read(tmp_path / "j")
+    assert (len(past.entries), past.torn > 0) == (len(STEPS) - 1, True)
+    book = journal.Journal(tmp_path / "j", HEADER)
+    book.append(*STEPS[-1])
+    book.close()
+    assert (tmp_path / "j").read_bytes() == data
+
+
+@pytest.mark.parametrize("line", [1, 3, len(STEPS) + 1])
+def test_a_damaged_line_is_named_and_nothing_is_changed(tmp_path: Path, line: int) -> None:
+    live(tmp_path / "j")
+    lines = (tmp_path / "j").read_bytes().splitlines(keepends=True)
+    lines[line - 1] = lines[line - 1].replace(b"[", b"#", 1).replace(b"{", b"#", 1)
+    damaged = b"".join(lines)
+    (tmp_path / "j").write_bytes(damaged)
+    with pytest.raises(JournalError, match=f"line {line} is damaged"):
+        journal.read(tmp_path / "j")
+    with pytest.raises(JournalError):
+        journal.Journal(tmp_path / "j", HEADER)
+    assert (tmp_path / "j").read_bytes() == damaged
+
+
+def test_an_empty_journal_and_none_at_all(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(JournalError, match="is empty"):
+        journal.read(tmp_path / "empty")
+    with pytest.raises(JournalError, match="No such file"):
+        journal.read(tmp_path / "none")
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "j").write_text('{"schema":"hpcext.journal/2","began_at":1,"policy":"x"}\n')
+    with pytest.raises(JournalError, match="line 1"):
+        journal.read(tmp_path / "j")
+
+
+@pytest.mark.parametrize("room", [0, 5, 60])
+def test_a_full_disk_leaves_whole_lines_and_writing_goes_on_later(
+    tmp_path: Path, room: int
+) -> None:
+    live(tmp_path / "j")
+    book = journal.Journal(tmp_path / "j", HEADER)
+    before = (tmp_path / "j").read_bytes()
+    entry = (6.0, tuple(v.Submitted(replace(a_job(), id=str(n))) for n in range(3, 9)))
+    with full_disk(len(before) + room), pytest.raises(JournalError, match="cannot be written"):
+        book.append(*entry)
+    assert (tmp_path / "j").read_bytes() == before
+    book.append(*entry)
+    book.close()
+    assert journal.read(tmp_path / "j").entries[-1].facts == entry[1]
+
+
+def test_a_compaction_on_a_full_disk_keeps_the_old_journal(tmp_path: Path) -> None:
+    engine = live(tmp_path / "j")
+    book = journal.Journal(tmp_path / "j", HEADER)
+    before = (tmp_path / "j").read_bytes()
+    with full_disk(100), pytest.raises(OSError, match="large"):
+        book.compact(5.0, engine.world.save())
+    assert (tmp_path / "j").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["j"]
+    book.append(6.0, (v.Release("2"),))
+    assert journal.read(tmp_path / "j").now_s == 6.0
+    book.close()
+
+
+def test_each_line_is_plain_json(tmp_path: Path) -> None:
+    live(tmp_path / "j")
+    documents = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]
+    assert documents[0]["schema"] == "hpcext.journal/1"
+    assert documents[1][1][1]["node"] == {"name": "n", "gpus": 4}
