@@ -1,10 +1,35 @@
-"""Job and trainer files: one schema, read and checked."""
+"""Job and trainer files: one schema, read and checked.
+
+What each key may hold is in :mod:`hpcext.jobfields`; what jobs say of each other is checked here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
+
+from hpcext import jobfields as fields
+from hpcext.checks import kind_of, known_keys, parse_toml, placed, read_text
+from hpcext.core.errors import InputError
+from hpcext.scaling.curve import fewest_near_best
+from hpcext.text import SHOWN_CHARS, clean, did_you_mean, listed, shown
+
+__all__ = [
+    "KEYS",
+    "MAX_JOBS",
+    "Gpus",
+    "JobSpec",
+    "Nodes",
+    "find_cycle",
+    "optimum",
+    "parse_jobs",
+    "read_jobs",
+    "read_text",
+]
 
 
 class Gpus(msgspec.Struct, frozen=True):
@@ -67,3 +92,248 @@ class JobSpec(msgspec.Struct, frozen=True):
     weight: float = 1.0
     priority: float = 0.0
     mem_per_gpu: int | None = None
+
+
+MAX_JOBS = 100_000
+"""Jobs in one file; more are refused. As many are read in some seconds."""
+
+_SHOWN_CYCLE = 8
+
+
+def optimum(spec: JobSpec) -> int:
+    """GPUs per node on which a job runs best.
+
+    What the file states; else the fewest that come within 2 % of the best stated speed among
+    the sizes the job may have; else the most it can use.
+
+    Parameters
+    ----------
+    spec : JobSpec
+
+    Returns
+    -------
+    int
+        In ``spec.gpus.min .. spec.gpus.max``.
+    """
+    if spec.gpus.optimal is not None:
+        return spec.gpus.optimal
+    low, high = spec.gpus.min, spec.gpus.max
+    usable = {gpus: speed for gpus, speed in spec.scaling.items() if low <= gpus <= high}
+    return fewest_near_best(usable) if usable else high
+
+
+def read_jobs(path: Path, *, suspend_timeout_s: float = 60.0) -> tuple[JobSpec, ...]:
+    """Read and check a job file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    suspend_timeout_s : float
+        For jobs that do not say.
+
+    Returns
+    -------
+    tuple of JobSpec
+        In the order of the file.
+
+    Raises
+    ------
+    InputError
+        The first fault that was found, on one line.
+    """
+    text = read_text(path)
+    base = path.absolute().parent
+    return parse_jobs(text, clean(str(path)), base, suspend_timeout_s=suspend_timeout_s)
+
+
+def parse_jobs(
+    text: str,
+    where: str,
+    base: Path,
+    *,
+    known: Collection[str] = (),
+    suspend_timeout_s: float = 60.0,
+) -> tuple[JobSpec, ...]:
+    """Read and check the text of a job file.
+
+    Parameters
+    ----------
+    text : str
+    where : str
+        What errors call it.
+    base : pathlib.Path
+        Where relative directories begin.
+    known : collection of str
+        Names of jobs outside the file that `after` may refer to.
+    suspend_timeout_s : float
+        For jobs that do not say.
+
+    Raises
+    ------
+    InputError
+        The first fault that was found, on one line.
+    """
+    tables = _tables(parse_toml(text, where), where)
+    defaults = {"workdir": str(base), "suspend_timeout_s": suspend_timeout_s}
+    specs: list[JobSpec] = []
+    numbers: dict[str, int] = {}
+    for number, table in enumerate(tables, start=1):
+        place = _place(where, number, table)
+        spec = _job(table, place, defaults, base)
+        if spec.name in numbers:
+            raise InputError(
+                f"{spec.name!r} is the name of [[job]] {numbers[spec.name]} too",
+                where=f"{place}: name",
+                valid="names that differ",
+            )
+        numbers[spec.name] = number
+        specs.append(spec)
+    _check_directories(specs, str(base), where)
+    _check_dependencies(specs, numbers, known, where)
+    return tuple(specs)
+
+
+def _tables(document: dict[str, Any], where: str) -> list[Any]:
+    """The ``[[job]]`` tables of a document."""
+    do = 'begin each job with [[job]], as in: [[job]] name = "cnn" command = "python train.py"'
+    try:
+        known_keys(document, ("job",), "table or key")
+    except InputError as error:
+        raise InputError(error.what, where=where, valid="[[job]]", do=error.do) from None
+    jobs = document.get("job", [])
+    if not isinstance(jobs, list):
+        raise InputError(f"job is {kind_of(jobs)}", where=where, valid="[[job]]", do=do)
+    if not jobs:
+        raise InputError("no [[job]] in it", where=where, do=do)
+    if len(jobs) > MAX_JOBS:
+        raise InputError(
+            f"{len(jobs)} jobs", where=where, valid=f"at most {MAX_JOBS}", do="split the file"
+        )
+    return jobs
+
+
+def _place(where: str, number: int, table: Any) -> str:
+    """``FILE: [[job]] 3 (cnn)``; the name as far as there is one."""
+    place = f"{where}: [[job]] {number}"
+    name = table.get("name") if isinstance(table, dict) else None
+    return f"{place} ({clean(name[:SHOWN_CHARS])})" if isinstance(name, str) else place
+
+
+_FIELDS: Mapping[str, Callable[[Any], Any]] = {
+    "name": fields.name,
+    "command": fields.command,
+    "gpus": lambda value: Gpus(**fields.gpus(value)),
+    "nodes": lambda value: Nodes(**fields.nodes(value)),
+    "scaling": fields.scaling,
+    "work": fields.work,
+    "after": fields.after,
+    "env": fields.env,
+    "workdir": fields.workdir,
+    "retries": fields.retries,
+    "suspend_timeout_s": fields.timeout_s,
+    "rescale_up_s": fields.seconds,
+    "rescale_down_s": fields.seconds,
+    "weight": fields.weight,
+    "priority": fields.priority,
+    "mem_per_gpu": fields.mem_per_gpu,
+}
+
+KEYS = tuple(_FIELDS)
+"""Every key of a ``[[job]]``."""
+
+
+def _job(table: Any, place: str, defaults: Mapping[str, Any], base: Path) -> JobSpec:
+    """One job, as far as it can be checked by itself."""
+    if not isinstance(table, dict):
+        raise InputError(kind_of(table), where=place, valid="a table")
+    key = ""
+    try:
+        known_keys(table, KEYS)
+        values = dict(defaults)
+        for key, value in table.items():
+            values[key] = _FIELDS[key](value)
+    except InputError as error:
+        raise placed(error, place, key) from None
+    for key in ("name", "command"):
+        if key not in table:
+            raise InputError(f"{key} is missing", where=place, do=f'add {key} = "..."')
+    if "work" in values:
+        values["work"], values["work_unit"] = values["work"]
+    if "workdir" in table:
+        # Not Path.resolve: a link to the data is to stay what the user calls it.
+        values["workdir"] = os.path.normpath(base / values["workdir"])
+    return JobSpec(**values)
+
+
+def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:
+    """Refuse a job whose directory is not there: it would fail whenever it is tried."""
+    good = {base}
+    for number, spec in enumerate(specs, start=1):
+        if spec.workdir not in good and not os.path.isdir(spec.workdir):
+            raise InputError(
+                f"no directory {shown(spec.workdir)}",
+                where=f"{_place(where, number, {'name': spec.name})}: workdir",
+                valid="a directory, relative to that of the file",
+            )
+        good.add(spec.workdir)
+
+
+def _check_dependencies(
+    specs: Sequence[JobSpec], numbers: Mapping[str, int], known: Collection[str], where: str
+) -> None:
+    """Refuse dependencies that are unknown, or that go round in a circle."""
+    for number, spec in enumerate(specs, start=1):
+        for other in spec.after:
+            if other not in numbers and other not in known:
+                names = [*numbers, *known]
+                raise InputError(
+                    f"unknown job {shown(other)}",
+                    where=f"{_place(where, number, {'name': spec.name})}: after",
+                    valid=listed(name for name in names if name != spec.name) or "no other job",
+                    do=did_you_mean(other, names[:MAX_JOBS]),
+                )
+    cycle = find_cycle({spec.name: spec.after for spec in specs})
+    if cycle:
+        first = cycle[0]
+        shown_part = cycle if len(cycle) <= _SHOWN_CYCLE else [*cycle[:_SHOWN_CYCLE], "..."]
+        raise InputError(
+            f"these jobs wait for each other: {' -> '.join([*shown_part, first])}",
+            where=f"{_place(where, numbers[first], {'name': first})}: after",
+            do="remove one of them",
+        )
+
+
+def find_cycle(after: Mapping[str, Collection[str]]) -> list[str]:
+    """Find jobs that wait for each other in a circle.
+
+    Kahn's algorithm, in time linear in jobs and dependencies and without recursion.
+
+    Parameters
+    ----------
+    after : Mapping[str, collection of str]
+        Name → names it waits for; names that are no keys count as completed.
+
+    Returns
+    -------
+    list of str
+        Each waits for the next and the last for the first; empty if there is no circle.
+    """
+    waits = {name: {other for other in others if other in after} for name, others in after.items()}
+    followers: dict[str, list[str]] = {name: [] for name in after}
+    for name, others in waits.items():
+        for other in others:
+            followers[other].append(name)
+    free = [name for name, others in waits.items() if not others]
+    while free:
+        done = free.pop()
+        for name in followers[done]:
+            waits[name].discard(done)
+            if not waits[name]:
+                free.append(name)
+    # Whoever still waits, waits for one who still waits: following them must come round.
+    here = next((name for name, others in waits.items() if others), None)
+    path: dict[str, int] = {}
+    while here is not None and here not in path:
+        path[here] = len(path)
+        here = min(waits[here])
+    return list(path)[path[here] :] if here is not None else []

@@ -25,6 +25,10 @@ from hpcext.policies import POLICIES, find_policy
 from hpcext.sim.expected import expected
 
 
+LIVE_S = 1.0
+"""A table that somebody looks at is brought up to date so often."""
+
+
 def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
@@ -52,19 +56,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return _manage(pilots.find(args.resume, settings.state_dir), out, as_json=args.json)
     if args.jobs is None:
         raise InputError("no job file", valid="hpcext run JOBS.toml, or hpcext run --resume PILOT")
-    specs = read_jobs(args.jobs)
+    specs = read_jobs(args.jobs, suspend_timeout_s=settings.suspend_timeout_s)
     gpus, logical = choose_gpus(settings)
     if args.dry_run:
         return _dry_run(specs, len(gpus), settings, args, out)
     directory = pilots.create(
         specs,
         where=str(args.jobs),
-        state_dir=settings.state_dir,
         name=args.name or _name(args.jobs),
-        policy=settings.policy,
         gpus=gpus,
         logical=logical,
-        report_interval_s=settings.report_interval_s,
+        settings=settings,
         directory=args.dir,
     )
     return _manage(directory, out, as_json=args.json)
@@ -113,7 +115,8 @@ def _manage(directory: Path, out: Output, *, as_json: bool) -> int:
             elif not as_json:
                 narrate(engine, now_s)
 
-        engine, driver = pilots.run(directory, observe)
+        interval_s = None if show is None else LIVE_S
+        engine, driver = pilots.run(directory, observe, interval_s=interval_s)
     if as_json:
         world, now_s = engine.world, driver.now_s()
         policy, began_at = pilot.policy, pilot.began_at

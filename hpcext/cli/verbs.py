@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcext.checks import read_text
 from hpcext.cli import view
-from hpcext.cli.output import Output, clean
+from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
-from hpcext.jobfile import read_text
 from hpcext.manager import journal, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.report import display_state, run_document
@@ -101,7 +101,7 @@ def why(args: argparse.Namespace, out: Output) -> int:
     """Say in one sentence why a job waits, or runs as it does."""
     engine, _ = _read(_find(args))
     job = find_job(engine.world, args.job)
-    reason = f": it {clean(job.why)}" if job.why else ""
+    reason = f": it {job.why}" if job.why else ""
     out.line(f"{job.name} is {display_state(job)}{reason}")
     return 0
 
@@ -110,14 +110,14 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     """Hand the jobs of a file to a running manager, which checks them."""
     path = args.jobs.absolute()
     words = {"text": read_text(path), "where": str(args.jobs), "base": str(path.parent)}
-    out.line(clean(spool.ask(_find(args), "submit", **words)["text"]))
+    out.line(str(spool.ask(_find(args), "submit", **words)["text"]))
     return 0
 
 
 def ask(args: argparse.Namespace, out: Output) -> int:
     """Ask for one thing and print the answer."""
     words = {key: getattr(args, key) for key in ("job", "gpus") if hasattr(args, key)}
-    out.line(clean(spool.ask(_find(args), args.verb, **words)["text"]))
+    out.line(str(spool.ask(_find(args), args.verb, **words)["text"]))
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcext.cli.output import Output, clean
+from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job, Record, State, total
 from hpcext.manager.report import busy_fraction, display_state, makespan
@@ -43,7 +43,7 @@ def metric(record: Record) -> str:
     """The metric that says most: whatever is not the loss, else the loss."""
     others = {name: value for name, value in record.metrics.items() if name != "loss"}
     shown = others or dict(record.metrics)
-    return ", ".join(f"{clean(name)} {value:.4g}" for name, value in list(shown.items())[:2])
+    return ", ".join(f"{name} {value:.4g}" for name, value in list(shown.items())[:2])
 
 
 def left(job: Job) -> str:
@@ -86,7 +86,7 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
     out.line(f"{duration(span_s)} in all; GPUs were held {busy:.0%} of the time")
     for job in world.jobs.values():
         if job.state in {State.FAILED, State.CANCELLED}:
-            out.line(f"{job.name}: {clean(job.why)}")
+            out.line(f"{job.name}: {job.why}")
 
 
 class Narrator:
@@ -102,7 +102,7 @@ class Narrator:
             text = self._text(job)
             if self._told.get(job.id) != text:
                 self._told[job.id] = text
-                self._out.line(f"[{now_s:8.1f} s] {job.name}: {clean(text)}")
+                self._out.line(f"[{now_s:8.1f} s] {job.name}: {text}")
 
     @staticmethod
     def _text(job: Job) -> str:

@@ -107,7 +107,8 @@ class Driver:
         if self._news or now_s >= self._looked_s + self._interval_s:
             self._news, self._looked_s = False, now_s
             executor.look()
-            for facts, answer in self._requests():
+            # Unanswered ones are in the spool still: they were taken, but not written down.
+            for facts, answer in self._requests() if not self._answers else ():
                 self._facts.extend(facts)
                 self._answers.append(answer)
         facts = tuple(self._facts)

@@ -24,6 +24,7 @@ import filelock
 import msgspec
 
 from hpcext import __version__, protocol
+from hpcext.config import Settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.values import Began, Fact, Node, NodeJoined, NodeLost, Submitted
@@ -53,7 +54,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     gpus : tuple of int
         GPU indices that it may use; with `logical`, slots that stand for GPUs.
     logical : bool
-    report_interval_s : float
+    report_interval_s, suspend_timeout_s : float
+        Settings it was begun with.
     began_at : float
     """
 
@@ -65,6 +67,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[int, ...]
     logical: bool
     report_interval_s: float
+    suspend_timeout_s: float
     began_at: float
     version: str = __version__
 
@@ -82,12 +85,10 @@ def create(
     specs: Sequence[JobSpec],
     *,
     where: str,
-    state_dir: Path,
     name: str,
-    policy: str,
     gpus: Sequence[int],
     logical: bool,
-    report_interval_s: float,
+    settings: Settings,
     directory: Path | None = None,
 ) -> Path:
     """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
@@ -97,7 +98,6 @@ def create(
     InputError
         A name, a directory or a job that cannot be; nothing was made.
     """
-    find_policy(policy)
     if not _NAME.match(name):
         raise InputError(
             f"{name!r} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
@@ -107,14 +107,15 @@ def create(
     pilot = Pilot(
         id=f"{name}-{stamp}-{secrets.token_hex(2)}",
         name=name,
-        policy=policy,
+        policy=settings.policy,
         node=host(),
         gpus=tuple(gpus),
         logical=logical,
-        report_interval_s=report_interval_s,
+        report_interval_s=settings.report_interval_s,
+        suspend_timeout_s=settings.suspend_timeout_s,
         began_at=time.time(),
     )
-    path = _make_directory(pilot, state_dir, directory)
+    path = _make_directory(pilot, settings.state_dir, directory)
     Submissions(path / "submissions").add("first", specs)
     # Last, because it is what makes the directory a pilot.
     protocol.write_file(path / "pilot.json", msgspec.json.encode(pilot))
@@ -217,8 +218,18 @@ def sole_manager(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def run(directory: Path, observe: Observe) -> tuple[Engine, Driver]:
+def run(
+    directory: Path, observe: Observe, *, interval_s: float | None = None
+) -> tuple[Engine, Driver]:
     """Be the manager of a pilot until its jobs are done; goes on where the last one ended.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    observe : callable
+        Told after each turn.
+    interval_s : float, optional
+        How often progress is looked at, if not as the pilot says.
 
     Raises
     ------
@@ -227,6 +238,8 @@ def run(directory: Path, observe: Observe) -> tuple[Engine, Driver]:
     """
     spool.check_private(directory)
     pilot = load(directory)
+    if interval_s is not None:
+        pilot = msgspec.structs.replace(pilot, report_interval_s=interval_s)
     with sole_manager(directory):
         return asyncio.run(_run(directory, pilot, observe))
 
@@ -317,7 +330,13 @@ class Inbox:
         if name in self._submissions:
             return (), "submitted already"
         text, where, base = (str(request.get(key, "")) for key in ("text", "where", "base"))
-        specs = parse_jobs(text, where, Path(base), known=self._submissions.names)
+        specs = parse_jobs(
+            text,
+            where,
+            Path(base),
+            known=self._submissions.names,
+            suspend_timeout_s=self._pilot.suspend_timeout_s,
+        )
         check_fits(specs, self._pilot.as_node(), where)
         try:
             jobs = self._submissions.add(name, specs)

@@ -9,6 +9,7 @@ written while no manager ran is not lost.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -19,6 +20,8 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
+
+log = logging.getLogger(__name__)
 
 REQUEST = "hpcext.request/1"
 REPLY = "hpcext.reply/1"
@@ -69,11 +72,7 @@ def pending(directory: Path) -> Iterator[tuple[str, dict[str, Any] | InputError]
     request : dict or InputError
         What is wrong with it, where it cannot be read; then it has been removed.
     """
-    requests = directory / "requests"
-    # A file that begins with a dot is still being written.
-    names = [entry for entry in os.scandir(requests) if not entry.name.startswith(".")]
-    for entry in sorted(names, key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns):
-        path = requests / entry.name
+    for path in _by_age(directory / "requests"):
         name = path.stem
         if path.suffix != ".json" or not _ID.match(name):
             discard(path)
@@ -85,6 +84,20 @@ def pending(directory: Path) -> Iterator[tuple[str, dict[str, Any] | InputError]
         except ValueError as error:
             discard(path)
             yield name, InputError(f"request refused: {error}")
+
+
+def _by_age(directory: Path) -> list[Path]:
+    """Files of a directory, oldest first, without those that are still being written."""
+    found = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    facts = entry.stat(follow_symlinks=False)
+                    found.append((facts.st_mtime_ns, entry.name))
+    except OSError as error:
+        log.warning("%s: cannot be read: %s", directory, error.strerror)
+    return [directory / name for _, name in sorted(found)]
 
 
 def discard(path: Path) -> None:

@@ -1,0 +1,63 @@
+"""From what a job file says to what the engine is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hpcext.core.errors import InputError
+from hpcext.core.values import Estimate, Job
+from hpcext.jobfile import JobSpec, optimum
+
+
+def admit(specs: Sequence[JobSpec], first_id: int, known: Mapping[str, str]) -> tuple[Job, ...]:
+    """Give jobs their ids and their places in the queue.
+
+    Parameters
+    ----------
+    specs : sequence of JobSpec
+        In the order of their file, which is the order of the queue.
+    first_id : int
+        Id of the first one; the rest count up from there.
+    known : Mapping[str, str]
+        Names of earlier jobs → ids. A name among `specs` goes before one of these.
+
+    Returns
+    -------
+    tuple of Job
+        As long as `specs`.
+
+    Raises
+    ------
+    InputError
+        `after` names a job that is in neither.
+
+    Examples
+    --------
+    >>> specs = [JobSpec("a", ("true",)), JobSpec("b", ("true",), after=("a",))]
+    >>> [(job.id, job.after) for job in admit(specs, 7, {})]
+    [('7', ()), ('8', ('7',))]
+    """
+    ids = {**known, **{spec.name: str(number) for number, spec in enumerate(specs, first_id)}}
+    return tuple(_job(spec, number, ids) for number, spec in enumerate(specs, first_id))
+
+
+def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
+    for name in spec.after:
+        if name not in ids:
+            raise InputError(
+                f"needs {name!r}, which is not a job",
+                where=f"job {spec.name}: after",
+                valid=", ".join(list(ids)[:20]),
+            )
+    return Job(
+        id=str(number),
+        name=spec.name,
+        order=number,
+        sizes=tuple(range(spec.gpus.min, spec.gpus.max + 1)),
+        optimal=optimum(spec),
+        priority=spec.priority,
+        after=tuple(ids[name] for name in spec.after),
+        retries=spec.retries,
+        suspend_timeout_s=spec.suspend_timeout_s,
+        estimate=Estimate(stated=spec.scaling, work=spec.work),
+    )

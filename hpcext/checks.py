@@ -1,0 +1,201 @@
+"""Checks of what people write: files read as a whole, and the values in them.
+
+Each check returns the value in its proper type or raises an InputError that says what is valid;
+whoever calls it adds where the value was written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import stat
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcext.core.errors import InputError
+from hpcext.text import clean, did_you_mean, listed, shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MAX_FILE_BYTES = 32 << 20
+"""Larger files are refused before they are read."""
+
+MAX_STRING_BYTES = 64 << 10
+"""Half of what Linux takes as one argument or variable (``MAX_ARG_STRLEN``, execve(2))."""
+
+
+def placed(error: InputError, *places: str) -> InputError:
+    """The same error, said to have come from `places`, the widest first."""
+    where = ": ".join(place for place in (*places, error.where) if place)
+    return InputError(error.what, where=where, valid=error.valid, do=error.do)
+
+
+def read_text(path: Path, *, must_be_roots: bool = False) -> str:
+    """Read a text file that a person wrote.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    must_be_roots : bool
+        Refuse it unless root owns it and nobody else can write to it.
+
+    Raises
+    ------
+    InputError
+        It is not there, not a file, too large, not UTF-8, or not root's.
+    """
+    where = clean(str(path))
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise InputError(_reason(error), where=where) from None
+    # The descriptor is ours to close: open() refuses that of a directory and leaves it open.
+    try:
+        facts = os.fstat(fd)
+        _check_file(facts, where, must_be_roots=must_be_roots)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(_reason(error), where=where) from None
+    finally:
+        os.close(fd)
+    if len(data) > MAX_FILE_BYTES:  # it grew meanwhile
+        raise _too_large(len(data), where)
+    return _decoded(data, where)
+
+
+def _check_file(facts: os.stat_result, where: str, *, must_be_roots: bool) -> None:
+    """Refuse what must not be read, before it is."""
+    if not stat.S_ISREG(facts.st_mode):
+        kind = "a directory" if stat.S_ISDIR(facts.st_mode) else "not a regular file"
+        raise InputError(kind, where=where, valid="a text file")
+    if must_be_roots and (facts.st_uid != 0 or facts.st_mode & 0o022):
+        raise InputError(
+            f"owned by uid {facts.st_uid}, mode {stat.S_IMODE(facts.st_mode):04o}",
+            where=where,
+            valid="owned by root and writable by root alone",
+            do=f"chown root {where} && chmod go-w {where}",
+        )
+    if facts.st_size > MAX_FILE_BYTES:
+        raise _too_large(facts.st_size, where)
+
+
+def _too_large(size_bytes: int, where: str) -> InputError:
+    valid = f"at most {MAX_FILE_BYTES >> 20} MiB"
+    return InputError(f"{size_bytes} bytes", where=where, valid=valid)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    return str(error.strerror) if isinstance(error, OSError) else str(error)
+
+
+def _decoded(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
+            where=where,
+            do="save it as UTF-8",
+        ) from None
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Read a TOML document.
+
+    Raises
+    ------
+    InputError
+        It is not one; the message says at which line and column.
+    """
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+    except RecursionError:
+        raise InputError("not TOML: nested too deeply", where=where) from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"not TOML: {clean(str(error))[:300]}", where=where) from None
+    except ValueError:
+        # Python reads no integer of more than 4,300 digits.
+        raise InputError("not TOML: a number of thousands of digits", where=where) from None
+    return document
+
+
+def kind_of(value: Any) -> str:
+    """What TOML calls a value of this type, for messages."""
+    kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
+        (bool, "a boolean"),
+        (int, "an integer"),
+        (float, "a float"),
+        (str, "a string"),
+        (list, "an array"),
+        (dict, "a table"),
+        ((datetime.date, datetime.time), "a date or time"),
+    )
+    return next((name for kind, name in kinds if isinstance(value, kind)), type(value).__name__)
+
+
+def wrong(value: Any, valid: str, *, do: str = "") -> InputError:
+    """The error for a value of the wrong type."""
+    if isinstance(value, (dict, list)):
+        return InputError(kind_of(value), valid=valid, do=do)
+    return InputError(f"{shown(value)} is {kind_of(value)}", valid=valid, do=do)
+
+
+def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key") -> None:
+    """Refuse a table with a key that is not one of `keys`.
+
+    Raises
+    ------
+    InputError
+        Names the first such key, and the nearest known one.
+    """
+    if table.keys() <= set(keys):
+        return
+    key = next(key for key in table if key not in keys)
+    raise InputError(
+        f"unknown {what} {shown(key)}", valid=listed(keys, most=40), do=did_you_mean(key, keys)
+    )
+
+
+def integer(value: Any, low: int, high: int) -> int:
+    """A whole number in `low`..`high`; a boolean is none."""
+    valid = f"an integer, {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(value, valid)
+    if not low <= value <= high:
+        raise InputError(shown(value), valid=valid)
+    return value
+
+
+def number(value: Any, low: float, high: float, *, above: bool = False) -> float:
+    """A finite number in `low`..`high`, `low` itself excluded if `above`."""
+    valid = f"a number, {f'above {low:g}, at most' if above else f'{low:g} to'} {high:g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong(value, valid)
+    # NaN and infinity fail these comparisons; math.isfinite raises for an integer like 10**400.
+    if not low <= value <= high or (above and value == low):
+        raise InputError(shown(value), valid=valid)
+    return float(value)
+
+
+def string(value: Any) -> str:
+    """A string that can be an argument or a variable of a process."""
+    if not isinstance(value, str):
+        raise wrong(value, "a string", do="put it in quotes" if _quotable(value) else "")
+    if "\0" in value:
+        raise InputError(f"{shown(value)} has a NUL byte, which no argument can hold")
+    if len(value) * 4 > MAX_STRING_BYTES and len(value.encode()) > MAX_STRING_BYTES:
+        raise InputError(f"{len(value.encode())} bytes", valid=f"at most {MAX_STRING_BYTES} bytes")
+    return value
+
+
+def _quotable(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))

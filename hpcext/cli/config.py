@@ -1,0 +1,71 @@
+"""``hpcext config``: which settings hold, where they came from, whether a file is good."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from hpcext import config
+from hpcext.cli.output import Output
+
+
+def add(subparsers: Any) -> None:
+    """Register the commands."""
+    parser = subparsers.add_parser(
+        "config",
+        help="show the settings, or check a file of them",
+        epilog="example: hpcext config show --origin",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check_ = actions.add_parser(
+        "check",
+        help="check a file, or all that would be read",
+        epilog="example: hpcext config check site_configs/workstation.toml",
+    )
+    check_.add_argument("file", nargs="?", type=Path, metavar="FILE")
+    show_ = actions.add_parser(
+        "show", help="show what holds now", epilog="example: hpcext config show --origin"
+    )
+    show_.add_argument("--origin", action="store_true", help="say where each value came from")
+    for action, run in ((check_, check), (show_, show)):
+        action.add_argument("--json", action="store_true", help="print one JSON document")
+        action.set_defaults(run=run)
+
+
+def show(args: argparse.Namespace, out: Output) -> int:
+    """Show every setting, as a file would state it."""
+    settings = config.load_settings()
+    values, origins = settings.values(), settings.origins
+    if args.json:
+        found = {name: {"value": values[name], "origin": origins[name]} for name in values}
+        out.document({"schema": "hpcext.config/1", "settings": found})
+        return 0
+    for name, value in values.items():
+        # JSON writes numbers and strings as TOML does.
+        stated = f"{name} = {json.dumps(value)}"
+        out.line(f"{stated}  # {origins[name]}" if args.origin else stated)
+    return 0
+
+
+def check(args: argparse.Namespace, out: Output) -> int:
+    """Read one file, or everything that a command would; the first fault is an error."""
+    if args.file is not None:
+        found = {str(args.file): config.read_file(args.file)}
+    else:
+        config.load_settings()
+        found = {
+            str(path): config.read_file(path)
+            for path in (config.SITE_FILE, config.user_file())
+            if path.exists()
+        }
+    if args.json:
+        files = [{"file": file, "settings": sorted(values)} for file, values in found.items()]
+        out.document({"schema": "hpcext.config-check/1", "files": files})
+        return 0
+    for file, values in found.items():
+        out.line(f"{file}: good, {len(values)} setting{'' if len(values) == 1 else 's'}")
+    if not found:
+        out.line(f"no file: neither {config.SITE_FILE} nor {config.user_file()} is there")
+    return 0

@@ -1,0 +1,166 @@
+"""The only module that prints: text for people, JSON for programs, or nothing but errors."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hpcext.core.errors import HpcextError
+from hpcext.text import clean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["JsonOutput", "Output", "QuietOutput", "clean", "make"]
+
+Row = Sequence[str]
+Show = Callable[[Sequence[Row]], None]
+
+
+class Output:
+    """Text: tables by rich on a terminal, aligned columns elsewhere.
+
+    Whatever is given to it is made safe for a terminal (:func:`hpcext.text.clean`), so that a
+    job's name or message cannot move the cursor; :meth:`raw` alone passes bytes on as they are.
+    """
+
+    def __init__(self) -> None:
+        self._live: Console | None = None
+        for stream in (sys.stdout, sys.stderr):
+            # A character that the locale cannot show is no reason to fail.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+
+    def line(self, text: str) -> None:
+        """Print one line."""
+        if self._live:
+            self._live.print(clean(text), markup=False, highlight=False, soft_wrap=True)
+        else:
+            # Flushed, because whoever reads a pipe wants to see a long run as it goes.
+            print(clean(text), flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a remark beside the result, on stderr."""
+        print(f"hpcext: {clean(text)}", file=sys.stderr, flush=True)
+
+    def table(self, columns: Row, rows: Sequence[Row]) -> None:
+        """Print a table; every row has as many cells as there are columns."""
+        if sys.stdout.isatty():
+            _console().print(_rich_table(columns, rows))
+            return
+        for text in _aligned([columns, *rows]):
+            print(text)
+        sys.stdout.flush()
+
+    @contextlib.contextmanager
+    def live(self, columns: Row) -> Iterator[Show | None]:
+        """A table that is redrawn in place: a function that shows new rows.
+
+        Yields
+        ------
+        callable or None
+            None where there is no terminal to redraw: print lines instead.
+        """
+        if not sys.stdout.isatty():
+            yield None
+            return
+        from rich.live import Live  # noqa: PLC0415  (slow to import, and only used here)
+
+        console = _console()
+        # No thread that redraws four times a second: rows change when something happens.
+        with Live(console=console, auto_refresh=False) as shown:
+            self._live = console
+            try:
+                yield lambda rows: shown.update(_rich_table(columns, rows), refresh=True)
+            finally:
+                self._live = None
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Print one JSON document."""
+        # msgspec writes NaN and infinity as null, json escapes every control character.
+        plain = json.loads(msgspec.json.encode(document))
+        print(json.dumps(plain, indent=2), flush=True)
+
+    def raw(self, data: bytes) -> None:
+        """Pass bytes on as they are."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def error(self, error: HpcextError) -> None:
+        """Print one line on stderr."""
+        self.note(str(error))
+
+
+class JsonOutput(Output):
+    """One JSON document on stdout, also for an error; remarks on stderr."""
+
+    def line(self, text: str) -> None:
+        """Nothing: the document says it."""
+
+    def table(self, columns: Row, rows: Sequence[Row]) -> None:
+        """Nothing: the document says it."""
+
+    @contextlib.contextmanager
+    def live(self, columns: Row) -> Iterator[Show | None]:
+        """Nothing to redraw."""
+        yield None
+
+    def error(self, error: HpcextError) -> None:
+        """Print the error as a document."""
+        self.document(error.as_json())
+
+
+class QuietOutput(JsonOutput):
+    """Errors alone, and what a command was asked to copy out."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def error(self, error: HpcextError) -> None:
+        """Print one line on stderr."""
+        print(f"hpcext: {clean(str(error))}", file=sys.stderr, flush=True)
+
+
+def make(*, as_json: bool, quiet: bool) -> Output:
+    """The output that a command line asks for; a document is worth more than silence."""
+    if as_json:
+        return JsonOutput()
+    return QuietOutput() if quiet else Output()
+
+
+def _console() -> Console:
+    from rich.console import Console  # noqa: PLC0415  (slow to import, unused on a pipe)
+
+    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+
+def _rich_table(columns: Row, rows: Sequence[Row]) -> Table:
+    from rich.table import Table  # noqa: PLC0415  (slow to import, unused on a pipe)
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        # Text, so that nothing in a cell is taken for markup.
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    return table
+
+
+def _aligned(rows: Sequence[Row]) -> Iterator[str]:
+    cleaned = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
+    for row in cleaned:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

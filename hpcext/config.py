@@ -1,0 +1,210 @@
+"""Settings: one table of them, and where each value came from.
+
+A flag beats the environment, the environment beats the user's file, that beats the site's file,
+and that beats the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from hpcext import protocol
+from hpcext.checks import integer, known_keys, number, parse_toml, placed, read_text, string
+from hpcext.core.errors import InputError
+from hpcext.jobfields import MAX_GPUS, timeout_s
+from hpcext.text import clean, did_you_mean, shown
+
+SITE_FILE = Path("/etc/hpcext/hpcext.toml")
+"""No variable moves it: whatever runs as root must not be led to another one."""
+
+POLICIES = ("marble", "exclusive")
+"""Names only: the policies themselves are a layer above. A test holds both lists equal."""
+
+
+def user_file() -> Path:
+    """The settings of this user, whether or not the file is there."""
+    return protocol.user_directory("config") / "hpcext.toml"
+
+
+def _policy(value: Any) -> str:
+    if string(value) not in POLICIES:
+        raise InputError(
+            f"unknown policy {shown(value)}",
+            valid=", ".join(POLICIES),
+            do=did_you_mean(value, POLICIES),
+        )
+    return str(value)
+
+
+def _gpus(value: Any) -> int | str:
+    if value == "auto":
+        return "auto"
+    try:
+        return integer(value, 1, MAX_GPUS)
+    except InputError as error:
+        raise InputError(error.what, valid=f"auto, or {error.valid}") from None
+
+
+def _interval_s(value: Any) -> float:
+    return number(value, 0.1, 3600)
+
+
+def _directory(value: Any) -> Path:
+    path = Path(string(value))
+    if str(path).startswith("~"):
+        path = path.expanduser()
+    if not path.is_absolute():
+        raise InputError(shown(value), valid="an absolute path, or one that begins with ~")
+    return path
+
+
+def _row(read: Callable[[Any], Any], help: str, variable: str) -> dict[str, Any]:
+    """What is known of a setting beside its default."""
+    return {"read": read, "help": help, "variable": variable}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings, and the one table of them.
+
+    Attributes
+    ----------
+    policy : str
+    gpus : int or "auto"
+    suspend_timeout_s, report_interval_s : float
+    state_dir : pathlib.Path
+    origins : Mapping[str, str]
+        Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
+    """
+
+    policy: str = field(
+        default="marble",
+        metadata=_row(_policy, "how GPUs are shared: marble or exclusive", "HPCEXT_POLICY"),
+    )
+    # Not HPCEXT_GPUS: that one is what a batch job's flags say, and may be a range.
+    gpus: int | str = field(
+        default="auto",
+        metadata=_row(_gpus, "GPUs to use, or logical slots, or auto", "HPCEXT_PILOT_GPUS"),
+    )
+    suspend_timeout_s: float = field(
+        default=60.0,
+        metadata=_row(
+            timeout_s,
+            "longest wait for a suspension, for jobs that do not say",
+            "HPCEXT_SUSPEND_TIMEOUT_S",
+        ),
+    )
+    report_interval_s: float = field(
+        default=5.0,
+        metadata=_row(
+            _interval_s,
+            "how often a manager looks at the progress of its jobs",
+            "HPCEXT_REPORT_INTERVAL_S",
+        ),
+    )
+    state_dir: Path = field(
+        default_factory=lambda: protocol.user_directory("state"),
+        metadata=_row(_directory, "where pilots keep their directories", "HPCEXT_STATE_DIR"),
+    )
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        """Every setting, in types that JSON and TOML have."""
+        found = {name: getattr(self, name) for name in SETTINGS}
+        return {name: str(v) if isinstance(v, Path) else v for name, v in found.items()}
+
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    row.name: row.metadata for row in fields(Settings) if row.metadata
+}
+"""Name → ``read`` (check a value), ``help``, ``variable`` (of the environment)."""
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """Put all sources together.
+
+    Parameters
+    ----------
+    flags : Mapping[str, Any], optional
+        What the command line says; None stands for a flag that was not given.
+    environ : Mapping[str, str], optional
+        Instead of this process's environment.
+
+    Raises
+    ------
+    InputError
+        A file or value that cannot be, wherever it came from.
+    """
+    environ = protocol.environ() if environ is None else environ
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(SETTINGS, "default")
+    for origin, found in (
+        _optional_file(SITE_FILE, must_be_roots=True),
+        _optional_file(user_file(), must_be_roots=False),
+    ):
+        values.update(found)
+        origins.update(dict.fromkeys(found, origin))
+    for name, facts in SETTINGS.items():
+        # An empty variable is an unset one, as in the XDG rules.
+        if text := environ.get(facts["variable"], ""):
+            values[name] = _read(name, _from_text(text), facts["variable"])
+            origins[name] = facts["variable"]
+        if (given := (flags or {}).get(name)) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            values[name] = _read(name, _from_text(given), flag)
+            origins[name] = flag
+    return Settings(**values, origins=MappingProxyType(origins))
+
+
+def read_file(path: Path, *, must_be_roots: bool = False) -> dict[str, Any]:
+    """Read and check one file of settings.
+
+    Raises
+    ------
+    InputError
+        The file, or the first setting in it that cannot be.
+    """
+    text = read_text(path, must_be_roots=must_be_roots)
+    where = clean(str(path))
+    table = parse_toml(text, where)
+    try:
+        known_keys(table, SETTINGS)
+    except InputError as error:
+        raise placed(error, where) from None
+    return {name: _read(name, value, f"{where}: {name}") for name, value in table.items()}
+
+
+def _optional_file(path: Path, *, must_be_roots: bool) -> tuple[str, dict[str, Any]]:
+    origin = clean(str(path))
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return origin, {}
+    except OSError:
+        pass  # reading it says what is wrong
+    return origin, read_file(path, must_be_roots=must_be_roots)
+
+
+def _read(name: str, value: Any, where: str) -> Any:
+    try:
+        return SETTINGS[name]["read"](value)
+    except InputError as error:
+        raise placed(error, where) from None
+
+
+def _from_text(value: Any) -> Any:
+    """A number where the text is one; flags and variables have no other types."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

@@ -1,0 +1,211 @@
+"""What the keys of a ``[[job]]`` may hold: one function per kind of value.
+
+Each takes what TOML gave and returns it in the type of :class:`hpcext.jobfile.JobSpec`, or raises
+an InputError, to which the reader adds file, job and key.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from typing import Any
+
+from hpcext.checks import integer, known_keys, number, placed, string, wrong
+from hpcext.core.errors import InputError
+from hpcext.text import shown
+
+MAX_GPUS = 1024
+"""Per node; far more than any node has, and few enough to enumerate."""
+
+MAX_NODES = 65_536
+MAX_WORK = 1e15
+MAX_SECONDS = 604_800.0
+MAX_FACTOR = 1e9
+MAX_MEM_BYTES = 1 << 50
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MEM = re.compile(r"([0-9]{1,16})([KMGT]?)", re.IGNORECASE)
+_UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def name(value: Any) -> str:
+    """The name of a job, which is also a part of messages, file names and commands."""
+    valid = "letters, digits, . _ -; a letter or digit first; at most 64"
+    if not isinstance(value, str):
+        raise wrong(value, f"a string of {valid}")
+    if not _NAME.fullmatch(value):
+        raise InputError(shown(value), valid=valid)
+    if value.isdecimal():
+        raise InputError(shown(value), valid="a name with a letter: a number is the id of a job")
+    return value
+
+
+def command(value: Any) -> tuple[str, ...]:
+    """An argv; one string is split as a shell would, but no shell runs it."""
+    if isinstance(value, str):
+        try:
+            argv = tuple(shlex.split(string(value)))
+        except ValueError as error:
+            raise InputError(f"{shown(value)}: {str(error).lower()}") from None
+    elif isinstance(value, list):
+        argv = tuple(string(word) for word in value)
+    else:
+        raise wrong(value, "a string or an array of strings")
+    if not argv or not argv[0]:
+        raise InputError("empty", valid='what to run, as in "python train.py"')
+    return argv
+
+
+def gpus(value: Any) -> dict[str, int]:
+    """How many GPUs: ``min``, ``max`` and, where stated, ``optimal``."""
+    return _range(value, MAX_GPUS, ("min", "max", "optimal"))
+
+
+def nodes(value: Any) -> dict[str, int]:
+    """How many nodes: ``min`` and ``max``."""
+    return _range(value, MAX_NODES, ("min", "max"))
+
+
+def _range(value: Any, most: int, keys: Collection[str]) -> dict[str, int]:
+    if not isinstance(value, dict):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise wrong(value, f"an integer or a table {{{', '.join(keys)}}}")
+        exactly = integer(value, 1, most)
+        return {"min": exactly, "max": exactly}
+    known_keys(value, keys)
+    found = {"min": 1}
+    for key, given in value.items():
+        try:
+            found[key] = integer(given, 1, most)
+        except InputError as error:
+            raise placed(error, key) from None
+    if "max" not in found:
+        raise InputError("max is missing", do="add it, as in {min = 1, max = 4}")
+    if found["min"] > found["max"]:
+        raise InputError(
+            f"min {found['min']} is more than max {found['max']}",
+            valid=f"a min of 1 to {found['max']}",
+        )
+    if not found["min"] <= found.get("optimal", found["min"]) <= found["max"]:
+        valid = f"{found['min']} to {found['max']}, as min and max say"
+        raise InputError(str(found["optimal"]), where="optimal", valid=valid)
+    return found
+
+
+def scaling(value: Any) -> dict[int, float]:
+    """GPUs → speed, from a table whose keys TOML gives as strings."""
+    if isinstance(value, str):
+        raise InputError(
+            f"{shown(value)}: stored curves are not available yet in this release",
+            valid="a table of GPUs and speeds",
+            do="write scaling = {1 = 1.0, 2 = 1.9}",
+        )
+    if not isinstance(value, dict) or not value:
+        raise wrong(value, "a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}")
+    curve = {}
+    for key, speed in value.items():
+        if not re.fullmatch(r"[1-9][0-9]{0,8}", key) or int(key) > MAX_GPUS * MAX_NODES:
+            raise InputError(f"unknown key {shown(key)}", valid="numbers of GPUs: 1, 2, ...")
+        try:
+            curve[int(key)] = number(speed, 0, MAX_WORK, above=True)
+        except InputError as error:
+            raise placed(error, key) from None
+    return dict(sorted(curve.items()))
+
+
+def work(value: Any) -> tuple[float, str]:
+    """How much work, and its unit: a plain number is steps."""
+    if not isinstance(value, dict):
+        return _whole(value), "steps"
+    units = ("steps", "samples")
+    known_keys(value, units)
+    if len(value) != 1:
+        raise InputError(f"{len(value)} units", valid="{steps = N} or {samples = N}")
+    ((unit, given),) = value.items()
+    try:
+        return _whole(given), unit
+    except InputError as error:
+        raise placed(error, unit) from None
+
+
+def _whole(value: Any) -> float:
+    amount = number(value, 1, MAX_WORK)
+    if not amount.is_integer():
+        raise InputError(shown(value), valid="a whole number")
+    return amount
+
+
+def after(value: Any) -> tuple[str, ...]:
+    """Names of jobs; one may stand alone."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise wrong(value, "the name of a job or an array of names")
+    for entry in names:
+        if not isinstance(entry, str):
+            raise wrong(entry, "the name of a job")
+    return tuple(dict.fromkeys(names))
+
+
+def env(value: Any) -> dict[str, str]:
+    """Variables that are added to the environment of the command."""
+    if not isinstance(value, dict):
+        raise wrong(value, 'a table of strings, as {SEED = "1"}')
+    for key, given in value.items():
+        if not key or "=" in key or "\0" in key:
+            raise InputError(f"{shown(key)} is no name of a variable", valid="no =, no NUL")
+        if key.startswith("HPCEXT_"):
+            raise InputError(
+                f"{shown(key)} is set by hpcext itself", valid="names that do not begin so"
+            )
+        try:
+            string(given)
+        except InputError as error:
+            raise placed(error, shown(key).strip("'\"")) from None
+    return value
+
+
+def workdir(value: Any) -> str:
+    """A directory, relative to that of the file."""
+    if not string(value):
+        raise InputError("empty", valid="a directory")
+    return str(value)
+
+
+def retries(value: Any) -> int:
+    """Failures in a row, without progress between them, that are tried again."""
+    return integer(value, 0, 1000)
+
+
+def timeout_s(value: Any) -> float:
+    """A length of time that something may take."""
+    return number(value, 0, MAX_SECONDS, above=True)
+
+
+def seconds(value: Any) -> float:
+    """A length of time, which may be nothing."""
+    return number(value, 0, MAX_SECONDS)
+
+
+def weight(value: Any) -> float:
+    """A share among other jobs."""
+    return number(value, 0, MAX_FACTOR, above=True)
+
+
+def priority(value: Any) -> float:
+    """A place in the queue: higher goes first."""
+    return number(value, -MAX_FACTOR, MAX_FACTOR)
+
+
+def mem_per_gpu(value: Any) -> int:
+    """Bytes, as an integer or as Slurm's ``--mem`` writes it: K, M, G, T are powers of 1024."""
+    valid = f'bytes as an integer, or a string as "16G" (K, M, G, T); at most {MAX_MEM_BYTES}'
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise wrong(value, valid)
+    amount = value
+    if isinstance(amount, str):
+        match = _MEM.fullmatch(amount)
+        amount = int(match[1]) * _UNIT_BYTES[match[2].upper()] if match else 0
+    if not 1 <= amount <= MAX_MEM_BYTES:
+        raise InputError(shown(value), valid=valid)
+    return amount

@@ -1,0 +1,322 @@
+"""An executor whose processes are arithmetic: actions in, events on a heap, facts out."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping
+
+from hpcext.core.values import (
+    Action,
+    Ended,
+    Fact,
+    Kind,
+    Node,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    Progressed,
+    Registered,
+    Started,
+    total,
+)
+from hpcext.sim.heap import Heap
+from hpcext.sim.physics import Faults, Luck, Physics
+
+KILL_S = 0.5
+"""From SIGTERM to an empty process tree."""
+
+
+class Phase(enum.Enum):
+    """What a simulated attempt does at the moment."""
+
+    LAUNCHING = enum.auto()
+    TRAINING = enum.auto()
+    SAVING = enum.auto()
+    BROKEN = enum.auto()
+    OVER = enum.auto()
+
+
+@dataclasses.dataclass(eq=False)
+class Attempt:
+    """One run of a job, as it truly is.
+
+    Attributes
+    ----------
+    order : Action
+        The start that made it.
+    gpus : tuple of str
+        What it occupies, as ``HOST:INDEX``.
+    began : float
+        Work that was done when its training began, at `since_s`.
+    saved : float
+        Work in the newest checkpoint, as of when it stopped training.
+    done : float
+        Work done, as of when it stopped training.
+    asked : bool
+        A suspension was asked for.
+    """
+
+    order: Action
+    physics: Physics
+    luck: Luck
+    gpus: tuple[str, ...]
+    phase: Phase = Phase.LAUNCHING
+    began: float = 0.0
+    saved: float = 0.0
+    done: float = 0.0
+    since_s: float = 0.0
+    asked: bool = False
+
+    @property
+    def rate(self) -> float:
+        """Work per second."""
+        return self.physics.rate(total(self.order.alloc))
+
+    def trained_to(self, now_s: float) -> float:
+        """Work done by now, over all attempts."""
+        if self.phase is not Phase.TRAINING:
+            return self.done
+        return min(self.physics.work, self.began + self.rate * (now_s - self.since_s))
+
+    def saved_to(self, now_s: float) -> float:
+        """Work in the newest checkpoint: a periodic one, or the one it began with."""
+        every = self.physics.checkpoint_s
+        if self.phase is not Phase.TRAINING or every is None:
+            return self.saved
+        return self.began + self.rate * every * ((now_s - self.since_s) // every)
+
+
+class Simulated:
+    """Runs jobs on a virtual clock; an :class:`~hpcext.executors.base.Executor`.
+
+    Parameters
+    ----------
+    heap : Heap
+        Where what happens is put.
+    nodes : iterable of Node
+        The nodes to begin with.
+    physics : Mapping[str, Physics]
+        Job id → how it behaves.
+    faults : Faults
+    seed : int
+        Of the faults.
+    report_s : float or None
+        Time between reports of progress; None: only when an attempt stops training.
+    """
+
+    def __init__(
+        self,
+        heap: Heap,
+        nodes: Iterable[Node],
+        physics: Mapping[str, Physics],
+        *,
+        faults: Faults | None = None,
+        seed: int = 0,
+        report_s: float | None = None,
+    ) -> None:
+        self._heap = heap
+        self._nodes = {node.name: node for node in nodes}
+        self._physics = physics
+        self._faults = faults or Faults()
+        self._seed = seed
+        self._report_s = report_s
+        self._attempts: dict[int, Attempt] = {}  # those that are not over, by op
+        self._last_op = 0
+        self._saved: dict[str, float] = {}
+        self._offered: list[tuple[float, int]] = [(heap.now_s, self._count())]
+
+    # The protocol of executors.
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that are there."""
+        return tuple(self._nodes.values())
+
+    def perform(self, action: Action) -> None:
+        """Carry out an action, once however often it is given."""
+        attempt = self._attempts.get(action.op)
+        if action.kind is Kind.START:
+            self._start(action, attempt)
+        elif attempt is None:
+            return
+        elif action.kind is Kind.SUSPEND:
+            attempt.asked = True
+            if attempt.phase is Phase.TRAINING and not attempt.luck.deaf:
+                self._save(attempt)
+        elif action.force or not attempt.luck.stubborn:
+            self._heap.after(0.0 if action.force else KILL_S, lambda: self._killed(attempt))
+
+    def look(self) -> None:
+        """Report the progress of whatever trains, now."""
+        for attempt in self._attempts.values():
+            if attempt.phase is Phase.TRAINING:
+                self._heap.after(0.0, lambda it=attempt: self._report(it))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    # What happens from outside.
+
+    def happen(self, fact: Fact) -> tuple[Fact, ...]:
+        """Make a fact from outside true here: nodes that come and go take jobs with them."""
+        if isinstance(fact, NodeJoined):
+            self._nodes[fact.node.name] = fact.node
+        elif isinstance(fact, NodeLost):
+            self._nodes.pop(fact.name, None)
+            for attempt in list(self._attempts.values()):
+                self._strike(attempt, fact.name)
+        self._offered.append((self._heap.now_s, self._count()))
+        return (fact,)
+
+    def offered_gpu_s(self, until_s: float) -> float:
+        """GPU-seconds that the nodes offered from the beginning to an instant."""
+        ends = [start_s for start_s, _ in self._offered[1:]] + [until_s]
+        spans = zip(self._offered, ends, strict=True)
+        return sum(gpus * max(0.0, min(end, until_s) - start) for (start, gpus), end in spans)
+
+    def occupied(self) -> tuple[str, ...]:
+        """Every GPU that some attempt truly occupies."""
+        return tuple(gpu for attempt in self._attempts.values() for gpu in attempt.gpus)
+
+    # From phase to phase.
+
+    def _start(self, action: Action, attempt: Attempt | None) -> None:
+        if action.op <= self._last_op:
+            # Adopted by a manager that began anew; if it has ended, that is on its way.
+            if attempt is not None and attempt.phase is not Phase.LAUNCHING:
+                fact = Started(action.job, action.op, attempt.gpus)
+                self._heap.after(0.0, lambda: (fact,))
+            return
+        luck = self._faults.draw(self._seed, action.job, action.attempt, self._heap.now_s)
+        physics = self._physics[action.job]
+        attempt = Attempt(action, physics, luck, self._pick(action))
+        attempt.began = attempt.saved = attempt.done = self._saved.get(action.job, 0.0)
+        self._attempts[action.op], self._last_op = attempt, action.op
+        self._heap.after(physics.launch_s, lambda: self._launched(attempt))
+
+    def _launched(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.LAUNCHING:
+            return ()
+        if not attempt.luck.starts:
+            return self._end(attempt, Outcome.LOST, None)
+        self._heap.after(attempt.physics.resume_s, lambda: self._registered(attempt))
+        return self._tell(
+            attempt, Started(attempt.order.job, attempt.order.op, attempt.gpus), late=False
+        )
+
+    def _registered(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.LAUNCHING:
+            return ()
+        job, op = attempt.order.job, attempt.order.op
+        attempt.phase, attempt.since_s = Phase.TRAINING, self._heap.now_s
+        left_s = (attempt.physics.work - attempt.began) / attempt.rate
+        self._heap.after(left_s, lambda: self._completed(attempt))
+        if attempt.luck.fails_after_s is not None:
+            self._heap.after(attempt.luck.fails_after_s, lambda: self._failed(attempt))
+        if self._report_s is not None:
+            self._heap.after(self._report_s, lambda: self._report_on(attempt))
+        if attempt.asked and not attempt.luck.deaf:
+            # The signal came during the launch. It was blocked, and so it was kept.
+            self._save(attempt)
+        return self._tell(attempt, Registered(job, op, int(attempt.began)), late=False)
+
+    def _save(self, attempt: Attempt) -> None:
+        self._stop_training(attempt)
+        attempt.phase = Phase.SAVING
+        self._heap.after(attempt.physics.suspend_s, lambda: self._suspended(attempt))
+
+    def _suspended(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.SAVING:
+            return ()
+        attempt.saved = attempt.done
+        return self._end(attempt, Outcome.SUSPENDED, 85)
+
+    def _completed(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.TRAINING:
+            return ()
+        attempt.saved = attempt.done = attempt.physics.work
+        return self._end(attempt, Outcome.COMPLETED, 0)
+
+    def _failed(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.TRAINING:
+            return ()
+        self._stop_training(attempt)
+        return self._end(attempt, Outcome.FAILED, 1)
+
+    def _killed(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is Phase.OVER:
+            return ()
+        self._stop_training(attempt)
+        return self._end(attempt, Outcome.FAILED, -9)
+
+    def _stop_training(self, attempt: Attempt) -> None:
+        """Note how far it got, and how far the newest periodic checkpoint did."""
+        now_s = self._heap.now_s
+        attempt.done, attempt.saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
+
+    def _strike(self, attempt: Attempt, node: str) -> None:
+        """Take a node away from under an attempt."""
+        if node not in attempt.order.alloc:
+            return
+        attempt.gpus = tuple(gpu for gpu in attempt.gpus if gpu.rpartition(":")[0] != node)
+        self._stop_training(attempt)
+        if attempt.gpus:
+            attempt.phase = Phase.BROKEN
+            return
+        # Nobody is left to tell it now; what is late or repeated comes when it is stale.
+        self._end(attempt, Outcome.LOST, None)
+
+    def _end(self, attempt: Attempt, outcome: Outcome, code: int | None) -> tuple[Fact, ...]:
+        """Empty the process tree; the job goes on from what is saved."""
+        order = attempt.order
+        attempt.phase, attempt.gpus = Phase.OVER, ()
+        self._saved[order.job] = attempt.saved
+        del self._attempts[order.op]
+        parts = {"save": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
+        ended = Ended(order.job, order.op, outcome, code, suspend_s=parts)
+        return self._tell(attempt, self._progress(attempt), ended, late=True)
+
+    # Telling.
+
+    def _report_on(self, attempt: Attempt) -> tuple[Fact, ...]:
+        """Report, and again after the interval, for as long as it trains."""
+        if attempt.phase is Phase.TRAINING and self._report_s is not None:
+            self._heap.after(self._report_s, lambda: self._report_on(attempt))
+        return self._report(attempt)
+
+    def _report(self, attempt: Attempt) -> tuple[Fact, ...]:
+        return (self._progress(attempt),) if attempt.phase is Phase.TRAINING else ()
+
+    def _progress(self, attempt: Attempt) -> Progressed:
+        now_s, order = self._heap.now_s, attempt.order
+        done, saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
+        rate = attempt.rate if done > attempt.began else None
+        return Progressed(order.job, order.op, int(done), int(saved), done, rate)
+
+    def _tell(self, attempt: Attempt, *facts: Fact, late: bool) -> tuple[Fact, ...]:
+        """Make facts known: now or late, and perhaps once more."""
+        luck = attempt.luck
+        delay_s = luck.late_s if late else 0.0
+        if luck.repeats_after_s is not None:
+            self._heap.after(delay_s + luck.repeats_after_s, lambda: facts)
+        if delay_s:
+            self._heap.after(delay_s, lambda: facts)
+            return ()
+        return facts
+
+    # GPUs.
+
+    def _pick(self, action: Action) -> tuple[str, ...]:
+        """The GPUs with the lowest numbers that nobody occupies."""
+        taken = set(self.occupied())
+        picked: list[str] = []
+        for name, gpus in action.alloc.items():
+            known = self._nodes[name].gpus if name in self._nodes else 0
+            free = [gpu for i in range(known) if (gpu := f"{name}:{i}") not in taken]
+            if len(free) < gpus:
+                raise RuntimeError(f"job {action.job}: {gpus} GPUs of {name}, {len(free)} free")
+            picked += free[:gpus]
+        return tuple(picked)
+
+    def _count(self) -> int:
+        return sum(node.gpus for node in self._nodes.values())

@@ -1,0 +1,45 @@
+"""What a job file promises: its schedule, if every job goes as fast as the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcext.admission import admit
+from hpcext.core.engine import Policy
+from hpcext.core.values import Node
+from hpcext.jobfile import JobSpec
+from hpcext.sim.physics import Physics
+from hpcext.sim.simulate import Result, simulate
+
+
+def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) -> Result | None:
+    """The schedule of jobs that state how fast they are and how much there is to do.
+
+    Parameters
+    ----------
+    specs : sequence of JobSpec
+        `after` names jobs among them. `scaling` is read as work per second, `rescale_up_s` and
+        `rescale_down_s` as what a resumption and a suspension take.
+    nodes : sequence of Node
+    policy : Policy
+
+    Returns
+    -------
+    Result or None
+        None where a job does not state its scaling or its work, or can never run on these nodes.
+    """
+    if not all(spec.scaling and spec.work for spec in specs):
+        return None
+    jobs = admit(specs, 1, {})
+    physics = {job.id: _physics(spec) for job, spec in zip(jobs, specs, strict=True)}
+    result = simulate(jobs, nodes, policy, physics)
+    return result if result.finished else None
+
+
+def _physics(spec: JobSpec) -> Physics:
+    return Physics(
+        speed=spec.scaling,
+        work=spec.work or 0.0,
+        resume_s=spec.rescale_up_s,
+        suspend_s=spec.rescale_down_s,
+    )

@@ -1,0 +1,96 @@
+"""The second driver of the engine: a heap of events in place of a clock.
+
+It decides nothing. Like the live driver it gathers facts, steps the engine, and hands its actions
+to an executor; it only does not wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable
+
+from hpcext.core.engine import Engine
+from hpcext.core.values import Action, Fact
+from hpcext.executors.base import Executor
+
+Produce = Callable[[], Iterable[Fact]]
+"""What an event does when its time comes: change the simulated truth, and tell what is known."""
+
+Observe = Callable[[float, tuple[Fact, ...], tuple[Action, ...]], None]
+"""Told of each step: the instant, what the engine was told, and what it answered."""
+
+
+class Heap:
+    """Events in order of time; those of one instant in the order in which they were added.
+
+    Attributes
+    ----------
+    now_s : float
+        The virtual clock; never goes back.
+    """
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+        self._events: list[tuple[float, int, Produce]] = []
+        self._sequence = itertools.count()
+
+    def at(self, when_s: float, produce: Produce) -> None:
+        """Add an event; one that would lie in the past comes now."""
+        heapq.heappush(self._events, (max(when_s, self.now_s), next(self._sequence), produce))
+
+    def after(self, delay_s: float, produce: Produce) -> None:
+        """Add an event so long from now."""
+        self.at(self.now_s + delay_s, produce)
+
+    @property
+    def next_s(self) -> float:
+        """When the next event comes; infinite if there is none."""
+        return self._events[0][0] if self._events else math.inf
+
+    def advance(self, to_s: float) -> tuple[Fact, ...]:
+        """Set the clock, and let happen what is due: the facts of it, in order.
+
+        An event that one of these adds for the same instant is left for the next call: its
+        cause must be known before it.
+        """
+        self.now_s = max(self.now_s, to_s)
+        due: list[Produce] = []
+        while self._events and self._events[0][0] <= self.now_s:
+            due.append(heapq.heappop(self._events)[2])
+        return tuple(fact for produce in due for fact in produce())
+
+
+def drive(
+    engine: Engine,
+    heap: Heap,
+    executor: Executor,
+    *,
+    until_s: float = math.inf,
+    observe: Observe | None = None,
+) -> None:
+    """Step an engine from event to event until nothing more can happen.
+
+    Parameters
+    ----------
+    engine : Engine
+        New, or restored: then what it has asked for already is asked for again.
+    heap : Heap
+    executor : Executor
+        Puts what its actions lead to on the same heap.
+    until_s : float
+        Leave before the first event later than this; calling again goes on from there.
+    observe : callable, optional
+    """
+    for action in engine.outstanding():
+        executor.perform(action)
+    wake_s = heap.now_s
+    while (now_s := min(heap.next_s, wake_s)) <= until_s and now_s < math.inf:
+        facts = heap.advance(now_s)
+        actions, wake = engine.step(heap.now_s, facts)
+        wake_s = math.inf if wake is None else wake
+        if observe is not None:
+            observe(heap.now_s, facts, actions)
+        for action in actions:
+            executor.perform(action)

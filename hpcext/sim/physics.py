@@ -1,0 +1,133 @@
+"""The truth about jobs that run on a virtual clock. Policies never see any of it.
+
+What policies know of a job's speed they learned from the progress it reported, as on a real
+machine; `Physics` is what those reports come from.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Physics(msgspec.Struct, frozen=True):
+    """How one job really behaves.
+
+    Attributes
+    ----------
+    speed : Mapping[int, float]
+        GPUs → work per second, > 0; what lies between is on a straight line, as is what lies
+        below the first point (towards no work on no GPU); past the last point it stays flat.
+    work : float
+        Work of the whole job, > 0.
+    launch_s : float
+        From the order to start until the attempt runs.
+    resume_s : float
+        From there until its session has restored the newest checkpoint.
+    suspend_s : float
+        From the signal until the processes are gone: agree, write, leave.
+    checkpoint_s : float or None
+        Training time between periodic checkpoints; None: only a suspension saves.
+
+    Raises
+    ------
+    ValueError
+        A speed, the work or a cost is out of range.
+    """
+
+    speed: Mapping[int, float]
+    work: float
+    launch_s: float = 0.0
+    resume_s: float = 0.0
+    suspend_s: float = 0.0
+    checkpoint_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.speed or not all(
+            gpus > 0 and 0 < speed < math.inf for gpus, speed in self.speed.items()
+        ):
+            raise ValueError(f"speed={self.speed}: needs at least one point, all above zero")
+        if not 0 < self.work < math.inf:
+            raise ValueError(f"work={self.work}: must be above zero")
+        costs = (self.launch_s, self.resume_s, self.suspend_s)
+        if not all(0 <= cost < math.inf for cost in costs):
+            raise ValueError(f"launch, resume and suspend take {costs} s: must not be negative")
+        if self.checkpoint_s is not None and self.checkpoint_s <= 0:
+            raise ValueError(f"checkpoint_s={self.checkpoint_s}: must be above zero")
+
+    def rate(self, gpus: int) -> float:
+        """Work per second on so many GPUs, `gpus` > 0.
+
+        Examples
+        --------
+        >>> Physics({2: 4.0, 4: 6.0}, work=1).rate(3)
+        5.0
+        """
+        below = max((point for point in self.speed if point <= gpus), default=0)
+        above = min((point for point in self.speed if point >= gpus), default=0)
+        low = self.speed[below] if below else 0.0
+        if below == above or not above:
+            return low
+        return low + (self.speed[above] - low) * (gpus - below) / (above - below)
+
+
+class Faults(msgspec.Struct, frozen=True):
+    """What goes wrong, and how often; nothing by default.
+
+    Attributes
+    ----------
+    fail_s : float or None
+        Mean training time until an attempt fails by itself.
+    unstarted : float
+        Share of attempts that end before they run (a full disk, say).
+    deaf : float
+        Share of attempts that never answer a suspension.
+    stubborn : float
+        Share of attempts that only a forced kill ends.
+    late_s : float
+        Longest time between an end and the moment it becomes known.
+    repeat : float
+        Share of facts that arrive a second time, later: stale by then, or a duplicate.
+    until_s : float
+        Attempts that start later than this have no fault.
+    """
+
+    fail_s: float | None = None
+    unstarted: float = 0.0
+    deaf: float = 0.0
+    stubborn: float = 0.0
+    late_s: float = 0.0
+    repeat: float = 0.0
+    until_s: float = math.inf
+
+    def draw(self, seed: int, job: str, attempt: int, now_s: float) -> Luck:
+        """What befalls one attempt.
+
+        It depends on the seed, the job and the attempt only, so that another policy meets the
+        same luck.
+        """
+        if now_s > self.until_s:
+            return Luck()
+        source = random.Random(f"{seed}/{job}/{attempt}")
+        return Luck(
+            starts=source.random() >= self.unstarted,
+            deaf=source.random() < self.deaf,
+            stubborn=source.random() < self.stubborn,
+            late_s=source.uniform(0.0, self.late_s),
+            fails_after_s=source.expovariate(1 / self.fail_s) if self.fail_s else None,
+            repeats_after_s=source.uniform(0.0, 60.0) if source.random() < self.repeat else None,
+        )
+
+
+class Luck(msgspec.Struct, frozen=True):
+    """The faults of one attempt; see :class:`Faults`."""
+
+    starts: bool = True
+    deaf: bool = False
+    stubborn: bool = False
+    late_s: float = 0.0
+    fails_after_s: float | None = None
+    repeats_after_s: float | None = None

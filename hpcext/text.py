@@ -1,0 +1,69 @@
+"""Text that came from outside, made fit for a person to read on one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+SHOWN_CHARS = 60
+"""Longer values are cut in messages."""
+
+
+def clean(text: str) -> str:
+    r"""Make text safe for a terminal: whatever does not print is escaped.
+
+    Escape sequences, newlines, characters that reverse the direction of writing and bytes that
+    were not UTF-8 (surrogates) all become ``\x1b``, ``\n``, ``\u202e``, ``\udcff``.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    str
+        One line of printable characters.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: as its file would state it, cut and clean."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    # A megabyte of text is cut before it is formatted, and numbers too: Python refuses to print
+    # integers of thousands of digits.
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, str):
+        cut = value[:SHOWN_CHARS]
+        return clean(repr(cut)) + ("..." if len(value) > SHOWN_CHARS else "")
+    text = repr(value)
+    return clean(text[:SHOWN_CHARS]) + ("..." if len(text) > SHOWN_CHARS else "")
+
+
+def listed(words: Iterable[str], most: int = 12) -> str:
+    """``a, b, c``; of a long list the first ones and how many there are besides."""
+    every = list(words)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return clean(", ".join(every[:most])) + more
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """``did you mean WORD?`` with the nearest of the known words, or nothing.
+
+    Parameters
+    ----------
+    word : str
+    words : iterable of str
+        The known ones.
+    """
+    near: Sequence[str] = difflib.get_close_matches(word[:200], list(words), n=1)
+    return f"did you mean {clean(near[0])}?" if near else ""

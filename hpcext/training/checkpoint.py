@@ -1,0 +1,411 @@
+"""A directory of checkpoints that survives crashes, full disks and late writers.
+
+Layout of the directory::
+
+    step-000000123.attempt-0004/      a committed checkpoint: its files and manifest.json
+    .draft-step-...                   being written, or left by an attempt that died
+    attempt-0004.opened               the newest attempt: older ones may not commit any more
+
+Everything of a checkpoint is flushed before one rename makes it visible: that rename is the
+commit. Of two checkpoints, the one of the later attempt is newer, then the one of the later step;
+so what a fenced-off attempt might still slip in is never taken for the newest.
+
+Standard library only; no locks, because not every shared file system has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+from hpcext.protocol import sync_directory
+
+SCHEMA = "hpcext.checkpoint/1"
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d{9,})\.attempt-(\d{4,})(?:\.(\d+))?")
+_DRAFT = re.compile(r"\.draft-step-\d+\.attempt-(\d+)\.")
+_FENCE = re.compile(r"attempt-(\d{4,})\.opened")
+_CHUNK_BYTES = 1 << 20
+_UNHASHED_BYTES = 64 << 20
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read; the message is one line and says what to do."""
+
+    def __init__(self, what: str, *, where: object = "", do: str = "") -> None:
+        head = f"{where}: {what}" if where else what
+        super().__init__(f"{head}; {do}" if do else head)
+
+
+class FencedError(CheckpointError):
+    """A newer attempt of this job has begun: this one must stop."""
+
+
+def warn(text: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"hpcext: warning: {' '.join(text.split())}\n")
+    sys.stderr.flush()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that verified when it was looked at.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+    manifest : Mapping[str, Any]
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+
+class HashingFile(RawIOBase):
+    """A new file, flushed to the disk when closed, whose checksum is taken while it is written.
+
+    The checksum is that of the bytes handed over, not of what the disk made of them, and is
+    computed in a thread of its own (hashlib and the disk both release the interpreter lock), so
+    that it costs next to no time. A failed write is remembered and raised by :meth:`finish`:
+    native serialisers do not all survive an exception out of ``write``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._file = path.open("xb")
+        self._hash = hashlib.blake2b(digest_size=32)
+        self._pool = ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+        self._waiting_bytes = 0
+        self._error: OSError | None = None
+        self.size_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes, and queue them to be hashed."""
+        block = data if isinstance(data, bytes) else bytes(data)
+        self._last = self._pool.submit(self._hash.update, block)
+        self._waiting_bytes += len(block)
+        if self._waiting_bytes > _UNHASHED_BYTES:
+            self._last.result()
+            self._waiting_bytes = 0
+        if self._error is None:
+            try:
+                self._file.write(block)
+            except OSError as error:
+                self._error = error
+        self.size_bytes += len(block)
+        return len(block)
+
+    def finish(self) -> dict[str, Any]:
+        """Flush, sync, close; the entry of this file for a manifest.
+
+        Raises
+        ------
+        OSError
+            Something could not be written.
+        """
+        try:
+            if self._error is not None:
+                raise self._error
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        finally:
+            self.close()
+        return {
+            "name": self._path.name,
+            "size": self.size_bytes,
+            "blake2b": self._hash.hexdigest(),
+        }
+
+    def close(self) -> None:
+        """Close the file without waiting for the disk."""
+        if not self.closed:
+            self._pool.shutdown(wait=True)
+            # What the buffer still holds cannot be written either once a write has failed.
+            with contextlib.suppress(OSError):
+                self._file.close()
+        super().close()
+
+
+class Draft:
+    """A checkpoint being written by one process.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The draft's directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files: list[dict[str, Any]] = []
+
+    def write(self, name: str, writer: Callable[[HashingFile], None]) -> None:
+        """Write one file of the checkpoint, flushed to the disk.
+
+        Raises
+        ------
+        OSError
+            The disk is full, or worse.
+        """
+        file = HashingFile(self.path / name)
+        try:
+            writer(file)
+        except BaseException:
+            file.close()
+            raise
+        self.files.append(file.finish())
+
+
+class Store:
+    """The checkpoints of one job, as one attempt of it sees them.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Created if it is not there.
+    attempt : int or None
+        None: this run has no manager that counts; it is one more than the last.
+    keep : int
+        How many checkpoints to keep, at least 2: one that verifies and one before it.
+    """
+
+    def __init__(self, directory: Path, *, attempt: int | None = None, keep: int = 2) -> None:
+        if keep < 2:
+            raise ValueError(f"keep={keep}: at least 2, so that a broken checkpoint has one before")
+        self.directory = directory
+        self._given = attempt
+        self.attempt = attempt or 0
+        self._keep = keep
+
+    def open(self) -> None:
+        """Begin an attempt: fence off the older ones and clear what they left half-written.
+
+        Raises
+        ------
+        FencedError
+            A newer attempt has opened this store.
+        CheckpointError
+            The directory cannot be made or read.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            newest = self._newest_attempt()
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot be used ({error.strerror})",
+                where=self.directory,
+                do="give a directory that this user may write to",
+            ) from None
+        self.attempt = newest + 1 if self._given is None else self._given
+        self._refuse_if_fenced(newest)
+        try:
+            self._fence()
+        except OSError as error:
+            # A full disk, most likely: reading still works, and so does the order of attempts.
+            warn(f"{self.directory}: cannot mark attempt {self.attempt} ({error.strerror})")
+        self._clear_drafts()
+
+    def commit(
+        self, step: int, facts: Mapping[str, Any], fill: Callable[[Draft], None]
+    ) -> Checkpoint:
+        """Write a checkpoint; it exists completely or not at all.
+
+        Parameters
+        ----------
+        step : int
+        facts : Mapping[str, Any]
+            JSON values to go into the manifest.
+        fill : Callable[[Draft], None]
+            Writes the files.
+
+        Raises
+        ------
+        FencedError
+            A newer attempt has opened this store; nothing was committed.
+        OSError
+            The disk is full, or worse; nothing was committed, older checkpoints are untouched.
+        """
+        name = self._free_name(step)
+        draft = Draft(Path(tempfile.mkdtemp(prefix=f".draft-{name}.", dir=self.directory)))
+        try:
+            fill(draft)
+            manifest = self._write_manifest(draft, step, facts)
+            sync_directory(draft.path)
+            self._refuse_if_fenced(self._newest_attempt())
+            target = self.directory / name
+            draft.path.rename(target)
+        except FileNotFoundError:
+            # The draft went away under our hands: a newer attempt cleared it.
+            self._refuse_if_fenced(self._newest_attempt())
+            raise
+        except BaseException:
+            shutil.rmtree(draft.path, ignore_errors=True)
+            raise
+        sync_directory(self.directory)
+        return Checkpoint(target, manifest)
+
+    def prune(self) -> None:
+        """Remove all but the newest checkpoints; call it when one has been committed."""
+        ours = [entry for entry in self._committed() if entry[0][0] <= self.attempt]
+        for _, path in ours[self._keep :]:
+            # Renamed first: a half-removed checkpoint must not look like a broken one.
+            grave = self.directory / f".draft-{path.name}.pruned"
+            with contextlib.suppress(OSError):
+                path.rename(grave)
+            shutil.rmtree(grave, ignore_errors=True)
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that verifies, with a warning for each newer one that does not.
+
+        Returns
+        -------
+        Checkpoint or None
+            None where no checkpoint was ever committed.
+
+        Raises
+        ------
+        CheckpointError
+            There are checkpoints, and none of them verifies.
+        """
+        entries = self._committed()
+        for _, path in entries:
+            try:
+                return Checkpoint(path, verify(path))
+            except CheckpointError as error:
+                warn(f"checkpoint not usable: {error}")
+        if not entries:
+            return None
+        raise CheckpointError(
+            f"none of its {len(entries)} checkpoints verifies",
+            where=self.directory,
+            do="restore one from a backup, or remove the directory to begin again at step 0",
+        )
+
+    def _committed(self) -> list[tuple[tuple[int, int, int], Path]]:
+        """Committed checkpoints, newest first."""
+        found = []
+        for path in self.directory.iterdir():
+            match = _NAME.fullmatch(path.name)
+            if match:
+                step, attempt, serial = (int(part or 0) for part in match.groups())
+                found.append(((attempt, step, serial), path))
+        return sorted(found, reverse=True)
+
+    def _free_name(self, step: int) -> str:
+        """The name for a checkpoint at this step; a serial number where one is there already."""
+        name = f"step-{step:09d}.attempt-{self.attempt:04d}"
+        serials = [key[2] for key, path in self._committed() if path.name.startswith(name)]
+        return f"{name}.{max(serials) + 1}" if serials else name
+
+    def _write_manifest(
+        self, draft: Draft, step: int, facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        manifest: dict[str, Any] = {
+            "schema": SCHEMA,
+            "step": step,
+            "attempt": self.attempt,
+            "created_at": time.time(),
+            **facts,
+            "files": draft.files,
+        }
+        manifest["blake2b"] = _digest(manifest)
+        with (draft.path / MANIFEST).open("xb") as file:
+            file.write(json.dumps(manifest).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return manifest
+
+    def _newest_attempt(self) -> int:
+        matches = (_FENCE.fullmatch(name) for name in os.listdir(self.directory))
+        return max((int(match[1]) for match in matches if match), default=0)
+
+    def _refuse_if_fenced(self, newest: int) -> None:
+        if newest > self.attempt:
+            raise FencedError(
+                f"attempt {newest} of this job has begun",
+                where=self.directory,
+                do=f"attempt {self.attempt} may not write there any more",
+            )
+
+    def _fence(self) -> None:
+        path = self.directory / f"attempt-{self.attempt:04d}.opened"
+        path.touch()
+        sync_directory(self.directory)
+        for name in os.listdir(self.directory):
+            match = _FENCE.fullmatch(name)
+            if match and int(match[1]) < self.attempt:
+                (self.directory / name).unlink(missing_ok=True)
+
+    def _clear_drafts(self) -> None:
+        for name in os.listdir(self.directory):
+            match = _DRAFT.match(name)
+            if match and int(match[1]) <= self.attempt:
+                shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """Read the manifest of a checkpoint and compare every file with it.
+
+    Raises
+    ------
+    CheckpointError
+        Names the file and says what is wrong with it.
+    """
+    manifest = _read_manifest(path / MANIFEST)
+    for entry in manifest["files"]:
+        file = path / str(entry["name"])
+        try:
+            size = file.stat().st_size
+            if size != entry["size"]:
+                raise CheckpointError(f"{size} bytes, not {entry['size']}", where=file)
+            if _digest_file(file) != entry["blake2b"]:
+                raise CheckpointError("its content has changed (checksum differs)", where=file)
+        except OSError as error:
+            raise CheckpointError(f"cannot be read ({error.strerror})", where=file) from None
+    return manifest
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_bytes())
+        if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+            raise CheckpointError(f"not a document of schema {SCHEMA}", where=path)
+        stated = manifest.pop("blake2b", None)
+        if stated != _digest(manifest):
+            raise CheckpointError("its content has changed (checksum differs)", where=path)
+    except OSError as error:
+        raise CheckpointError(f"cannot be read ({error.strerror})", where=path) from None
+    except (ValueError, RecursionError):
+        raise CheckpointError("not JSON", where=path) from None
+    return manifest
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    text = json.dumps(manifest, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=32)
+    with path.open("rb") as file:
+        while block := file.read(_CHUNK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

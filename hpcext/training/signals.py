@@ -1,0 +1,60 @@
+"""Whether this process was asked to suspend itself.
+
+A supervisor starts the job with the signal *blocked and ignored*: Linux keeps a blocked signal
+pending even when it is ignored (signal(7)), both survive ``exec``, and every thread inherits the
+mask. So a signal that comes during imports is kept, shells and data-loader workers are not
+disturbed, and asking costs one system call and no handler.
+
+Without a supervisor that does not hold: threads which libraries made before (OpenBLAS makes some
+when NumPy is imported) do not block the signal, so the kernel gives it to one of them, and an
+ignored signal is lost there. Then, and only then, a handler sets a flag.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+from hpcext.protocol import SUSPEND_SIGNAL
+
+
+class SuspendRequest:
+    """Looks for the suspend signal of this process.
+
+    Parameters
+    ----------
+    watch : bool
+        False: this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
+        :meth:`asked` is always False.
+
+    Raises
+    ------
+    ValueError
+        Not in the main thread, and no supervisor has blocked the signal.
+    """
+
+    def __init__(self, *, watch: bool = True) -> None:
+        self._watch = watch
+        self._flag = False
+        if watch and SUSPEND_SIGNAL not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+            self._catch()
+
+    def asked(self) -> bool:
+        """Whether the signal came; it stays so, because nothing takes the signal away."""
+        if not self._watch:
+            return False
+        return self._flag or SUSPEND_SIGNAL in signal.sigpending()
+
+    def _catch(self) -> None:
+        signal.signal(SUSPEND_SIGNAL, self._note)
+        # Programs and workers that this process starts inherit the mask: they are not stopped.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (SUSPEND_SIGNAL,))
+        os.register_at_fork(after_in_child=_ignore)
+
+    def _note(self, _signum: int, _frame: FrameType | None) -> None:
+        self._flag = True
+
+
+def _ignore() -> None:
+    signal.signal(SUSPEND_SIGNAL, signal.SIG_IGN)

@@ -1,0 +1,22 @@
+"""Fixtures that several folders use."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from site_of_test import Site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A place for real managers and jobs; nothing of it survives the test."""
+    place = Site(tmp_path)
+    yield place
+    for process in place.left_behind():
+        process.kill()

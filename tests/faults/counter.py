@@ -1,0 +1,93 @@
+"""A job that speaks the protocol by itself: counts to N, saves, answers suspensions.
+
+It uses nothing of hpcext but the protocol's names, and keeps its own account of what it did in
+``$COUNTER_LOG``, for the test to judge by: one line per step, ``ATTEMPT STEP TIME GPUS PID``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from hpcext import protocol
+
+STEPS, STEP_S, SAVE_EVERY = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+DEAF = "--deaf" in sys.argv
+attempt = protocol.Attempt.from_environ()
+assert attempt is not None
+state = attempt.checkpoint_dir / "count.json"
+log = open(os.environ["COUNTER_LOG"], "a", buffering=1)  # noqa: SIM115
+
+
+def save(step: int) -> None:
+    protocol.write_json(state, {"step": step})
+
+
+def report(step: int, saved: int, first_step_at: float | None) -> None:
+    document = {
+        "schema": protocol.REPORT,
+        "attempt": attempt.attempt,
+        "op": attempt.op,
+        "pid": os.getpid(),
+        "start": protocol.Process.me().start,
+        "world_size": attempt.num_gpus,
+        "step": step,
+        "resumed_step": begin,
+        "saved_step": saved,
+        "done": float(step),
+        "rate": 1 / STEP_S,
+        "metrics": {"count": float(step)},
+        "registered_at": registered_at,
+        "restored_at": registered_at,
+        "first_step_at": first_step_at,
+        "at": time.time(),
+    }
+    protocol.write_json(attempt.report_dir / protocol.REPORT_FILE, document, durable=False)
+
+
+def leave(step: int) -> None:
+    now = time.time()
+    save(step)
+    document = {
+        "schema": protocol.SUSPENDED,
+        "attempt": attempt.attempt,
+        "op": attempt.op,
+        "step": step,
+        "manifest": state.name,
+        "agreed_at": now,
+        "written_at": time.time(),
+        "acknowledged_at": time.time(),
+    }
+    report(step, step, first_step_at)
+    protocol.write_json(attempt.report_dir / protocol.SUSPENDED_FILE, document)
+    if attempt.notify:
+        attempt.notify.send(protocol.NEWS_SIGNAL)
+    os._exit(0)
+
+
+attempt.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+begin = json.loads(state.read_text())["step"] if state.exists() else 0
+registered_at = time.time()
+first_step_at = None
+saved = begin
+report(begin, saved, None)
+if attempt.notify:
+    attempt.notify.send(protocol.NEWS_SIGNAL)
+for step in range(begin + 1, STEPS + 1):
+    time.sleep(STEP_S)
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "?")
+    log.write(f"{attempt.attempt} {step} {time.monotonic():.6f} {gpus} {os.getpid()}\n")
+    if first_step_at is None:
+        first_step_at = time.time()
+    if step % SAVE_EVERY == 0:
+        save(step)
+        saved = step
+        report(step, saved, first_step_at)
+    if not DEAF and signal.SIGTSTP in signal.sigpending():
+        leave(step)
+save(STEPS)
+report(STEPS, STEPS, first_step_at)

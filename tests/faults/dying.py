@@ -1,0 +1,53 @@
+"""``hpcext`` whose manager kills itself at a chosen record of its journal.
+
+Usage: ``dying.py FACT WHEN ARGS...``: SIGKILL ``before`` the first record that holds a FACT is
+written, ``after`` it (between record and action), or when its actions were ``acted``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from hpcext.cli.main import main
+from hpcext.manager.driver import Driver
+from hpcext.manager.journal import Journal
+
+fact_name, when = sys.argv[1:3]
+append, turn, compact = Journal.append, Driver._turn, Journal.compact
+reached = False
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_append(self: Journal, now_s: float, facts: tuple[Any, ...]) -> None:
+    global reached
+    hit = any(type(fact).__name__ == fact_name for fact in facts)
+    if hit and when == "before":
+        die()
+    append(self, now_s, facts)
+    if hit and when == "after":
+        die()
+    reached = reached or hit
+
+
+def dying_turn(self: Driver, executor: Any) -> None:
+    turn(self, executor)
+    if reached and when == "acted":
+        die()
+
+
+def dying_compact(self: Journal, now_s: float, saved: Any) -> None:
+    if fact_name == "compact" and when == "before":
+        die()
+    compact(self, now_s, saved)
+    if fact_name == "compact":
+        die()
+
+
+Journal.append, Driver._turn, Journal.compact = dying_append, dying_turn, dying_compact  # type: ignore[method-assign]
+sys.exit(main(sys.argv[3:]))

@@ -1,0 +1,210 @@
+"""The simulated executor against arithmetic done by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcext.core import values as v
+from hpcext.core.engine import Engine
+from hpcext.policies import find_policy
+from hpcext.sim.executor import Simulated
+from hpcext.sim.heap import Heap, drive
+from hpcext.sim.physics import Faults, Physics
+from hpcext.sim.simulate import Result, simulate
+
+EXCLUSIVE = find_policy("exclusive")
+MARBLE = find_policy("marble")
+NODE = v.Node("n", 4)
+
+
+def job(order: int, sizes: tuple[int, ...] = (1, 2, 3, 4), optimal: int = 4) -> v.Job:
+    return v.Job(str(order), f"j{order}", order, sizes, optimal)
+
+
+def promoted(**costs: float | None) -> Result:
+    """Job 1 for 10 s on 3 GPUs; job 2 on the last one from 0 s on, then on 3."""
+    jobs = [job(1, optimal=3), job(2, optimal=3)]
+    physics = {
+        "1": Physics({3: 10.0}, work=100),
+        "2": Physics({1: 4.0, 3: 10.0}, work=100, **costs),  # type: ignore[arg-type]
+    }
+    return simulate(jobs, [NODE], MARBLE, physics)
+
+
+def test_one_job_takes_launch_resume_and_training() -> None:
+    physics = {"1": Physics({4: 5.0}, work=100, launch_s=1, resume_s=2)}
+    result = simulate([job(1)], [NODE], EXCLUSIVE, physics)
+    assert result.finished
+    assert result.makespan_s == pytest.approx(1 + 2 + 100 / 5)
+    # The GPUs count as busy from the moment that the attempt is known to run.
+    assert result.gpu_busy_fraction == pytest.approx(22 / 23)
+    (segment,) = result.records["1"].segments
+    assert (segment.start_s, segment.steps) == (1, 100)
+    assert segment.end_s == pytest.approx(23)
+    assert segment.gpus == ("n:0", "n:1", "n:2", "n:3")
+
+
+def test_a_suspension_costs_its_time_and_loses_nothing() -> None:
+    result = promoted(suspend_s=1.5, resume_s=0.5)
+    # Job 2 restores for 0.5 s, trains to 10 s (38 of 100), saves for 1.5 s, restores again.
+    assert result.makespan_s == pytest.approx(10 + 1.5 + 0.5 + (100 - 4 * 9.5) / 10)
+    record = result.records["2"]
+    assert [part.steps for part in record.segments] == [38, 62]
+    assert [part.role for part in record.segments] == [v.Role.SECONDARY, v.Role.PRIMARY]
+    assert (record.suspends, record.lost_steps) == (1, 0)
+    assert record.suspend_s == ({"save": 1.5},)
+
+
+def test_jobs_arrive_when_they_are_submitted() -> None:
+    late = v.Job("1", "late", 1, (1,), 1, submitted_s=30.0)
+    result = simulate([late], [NODE], MARBLE, {"1": Physics({1: 1.0}, work=5)})
+    assert [when_s for when_s, _ in result.actions] == [30.0]
+    assert result.makespan_s == pytest.approx(35)
+
+
+def test_a_failure_goes_back_to_the_last_checkpoint() -> None:
+    """A lost node takes the job back to the checkpoint of its 20th second."""
+    physics = {"1": Physics({1: 1.0}, work=60, checkpoint_s=10)}
+    inputs: list[tuple[float, v.Fact]] = [(25.0, v.NodeLost("n")), (40.0, v.NodeJoined(NODE))]
+    result = simulate([job(1, (1,), 1)], [NODE], MARBLE, physics, inputs=inputs, report_s=5)
+    assert result.makespan_s == pytest.approx(40 + (60 - 20))
+    # Offered: 25 s and 40 s of four GPUs; used: one of them.
+    assert result.gpu_busy_fraction == pytest.approx(1 / 4)
+    # What was reported last before the loss was step 20 or 25: steps 20 to 25 are run again.
+    assert result.records["1"].lost_steps in {0, 5}
+
+
+def test_progress_teaches_the_estimate_and_physics_stays_hidden() -> None:
+    seen: list[v.Estimate] = []
+
+    def spy(now: v.Snapshot) -> v.Target:
+        seen.extend(job.estimate for job in now.jobs)
+        return MARBLE(now)
+
+    physics = {"1": Physics({4: 5.0}, work=100), "2": Physics({4: 5.0}, work=100)}
+    simulate([job(1), job(2)], [NODE], spy, physics, report_s=1)
+    first, *_ = seen
+    assert (first.measured, first.work, first.done) == ({}, None, 0.0)
+    assert seen[-1].measured == {4: pytest.approx(5)}
+    assert seen[-1].done == 0  # job 2, at the end of job 1
+    estimate = promoted().jobs["2"].estimate
+    assert estimate.measured == {3: pytest.approx(10)}
+    assert estimate.done == pytest.approx(100)
+
+
+def test_a_deaf_job_is_killed_after_its_timeout_and_loses_what_it_had_not_saved() -> None:
+    jobs = [job(1, (4,), 4), v.Job("2", "other", 2, (4,), 4)]
+    physics = {name: Physics({4: 1.0}, work=200) for name in "12"}
+    inputs: list[tuple[float, v.Fact]] = [(40.0, v.Hold("1")), (300.0, v.Release("1"))]
+    result = simulate(
+        jobs, [NODE], MARBLE, physics, inputs=inputs, faults=Faults(deaf=1, until_s=0)
+    )
+    kinds = [(when_s, action.kind, action.force) for when_s, action in result.actions]
+    # 60 s is the job's suspend_timeout_s; the start at 0 s is the one with the fault.
+    assert (40.0, v.Kind.SUSPEND, False) in kinds
+    assert (100.0, v.Kind.KILL, False) in kinds
+    assert result.finished
+    assert result.jobs["1"].since_s == pytest.approx(300 + 200)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_a_different_one() -> None:
+    def once(seed: int) -> Result:
+        jobs = [job(order, optimal=3) for order in range(1, 6)]
+        physics = {str(n): Physics({1: 1, 3: 2}, work=90, checkpoint_s=7) for n in range(1, 6)}
+        faults = Faults(fail_s=40, deaf=0.3, late_s=5, repeat=0.5, until_s=200)
+        return simulate(jobs, [NODE], MARBLE, physics, seed, faults=faults)
+
+    assert once(1) == once(1)
+    assert once(1).actions != once(2).actions
+
+
+def test_a_job_that_fits_nowhere_leaves_the_run_unfinished() -> None:
+    result = simulate([job(1, (8,), 8)], [NODE], MARBLE, {"1": Physics({8: 1.0}, work=1)})
+    assert not result.finished
+    assert result.actions == ()
+
+
+def test_physics_must_be_there_and_make_sense() -> None:
+    with pytest.raises(KeyError, match="job 1"):
+        simulate([job(1)], [NODE], MARBLE, {})
+    changes: list[dict[str, Any]] = [
+        {"speed": {}}, {"speed": {1: 0.0}}, {"work": 0}, {"suspend_s": -1},
+    ]  # fmt: skip
+    for wrong in changes:
+        with pytest.raises(ValueError, match=r"zero|negative"):
+            Physics(**{"speed": {1: 1.0}, "work": 1.0, **wrong})
+    with pytest.raises(ValueError, match="checkpoint_s"):
+        Physics({1: 1.0}, work=1, checkpoint_s=0)
+
+
+def test_speed_between_the_points() -> None:
+    physics = Physics({2: 4.0, 4: 6.0}, work=1)
+    assert [physics.rate(gpus) for gpus in (1, 2, 3, 4, 9)] == [2.0, 4.0, 5.0, 6.0, 6.0]
+
+
+def test_the_executor_refuses_to_overcommit() -> None:
+    heap = Heap()
+    executor = Simulated(heap, [NODE], {"1": Physics({1: 1.0}, work=1)})
+    executor.perform(v.Action(v.Kind.START, "1", 1, 1, alloc={"n": 3}))
+    with pytest.raises(RuntimeError, match="2 GPUs of n, 1 free"):
+        executor.perform(v.Action(v.Kind.START, "1", 2, 2, alloc={"n": 2}))
+
+
+def test_an_action_is_carried_out_once_however_often_it_is_given() -> None:
+    heap = Heap()
+    executor = Simulated(heap, [NODE], {"1": Physics({2: 1.0}, work=10)})
+    start = v.Action(v.Kind.START, "1", 1, 1, alloc={"n": 2})
+    executor.perform(start)
+    executor.perform(start)
+    assert len(executor.occupied()) == 2
+    facts: list[v.Fact] = []
+    while heap.next_s < float("inf"):
+        facts += heap.advance(heap.next_s)
+    executor.perform(start)
+    assert [type(fact) for fact in facts].count(v.Ended) == 1
+    assert heap.next_s == float("inf")
+
+
+def test_look_reports_what_trains() -> None:
+    heap = Heap()
+    executor = Simulated(heap, [NODE], {"1": Physics({2: 3.0}, work=30)})
+    executor.perform(v.Action(v.Kind.START, "1", 1, 1, alloc={"n": 2}))
+    for _ in range(2):
+        heap.advance(0)
+    heap.advance(2.0)
+    executor.look()
+    (fact,) = heap.advance(2.0)
+    assert fact == v.Progressed("1", 1, 6, 0, 6.0, 3.0)
+
+
+def test_a_second_manager_goes_on_where_the_first_one_stopped() -> None:
+    """The engine is thrown away in mid-run, restored from what it saved, and adopts what runs."""
+    physics = {name: Physics({1: 1.0, 3: 2.0, 4: 2.5}, work=50, suspend_s=2) for name in "12"}
+    jobs = [job(1, optimal=3), job(2, optimal=3)]
+    whole = simulate(jobs, [NODE], MARBLE, physics)
+
+    heap = Heap()
+    executor = Simulated(heap, [NODE], physics)
+    facts: list[v.Fact] = [v.NodeJoined(NODE), *(v.Submitted(job) for job in jobs)]
+    heap.at(0.0, lambda: facts)
+    engine = Engine(MARBLE)
+    for until_s in (3.0, 26.0, float("inf")):  # at 26 s job 2 is saving
+        drive(engine, heap, executor, until_s=until_s)
+        engine = Engine(MARBLE, engine.world.save())
+    assert engine.world.records == whole.records
+    assert engine.world.jobs == whole.jobs
+
+
+def test_events_of_one_instant_keep_their_order_and_the_clock_never_goes_back() -> None:
+    heap = Heap()
+    told = [v.Hold("a"), v.Hold("b"), v.Hold("c")]
+    heap.at(5.0, lambda: told[:1])
+    heap.at(5.0, lambda: told[1:2])
+    heap.at(7.0, lambda: told[2:])
+    assert heap.advance(5.0) == (told[0], told[1])
+    heap.at(1.0, list)
+    assert heap.next_s == 5.0
+    assert heap.advance(3.0) == ()
+    assert heap.now_s == 5.0

@@ -1,0 +1,170 @@
+"""A place where a test runs real managers with real jobs, and judges by what the jobs wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+COUNTER = Path(__file__).parent / "faults" / "counter.py"
+WAIT_S = 60.0
+
+
+class Step(NamedTuple):
+    """One line of a counter's own account."""
+
+    attempt: int
+    step: int
+    time_s: float
+    gpus: frozenset[str]
+    pid: int
+
+
+class Site:
+    """A directory with a state directory of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.pilot = path / "pilot"
+        self.jobs = path / "jobs.toml"
+        self.environ = {
+            **os.environ,
+            "XDG_STATE_HOME": str(path / "state"),
+            "XDG_CONFIG_HOME": str(path / "config"),
+            "HPCEXT_REPORT_INTERVAL_S": "0.2",
+        }
+
+    def write_jobs(self, *jobs: dict[str, Any]) -> Path:
+        """Write a job file; values as JSON are TOML too, but for tables."""
+        text = ""
+        for job in jobs:
+            text += "[[job]]\n"
+            for key, value in job.items():
+                text += f"{key} = {_toml(value)}\n"
+        self.jobs.write_text(text)
+        return self.jobs
+
+    def counter(
+        self, name: str, *, steps: int = 40, step_s: float = 0.01, save_every: int = 5, **more: Any
+    ) -> dict[str, Any]:
+        """A counting job for :meth:`write_jobs`; ``deaf=True`` ignores suspensions."""
+        command = [sys.executable, str(COUNTER), str(steps), str(step_s), str(save_every)]
+        if more.pop("deaf", False):
+            command.append("--deaf")
+        return {
+            "name": name,
+            "command": command,
+            "env": {"COUNTER_LOG": str(self.path / f"{name}.steps")},
+            **more,
+        }
+
+    def start(self, *args: str, python: tuple[str, ...] = ("-m", "hpcext")) -> subprocess.Popen[str]:
+        """Start an hpcext command."""
+        return subprocess.Popen(
+            [sys.executable, *python, *args],
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            cwd=self.path,
+        )
+
+    def run(self, *args: str, python: tuple[str, ...] = ("-m", "hpcext")) -> Finished:
+        """Run an hpcext command to its end."""
+        process = self.start(*args, python=python)
+        out, err = process.communicate(timeout=WAIT_S * 2)
+        return Finished(process.returncode, out, err)
+
+    def document(self, *args: str) -> dict[str, Any]:
+        """Run a command with ``--json`` and read what it prints."""
+        finished = self.run(*args, "--json")
+        document = json.loads(finished.out)
+        assert isinstance(document, dict), finished
+        return document
+
+    def steps(self, name: str) -> list[Step]:
+        """What a counter says that it did."""
+        path = self.path / f"{name}.steps"
+        if not path.exists():
+            return []
+        steps = []
+        for line in path.read_text().splitlines():
+            attempt, step, time_s, gpus, pid = line.split()
+            held = frozenset(gpus.split(","))
+            steps.append(Step(int(attempt), int(step), float(time_s), held, int(pid)))
+        return steps
+
+    def left_behind(self) -> list[psutil.Process]:
+        """Processes that carry this site's directory in their environment."""
+        marker = f"HPCEXT_REPORT_DIR={self.path}"
+        found = []
+        for process in psutil.process_iter():
+            try:
+                environ = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if marker in environ:
+                found.append(process)
+        return found
+
+    def check_account(self, steps: dict[str, int], *, save_every: int = 5) -> None:
+        """Nothing lost, nothing run twice at once, no GPU shared, no process left.
+
+        Every attempt begins no earlier than the last checkpoint before it; attempts of a job do
+        not overlap in time; attempts that overlap in time share no GPU.
+        """
+        spans = []
+        for name, total in steps.items():
+            by_attempt: dict[int, list[Step]] = defaultdict(list)
+            for step in self.steps(name):
+                by_attempt[step.attempt].append(step)
+            done = 0
+            for attempt, taken in sorted(by_attempt.items()):
+                assert len({step.pid for step in taken}) == 1, f"{name} ran twice at once"
+                numbers = [step.step for step in taken]
+                assert numbers == list(range(numbers[0], numbers[-1] + 1))
+                saved = done - done % save_every
+                assert saved < numbers[0] <= done + 1, f"{name}: lost steps in attempt {attempt}"
+                done = numbers[-1]
+                spans.append((taken[0].time_s, taken[-1].time_s, taken[0].gpus, name, attempt))
+            assert done == total, f"{name} ended at step {done} of {total}"
+        spans.sort(key=lambda span: span[0])
+        for index, one in enumerate(spans):
+            for other in spans[index + 1 :]:
+                if other[0] < one[1]:
+                    assert not one[2] & other[2], f"{one} and {other} share a GPU"
+                    assert one[3] != other[3], f"{one} and {other} overlap"
+        assert not self.left_behind()
+
+
+class Finished(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until a condition holds; what it gave."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"waited {WAIT_S:g} s in vain for {what}")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
