@@ -299,13 +299,17 @@ def read_untrusted(path: Path, *, owner: int | None = None) -> bytes:
         raise
     except OSError as error:
         raise ValueError(f"{path.name}: cannot be opened ({error.strerror})") from None
-    with open(fd, "rb") as file:
+    try:
         facts = os.fstat(fd)
+        # Before open(), which raises for a directory and leaves the descriptor open.
         if not stat.S_ISREG(facts.st_mode):
             raise ValueError(f"{path.name}: not a regular file")
         if owner is not None and facts.st_uid != owner:
             raise ValueError(f"{path.name}: owned by uid {facts.st_uid}, not {owner}")
-        data = file.read(MAX_FILE_BYTES + 1)
+        with open(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(fd)
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
     return data

@@ -151,7 +151,7 @@ def _rich_table(columns: Row, rows: Sequence[Row]) -> Table:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(Text(column), overflow="fold")
+        table.add_column(Text(clean(column)), overflow="fold")
     for row in rows:
         # Text, so that nothing in a cell is taken for markup.
         table.add_row(*(Text(clean(cell)) for cell in row))

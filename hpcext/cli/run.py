@@ -24,7 +24,6 @@ from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
 from hpcext.sim.expected import expected
 
-
 LIVE_S = 1.0
 """A table that somebody looks at is brought up to date so often."""
 
@@ -42,7 +41,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--name", help="name of the pilot (default: that of the file)")
     parser.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
     parser.add_argument("--resume", metavar="PILOT", help="go on with a pilot that ended")
-    parser.add_argument("--dry-run", action="store_true", help="print the first plan, start nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the first plan alone")
     parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
     parser.set_defaults(run=run)
 
@@ -167,10 +166,9 @@ def _dry_run(
         }
         out.document(document)
         return 0
-    rows = [
-        (job.id, job.name, str(sum((job.goal or {}).values()) or ""), job.why) for job in plan
-    ]
+    rows = [(job.id, job.name, str(sum((job.goal or {}).values()) or ""), job.why) for job in plan]
     out.table(("id", "job", "GPUs", "why"), rows)
     if schedule:
-        out.line(f"expected: {view.duration(schedule.makespan_s)} in all, as the file states speeds")
+        span = view.duration(schedule.makespan_s)
+        out.line(f"expected: {span} in all, if jobs are as fast as the file says")
     return 0

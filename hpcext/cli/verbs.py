@@ -109,14 +109,17 @@ def why(args: argparse.Namespace, out: Output) -> int:
 def submit(args: argparse.Namespace, out: Output) -> int:
     """Hand the jobs of a file to a running manager, which checks them."""
     path = args.jobs.absolute()
-    words = {"text": read_text(path), "where": str(args.jobs), "base": str(path.parent)}
-    out.line(str(spool.ask(_find(args), "submit", **words)["text"]))
+    text, base = read_text(path), str(path.parent)
+    answer = spool.ask(_find(args), "submit", text=text, where=str(args.jobs), base=base)
+    out.line(str(answer["text"]))
     return 0
 
 
 def ask(args: argparse.Namespace, out: Output) -> int:
     """Ask for one thing and print the answer."""
-    words = {key: getattr(args, key) for key in ("job", "gpus") if hasattr(args, key)}
+    words: dict[str, Any] = {
+        key: getattr(args, key) for key in ("job", "gpus") if hasattr(args, key)
+    }
     out.line(str(spool.ask(_find(args), args.verb, **words)["text"]))
     return 0
 

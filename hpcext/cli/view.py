@@ -109,5 +109,5 @@ class Narrator:
         if job.state is State.RUNNING and job.role:
             return f"running on GPUs {indices(job.gpus)} ({job.role.value}): {job.why}"
         if job.state in {State.STARTING, State.STOPPING}:
-            return job.state.value
+            return str(job.state.value)
         return f"{display_state(job)}: {job.why}" if job.why else display_state(job)

@@ -75,6 +75,8 @@ class Engine:
             cause |= world.apply(now_s, fact)
         cause |= world.refresh(now_s)
         if world.wake_s is not None and now_s >= world.wake_s:
+            # Once: a policy whose target is refused must not keep the driver awake for ever.
+            world.wake_s = None
             cause |= Cause.TIME
         if cause & ASKED:
             self._decide(world.snapshot(now_s, cause))
@@ -113,13 +115,18 @@ class Engine:
         if self.refusal:
             return
         world = self.world
-        world.memo, world.wake_s = target.memo, target.wake_s
+        world.memo = target.memo
+        later = target.wake_s is not None and target.wake_s > now.now_s
+        world.wake_s = target.wake_s if later else None
         for job in now.jobs:
             grant = target.grants.get(job.id)
             why = grant.why if grant else self._waits(job, target)
             goal, role = (dict(grant.alloc), grant.role) if grant else (None, None)
             if (goal, role, why) != (job.goal, job.role, job.why):
                 world.jobs[job.id] = replace(job, goal=goal, role=role or job.role, why=why)
+        if world.draining:
+            # A job whose goal was taken back is not ready any more: while draining, none is given.
+            world.refresh(now.now_s)
 
     def _waits(self, job: Job, target: Target) -> str:
         """Why a job gets nothing: the engine's reasons come before the policy's."""

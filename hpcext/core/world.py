@@ -185,7 +185,18 @@ class World:
         if self.nodes.get(fact.node.name) == fact.node:
             return NOTHING
         self.nodes[fact.node.name] = fact.node
+        self._refit(fact.node)
         return Cause.NODES
+
+    def _refit(self, node: Node) -> None:
+        """Take back what was granted on a node that came again with fewer GPUs."""
+        left = node.gpus
+        for job in list(self.unfinished()):
+            granted = job.goal.get(node.name, 0) if job.goal else 0
+            if granted > left:
+                self._set(job, goal=None)
+            else:
+                left -= granted
 
     def _node_lost(self, now_s: float, fact: NodeLost) -> Cause:
         if self.nodes.pop(fact.name, None) is None:
@@ -214,10 +225,10 @@ class World:
         job = replace(fact.job, submitted_s=now_s, since_s=now_s)
         self._add(job)
         self.records[job.id] = Record()
-        gone = [self.jobs[need] for need in job.after if need in self.jobs]
-        for need in gone:
-            if need.state.final and need.state is not State.COMPLETED:
-                self._give_up(job, now_s, need)
+        needs = (self.jobs[need] for need in job.after if need in self.jobs)
+        gone = (need for need in needs if need.state.final and need.state is not State.COMPLETED)
+        if need := next(gone, None):
+            self._give_up(job, now_s, need)
         return Cause.SUBMITTED
 
     def _started(self, now_s: float, fact: Started) -> Cause:
@@ -254,7 +265,10 @@ class World:
         self._set(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate)
         self._count_steps(job.id, fact.step)
         record = self.records[job.id]
-        resume_s = record.resume_s if fact.resume_s is None else (*record.resume_s, fact.resume_s)
+        resume_s = record.resume_s
+        # A manager that begins anew reads the last report again.
+        if fact.resume_s is not None and (fact.resume_s,) != resume_s[-1:]:
+            resume_s = (*resume_s, fact.resume_s)
         metrics = {**record.metrics, **fact.metrics}
         self.records[job.id] = replace(record, metrics=metrics, resume_s=resume_s)
         return Cause.PROGRESS
@@ -361,25 +375,31 @@ class World:
 
     def _finish(self, job: Job, now_s: float, state: State, *, why: str) -> None:
         """Put a job into a final state, and with it those that can now never run."""
-        self._enter(job, state, now_s, goal=None, why=why, ready=False)
-        self._queue.remove(self._key(job))
-        if state is State.COMPLETED:
-            return
+        self._settle(job, state, now_s, why)
+        if state is not State.COMPLETED:
+            self._give_up_dependents(self.jobs[job.id], now_s)
+
+    def _give_up(self, job: Job, now_s: float, need: Job) -> None:
+        """Cancel a job that needs one which will never complete."""
+        why = f"needs {need.name}, which {need.state.value}"
+        self._finish(job, now_s, State.CANCELLED, why=why)
+
+    def _give_up_dependents(self, job: Job, now_s: float) -> None:
         # A chain of dependents may be long: a stack, not recursion.
         stack = [job]
         while stack:
-            failed = stack.pop()
-            for name in self._dependents.get(failed.id, ()):
+            need = stack.pop()
+            for name in self._dependents.get(need.id, ()):
                 waiting = self.jobs[name]
                 if waiting.state is State.PENDING:
-                    self._give_up(waiting, now_s, failed)
-                    stack.append(self.jobs[name])
+                    why = f"needs {need.name}, which {need.state.value}"
+                    stack.append(self._settle(waiting, State.CANCELLED, now_s, why))
 
-    def _give_up(self, job: Job, now_s: float, need: Job) -> None:
-        if not self.jobs[job.id].state.final:
-            why = f"needs {need.name}, which {need.state.value}"
-            self._enter(job, State.CANCELLED, now_s, goal=None, why=why, ready=False)
-            self._queue.remove(self._key(job))
+    def _settle(self, job: Job, state: State, now_s: float, why: str) -> Job:
+        """Enter a final state, and leave the queue."""
+        key = self._key(job)
+        del self._queue[bisect.bisect_left(self._queue, key)]
+        return self._enter(job, state, now_s, goal=None, why=why, ready=False)
 
     # Small parts.
 

@@ -48,6 +48,9 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
     best = _best(job, now.nodes[node].gpus)
     if others or has == best:
         return grant
+    if not best:
+        why = f"stays on {has} GPUs: {node} is too small for the size that was asked for"
+        return Grant(grant.alloc, grant.role, why)
     asked = has not in job.sizes
     if grant.role is Role.PRIMARY and not asked:
         return grant

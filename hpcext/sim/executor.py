@@ -53,8 +53,8 @@ class Attempt:
         Work in the newest checkpoint, as of when it stopped training.
     done : float
         Work done, as of when it stopped training.
-    asked : bool
-        A suspension was asked for.
+    registered, asked : bool
+        Its session is up; a suspension was asked for.
     """
 
     order: Action
@@ -66,6 +66,7 @@ class Attempt:
     saved: float = 0.0
     done: float = 0.0
     since_s: float = 0.0
+    registered: bool = False
     asked: bool = False
 
     @property
@@ -209,6 +210,7 @@ class Simulated:
             return ()
         job, op = attempt.order.job, attempt.order.op
         attempt.phase, attempt.since_s = Phase.TRAINING, self._heap.now_s
+        attempt.registered = True
         left_s = (attempt.physics.work - attempt.began) / attempt.rate
         self._heap.after(left_s, lambda: self._completed(attempt))
         if attempt.luck.fails_after_s is not None:
@@ -274,7 +276,9 @@ class Simulated:
         del self._attempts[order.op]
         parts = {"save": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
         ended = Ended(order.job, order.op, outcome, code, suspend_s=parts)
-        return self._tell(attempt, self._progress(attempt), ended, late=True)
+        # As on a real machine, who never had a session never reported.
+        last = (self._progress(attempt),) if attempt.registered else ()
+        return self._tell(attempt, *last, ended, late=True)
 
     # Telling.
 

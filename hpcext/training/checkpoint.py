@@ -194,6 +194,7 @@ class Store:
         self._given = attempt
         self.attempt = attempt or 0
         self._keep = keep
+        self._broken: set[Path] = set()
 
     def open(self) -> None:
         """Begin an attempt: fence off the older ones and clear what they left half-written.
@@ -252,20 +253,21 @@ class Store:
             self._refuse_if_fenced(self._newest_attempt())
             target = self.directory / name
             draft.path.rename(target)
-        except FileNotFoundError:
-            # The draft went away under our hands: a newer attempt cleared it.
-            self._refuse_if_fenced(self._newest_attempt())
-            raise
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(draft.path, ignore_errors=True)
+            if isinstance(error, FileNotFoundError):
+                # The draft went away under our hands: did a newer attempt clear it?
+                self._refuse_if_fenced(self._newest_attempt())
             raise
         sync_directory(self.directory)
         return Checkpoint(target, manifest)
 
     def prune(self) -> None:
         """Remove all but the newest checkpoints; call it when one has been committed."""
-        ours = [entry for entry in self._committed() if entry[0][0] <= self.attempt]
-        for _, path in ours[self._keep :]:
+        ours = [path for key, path in self._committed() if key[0] <= self.attempt]
+        # A broken one does not count: the one that was resumed from would go in its place.
+        whole = [path for path in ours if path not in self._broken]
+        for path in (*self._broken.intersection(ours), *whole[self._keep :]):
             # Renamed first: a half-removed checkpoint must not look like a broken one.
             grave = self.directory / f".draft-{path.name}.pruned"
             with contextlib.suppress(OSError):
@@ -290,6 +292,7 @@ class Store:
             try:
                 return Checkpoint(path, verify(path))
             except CheckpointError as error:
+                self._broken.add(path)
                 warn(f"checkpoint not usable: {error}")
         if not entries:
             return None
@@ -312,7 +315,7 @@ class Store:
     def _free_name(self, step: int) -> str:
         """The name for a checkpoint at this step; a serial number where one is there already."""
         name = f"step-{step:09d}.attempt-{self.attempt:04d}"
-        serials = [key[2] for key, path in self._committed() if path.name.startswith(name)]
+        serials = [key[2] for key, _ in self._committed() if key[:2] == (self.attempt, step)]
         return f"{name}.{max(serials) + 1}" if serials else name
 
     def _write_manifest(
@@ -371,7 +374,7 @@ def verify(path: Path) -> dict[str, Any]:
     """
     manifest = _read_manifest(path / MANIFEST)
     for entry in manifest["files"]:
-        file = path / str(entry["name"])
+        file = path / Path(entry["name"]).name
         try:
             size = file.stat().st_size
             if size != entry["size"]:

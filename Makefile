@@ -1,0 +1,44 @@
+# make demo       five training jobs share six GPU slots of this machine, a minute or two
+# make test       everything that continuous integration checks
+# make test-slow  the exhaustive tests
+# make man        the manual pages, in build/man
+# Say PYTHON=python3.12 to choose the interpreter, GPUS=2 to choose the slots of the demo.
+
+PYTHON ?= python3
+GPUS ?= 6
+BIN := .venv/bin
+SCRIPTS := .ci/run .ci/venv .ci/install-packages
+PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
+export PYTHON
+
+.PHONY: demo test test-slow test-environment lint man clean
+
+demo:
+	@.ci/venv examples
+	$(BIN)/hpcext run examples/jobs.toml --gpus $(GPUS)
+
+test: lint
+	$(BIN)/pytest
+
+test-slow: test-environment
+	$(BIN)/pytest -m slow
+
+test-environment:
+	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount
+	@.ci/venv test,examples
+
+lint: test-environment
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	shellcheck $(SCRIPTS)
+
+man: test-environment $(PAGES)
+
+build/man/%: man/%.rst
+	@mkdir -p $(@D)
+	$(BIN)/python -m docutils --writer=manpage --halt=warning $< $@
+
+clean:
+	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

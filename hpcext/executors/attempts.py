@@ -1,0 +1,377 @@
+"""The directory of an attempt, as a manager writes and reads it. Every executor shares this.
+
+What a job wrote is hostile: nothing of it raises out of here, and what does not make sense is
+left out with one warning per attempt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import msgspec
+
+from hpcext import protocol
+from hpcext.core.values import Action, Alloc, Ended, Fact, Outcome, Progressed, Registered
+from hpcext.jobfile import JobSpec
+from hpcext.launch.tree import boot_id
+from hpcext.text import clean, shown
+
+log = logging.getLogger(__name__)
+
+KILL_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL, when a job is told to die."""
+
+MAX_CODE = 1000
+MAX_METRICS = 32
+MAX_STEPS = 2**53
+"""Larger integers are not exact in JSON of other languages."""
+
+MAX_NUMBER = 1e300
+MAX_INSTANT_S = 1e11
+SUPERVISOR_LOG = "supervisor.log"
+
+_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}\Z")
+_PLACEHOLDER = re.compile(r"\{(gpus|nodes|checkpoint_dir|name)\}")
+_WHY_CHARS = 200
+
+
+def fill(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Fill the placeholders of a command; other braces are left alone.
+
+    Parameters
+    ----------
+    argv : sequence of str
+    values : Mapping[str, str]
+        ``gpus, nodes, checkpoint_dir, name``.
+    """
+    return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in argv]
+
+
+class AttemptFiles:
+    """One attempt's directory, ``JOBS/JOB/attempt-0001``.
+
+    Parameters
+    ----------
+    jobs : pathlib.Path
+        Absolute.
+    action : Action
+        Any action on the attempt.
+
+    Attributes
+    ----------
+    directory : pathlib.Path
+    job : str
+    op, attempt : int
+    """
+
+    def __init__(self, jobs: Path, action: Action) -> None:
+        self.job = action.job
+        self.op = action.op
+        self.attempt = action.attempt
+        self.directory = jobs / action.job / f"attempt-{action.attempt:04d}"
+        self._seen: tuple[int, ...] = ()
+        self._last: Progressed | None = None
+        self._resumed = False
+        self._warned = False
+
+    # Writing.
+
+    def write_launch(
+        self,
+        spec: JobSpec,
+        alloc: Alloc,
+        *,
+        gpus: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        manager: Path | None = None,
+    ) -> None:
+        """Make the directory, and write down what is to be run.
+
+        Parameters
+        ----------
+        spec : JobSpec
+        alloc : Alloc
+            GPUs per node; as many on each.
+        gpus : sequence of str
+            ``HOST:INDEX``, as far as the executor knows them.
+        environ : Mapping[str, str], optional
+            What the executor adds; it goes before what the job file says.
+        manager : pathlib.Path, optional
+            The ``manager.json`` of who wants to hear of news.
+
+        Raises
+        ------
+        OSError
+            Nothing can be run from this directory.
+        """
+        home = self.directory.parent
+        checkpoints = home / "checkpoint"
+        for path in (self.directory, checkpoints):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        per_node = max(alloc.values())
+        told = protocol.Attempt(
+            job_id=self.job,
+            attempt=self.attempt,
+            op=self.op,
+            checkpoint_dir=checkpoints,
+            report_dir=self.directory,
+            num_gpus=per_node,
+            num_nodes=len(alloc),
+        )
+        values = {
+            "gpus": str(per_node),
+            "nodes": str(len(alloc)),
+            "checkpoint_dir": str(checkpoints),
+            "name": spec.name,
+        }
+        document = {
+            "schema": protocol.LAUNCH,
+            "job": self.job,
+            "attempt": self.attempt,
+            "op": self.op,
+            "argv": fill(spec.command, values),
+            "cwd": spec.workdir,
+            "environ": {**spec.env, **(environ or {}), **told.environ()},
+            "log": str(home / "log.txt"),
+            "gpus": list(gpus),
+            "kill_grace_s": KILL_GRACE_S,
+            "suspend_timeout_s": spec.suspend_timeout_s,
+            "manager": str(manager) if manager else None,
+        }
+        protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
+
+    # Reading what the manager and the supervisor wrote.
+
+    def launch(self) -> dict[str, Any] | None:
+        """What was to be run, or None if nothing was."""
+        return self._read(protocol.LAUNCH_FILE, protocol.LAUNCH)
+
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs that the attempt was given, ``HOST:INDEX``."""
+        named = (self.launch() or {}).get("gpus")
+        return tuple(str(name) for name in named) if isinstance(named, list) else ()
+
+    def claimed(self) -> bool:
+        """Whether a supervisor took this attempt, ever."""
+        return os.path.lexists(self.directory / protocol.SUPERVISOR_FILE)
+
+    def supervisor(self) -> protocol.Process | None:
+        """The process that took this attempt, unless the machine was restarted since."""
+        document = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        if document is None or document.get("boot_id") != boot_id():
+            return None
+        try:
+            return protocol.Process(_count(document, "pid"), _count(document, "start"))
+        except ValueError as error:
+            self._warn(str(error))
+            return None
+
+    def supervisor_said(self) -> str:
+        """The last line of the supervisor's own log: why nothing was run."""
+        try:
+            text = protocol.read_untrusted(self.directory / SUPERVISOR_LOG)
+        except (OSError, ValueError):
+            return ""
+        lines = text.decode(errors="replace").split("\n")
+        said = next((line for line in reversed(lines) if line.strip()), "")
+        return clean(said.strip())[:_WHY_CHARS].removeprefix("hpcext: ")
+
+    # Reading what became of it.
+
+    def ended(self) -> Ended | None:
+        """How the attempt ended, or None if nothing says that it has."""
+        document = self._read(protocol.EXIT_FILE, protocol.EXIT)
+        if document is None or not self._ours(document):
+            return None
+        code = document.get("exit_code")
+        if type(code) is not int or not -MAX_CODE <= code <= MAX_CODE:
+            self._warn(f"{protocol.EXIT_FILE}: exit_code is {shown(code)}")
+            return None
+        if document.get("suspended") is True:
+            parts = self._suspend_parts(document)
+            return Ended(self.job, self.op, Outcome.SUSPENDED, code, suspend_s=parts)
+        if code == 0 and document.get("kill_asked_at") is None:
+            return Ended(self.job, self.op, Outcome.COMPLETED, code)
+        # Many programs answer SIGTERM by a clean exit; their work is not done for that.
+        why = "ended when told to by SIGTERM" if code == 0 else ""
+        return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def lost(self, why: str) -> Ended:
+        """How an attempt ended that has no ``exit.json`` and whose processes are gone.
+
+        The file of a suspension and the empty tree are its acknowledgement: if only the
+        supervisor could not record its end, the attempt is suspended all the same.
+        """
+        if self._suspended():
+            parts = self._suspend_parts({})
+            return Ended(self.job, self.op, Outcome.SUSPENDED, suspend_s=parts, why=why)
+        return Ended(self.job, self.op, Outcome.LOST, why=why)
+
+    def _suspended(self) -> dict[str, Any]:
+        """The acknowledgement of this attempt's suspension, or nothing."""
+        document = self._read(protocol.SUSPENDED_FILE, protocol.SUSPENDED)
+        return document if document is not None and self._ours(document) else {}
+
+    def _suspend_parts(self, ended: Mapping[str, Any]) -> dict[str, float]:
+        said = self._suspended()
+        return _spans(
+            ("", _instant(ended, "suspend_asked_at")),
+            ("agree_s", _instant(said, "agreed_at")),
+            ("write_s", _instant(said, "written_at")),
+            ("acknowledge_s", _instant(said, "acknowledged_at")),
+            ("teardown_s", _instant(ended, "ended_at")),
+        )
+
+    # Reading what the session reports.
+
+    def news(self) -> list[Fact]:
+        """What the session reported since last time: ``Registered`` once, then ``Progressed``."""
+        path = self.directory / protocol.REPORT_FILE
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return []
+        # A report is replaced as a whole, so a new one has another inode or another time.
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen == self._seen:
+            return []
+        self._seen = seen
+        document = self._read(protocol.REPORT_FILE, protocol.REPORT)
+        if document is None:
+            return []
+        try:
+            return self._facts(document)
+        except ValueError as error:
+            self._warn(f"{protocol.REPORT_FILE}: {error}")
+            return []
+
+    def _facts(self, document: Mapping[str, Any]) -> list[Fact]:
+        if not self._ours(document):
+            raise ValueError("is that of another attempt")
+        resumed_step = _count(document, "resumed_step")
+        progressed = Progressed(
+            self.job,
+            self.op,
+            _count(document, "step"),
+            _count(document, "saved_step"),
+            _number(document, "done"),
+            self._rate(document),
+            self._metrics(document),
+        )
+        facts: list[Fact] = []
+        if self._last is None:
+            facts.append(Registered(self.job, self.op, resumed_step))
+        first_step_at = _instant(document, "first_step_at")
+        if first_step_at is not None and not self._resumed:
+            self._resumed = True
+            parts = self._resume_parts(document, first_step_at)
+            facts.append(msgspec.structs.replace(progressed, resume_s=parts))
+        elif progressed != self._last:
+            facts.append(progressed)
+        self._last = progressed
+        return facts
+
+    def _resume_parts(self, document: Mapping[str, Any], first_step_at: float) -> dict[str, float]:
+        began = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
+        return _spans(
+            ("", _instant(began, "at")),
+            ("start_s", _instant(document, "registered_at")),
+            ("restore_s", _instant(document, "restored_at")),
+            ("first_step_s", first_step_at),
+        )
+
+    def _rate(self, document: Mapping[str, Any]) -> float | None:
+        if document.get("rate") is None:
+            return None
+        try:
+            return _number(document, "rate")
+        except ValueError as error:
+            self._warn(f"{protocol.REPORT_FILE}: {error}")
+            return None
+
+    def _metrics(self, document: Mapping[str, Any]) -> dict[str, float]:
+        """Those metrics that make sense; a loss that became NaN is left out, the rest stays."""
+        stated = document.get("metrics")
+        if not isinstance(stated, dict):
+            return {}
+        metrics: dict[str, float] = {}
+        for name in itertools.islice(stated, MAX_METRICS):
+            if not _METRIC.match(name):
+                self._warn(f"{protocol.REPORT_FILE}: {shown(name)} is no name of a metric")
+                continue
+            try:
+                metrics[name] = _number(stated, name, -MAX_NUMBER)
+            except ValueError as error:
+                self._warn(f"{protocol.REPORT_FILE}: {error}")
+        if len(stated) > MAX_METRICS:
+            self._warn(f"{protocol.REPORT_FILE}: {len(stated)} metrics, of {MAX_METRICS} at most")
+        return metrics
+
+    # Small parts.
+
+    def _ours(self, document: Mapping[str, Any]) -> bool:
+        return (document.get("attempt"), document.get("op")) == (self.attempt, self.op)
+
+    def _read(self, name: str, schema: str) -> dict[str, Any] | None:
+        try:
+            return protocol.read_json(self.directory / name, schema)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"{name}: {error.strerror}")
+        except ValueError as error:
+            self._warn(str(error))
+        return None
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("job %s, attempt %d: %s", clean(self.job), self.attempt, clean(what))
+
+
+def _count(document: Mapping[str, Any], key: str) -> int:
+    """A whole number from 0 on."""
+    value = document.get(key)
+    if type(value) is not int or not 0 <= value <= MAX_STEPS:
+        raise ValueError(f"{key} is {shown(value)}, not a whole number from 0 on")
+    return value
+
+
+def _number(document: Mapping[str, Any], key: str, low: float = 0.0) -> float:
+    """A finite number from `low` on."""
+    value = document.get(key)
+    # NaN compares false; compared before it is converted, since an int may be too large for that.
+    if not _is_number(value) or not low <= value <= MAX_NUMBER:
+        raise ValueError(f"{key} is {shown(value)}, not a finite number from {low:g} on")
+    return float(value)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is an int or a float; a bool is neither."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _instant(document: Mapping[str, Any], key: str) -> float | None:
+    """Seconds since the epoch, or None where that is not said or makes no sense."""
+    value = document.get(key)
+    if not _is_number(value) or not 0 <= value <= MAX_INSTANT_S:
+        return None
+    return float(value)
+
+
+def _spans(*marks: tuple[str, float | None]) -> dict[str, float]:
+    """Durations from each instant to the next, by the name of the later one, where both are known.
+
+    Never negative, though a clock may be set back between the two.
+    """
+    parts = {}
+    for (_, begin), (name, end) in itertools.pairwise(marks):
+        if begin is not None and end is not None:
+            parts[name] = max(0.0, end - begin)
+    return parts

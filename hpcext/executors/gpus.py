@@ -1,0 +1,2 @@
+def find_gpus() -> tuple[int, ...]:
+    return ()

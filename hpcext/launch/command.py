@@ -1,0 +1,155 @@
+"""Starting the command of an attempt, with exactly the signals that the protocol promises."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class CommandError(Exception):
+    """The command cannot be run: its own fault.
+
+    Attributes
+    ----------
+    code : int
+        127 for a command that is not there, 126 for all else, as a shell has it.
+    """
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+def become_reaper() -> None:
+    """Make orphans below this process its children; prctl(2)."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no sub-reaper")
+
+
+def open_log(path: Path, heading: str) -> int:
+    """Open the log of a job to append to it, and write a line that separates attempts.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened; a line that finds no room is left out.
+    """
+    # O_NONBLOCK: a FIFO that nobody reads must not hold us up.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    fd = os.open(path, flags, 0o600)
+    os.set_blocking(fd, True)
+    write_line(fd, path, heading)
+    return fd
+
+
+def write_line(fd: int, path: Path, line: str) -> None:
+    """Write a line of our own into the log; a progress bar may have left one unfinished."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            new_line = "" if file.read(1) in {b"", b"\n"} else "\n"
+        os.write(fd, f"{new_line}{line}\n".encode(errors="backslashreplace"))
+    except OSError:
+        # A full disk: the training goes on without our line.
+        pass
+
+
+def heading(attempt: int, gpus: int) -> str:
+    """``--- attempt 3, 2 GPUs, 2026-11-21T10:29:00+0000``."""
+    number = f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+    return f"--- attempt {attempt}, {number}, {time.strftime('%Y-%m-%dT%H:%M:%S%z')}"
+
+
+def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, log: int) -> int:
+    """Start a command in a session of its own; its pid.
+
+    It begins with SIGTSTP blocked and ignored and SIGUSR1 ignored, which all that it starts
+    inherits, and every other signal as by default.
+
+    Parameters
+    ----------
+    argv : sequence of str
+    environ : Mapping[str, str]
+        Its whole environment; its PATH is searched.
+    cwd : str
+    log : int
+        Descriptor that becomes its standard output and standard error.
+
+    Raises
+    ------
+    CommandError
+        It cannot be run.
+    OSError
+        No process can be made.
+    """
+    parent = os.getpid()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _prepare(parent, log)
+            _execute(argv, environ, cwd)
+        except BaseException as error:
+            os.write(writing, str(error).encode(errors="backslashreplace")[:4000])
+            os._exit(error.code if isinstance(error, CommandError) else NOT_EXECUTABLE)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        # Ends when exec closes the other end, so the command runs when this returns.
+        message = file.read()
+    if message:
+        _, status = os.waitpid(pid, 0)
+        raise CommandError(os.waitstatus_to_exitcode(status), message.decode())
+    return pid
+
+
+def _prepare(parent: int, log: int) -> None:
+    """Between fork and exec: what the command inherits."""
+    # Cheap, and closes most of the gap when we are killed with SIGKILL; the rest is swept.
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(NOT_EXECUTABLE)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(signum, signal.SIG_DFL)
+    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL):
+        signal.signal(signum, signal.SIG_IGN)
+    # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
+    # unblocks it is not stopped; blocked, so that a session finds it.
+    signal.pthread_sigmask(signal.SIG_SETMASK, {SUSPEND_SIGNAL})
+
+
+def _execute(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> NoReturn:
+    try:
+        os.chdir(cwd)
+    except (OSError, ValueError) as error:
+        raise CommandError(NOT_EXECUTABLE, f"cannot enter {cwd!r}: {_reason(error)}") from None
+    try:
+        os.execvpe(argv[0], list(argv), dict(environ))
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, OSError) and error.errno in {errno.ENOENT, errno.ENOTDIR}
+        code = NOT_FOUND if missing else NOT_EXECUTABLE
+        raise CommandError(code, f"cannot run {argv[0]!r}: {_reason(error)}") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,33 @@
+"""The program under which every attempt runs, on every node and under every batch system.
+
+Run as ``python -I -S .../hpcext/launch/supervise.py DIRECTORY``, where DIRECTORY is that of the
+attempt. What it does is in :mod:`hpcext.launch.supervisor`; here is only what must come first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    """Block every signal, find our own package, supervise."""
+    # Before the imports, which take tens of milliseconds: a suspension that comes meanwhile
+    # would stop this process, and news would kill it. Blocked, they wait.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: supervise.py DIRECTORY\n")
+        return 64
+    # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    from hpcext.launch.supervisor import supervise  # noqa: PLC0415
+
+    return supervise(sys.argv[1])
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    # The end of this process is what the manager waits for; an interpreter takes 5 ms to leave.
+    os._exit(status)

@@ -1,0 +1,311 @@
+"""Runs one attempt: starts its command, passes signals on, empties its process tree at the end.
+
+All signals are blocked and dealt with one after the other in one loop, which sleeps in
+``sigwaitinfo`` while nothing happens: no handler, no poll, no race. What it leaves is
+``exit.json``, which says how the attempt ended and that no process of it is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.launch import command, tree
+
+MANAGER = "hpcext.manager/1"
+
+TAKEN = 75
+"""Exit code when another supervisor has this attempt already: nothing was run."""
+
+NOT_STARTED = 71
+"""Exit code when nothing could be run, through no fault of the command (a full disk, say)."""
+
+LEFTOVER_GRACE_S = 2.0
+"""What is left when the command has ended gets so long to end by SIGTERM."""
+
+REMIND_S = 1.0
+"""A suspension is told again so often: signals that are pending are not inherited by children
+that are forked later, such as the workers of a torchrun that was still importing."""
+
+RECORD_PAUSE_MAX_S = 5.0
+KILL_PAUSE_S = 0.02
+KILL_PAUSE_MAX_S = 1.0
+
+_WAKING = {signal.SIGCHLD, signal.SIGTERM, protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL}
+
+
+def supervise(directory: str) -> int:
+    """Run the attempt that a directory describes.
+
+    Parameters
+    ----------
+    directory : str
+        That of the attempt, with ``launch.json`` in it.
+
+    Returns
+    -------
+    int
+        Exit code: 85 if the attempt was suspended, else the command's (128 + signal if killed);
+        75 if another supervisor has the attempt, 71 if nothing could be run.
+    """
+    try:
+        # Not Path.resolve: what is written down is what the manager calls it.
+        path = Path(os.path.abspath(directory))
+        launch = protocol.read_json(path / protocol.LAUNCH_FILE, protocol.LAUNCH)
+        supervisor = Supervisor(path, launch)
+        if not supervisor.claim():
+            return TAKEN
+        supervisor.start()
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
+        return NOT_STARTED
+    return supervisor.attend()
+
+
+class Supervisor:
+    """One attempt.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Absolute.
+    launch : dict
+        ``launch.json``.
+    """
+
+    def __init__(self, directory: Path, launch: dict[str, Any]) -> None:
+        self._directory = directory
+        self._identity = {"attempt": int(launch["attempt"]), "op": int(launch["op"])}
+        self._me = protocol.Process.me()
+        self._argv = [str(word) for word in launch["argv"]]
+        self._cwd = str(launch["cwd"])
+        self._added = dict(launch["environ"])
+        self._log = Path(launch["log"])
+        self._gpus = len(launch["gpus"])
+        self._kill_grace_s = float(launch["kill_grace_s"])
+        self._suspend_timeout_s = float(launch["suspend_timeout_s"])
+        self._manager = Path(launch["manager"]) if launch.get("manager") else None
+        self._pid = 0
+        self._exit_code: int | None = None
+        self._emptying = False
+        # Instants for the record, in seconds since the epoch.
+        self._started_at = 0.0
+        self._suspend_asked_at: float | None = None
+        self._kill_asked_at: float | None = None
+        self._main_ended_at: float | None = None
+        # Deadlines, by the monotonic clock.
+        self._remind_s: float | None = None
+        self._kill_s: float | None = None
+        self._kill_pause_s = KILL_PAUSE_S
+
+    def claim(self) -> bool:
+        """Be the only supervisor of this attempt; False if another one is.
+
+        Raises
+        ------
+        OSError
+            Nobody is.
+        """
+        document = {
+            "schema": protocol.SUPERVISOR,
+            **self._identity,
+            "pid": self._me.pid,
+            "start": self._me.start,
+            "boot_id": tree.boot_id(),
+            "at": time.time(),
+        }
+        target = self._directory / protocol.SUPERVISOR_FILE
+        temporary = target.with_name(f".{target.name}.{self._me.pid}-{self._me.start}")
+        with open(temporary, "wb") as file:
+            try:
+                file.write(json.dumps(document).encode() + b"\n")
+                file.flush()
+                # A link to a finished file: complete from the first instant, and exclusive.
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(temporary)
+            # On disk before the command begins: after a crash of the machine too, it is known
+            # that this attempt has run.
+            os.fsync(file.fileno())
+        protocol.sync_directory(self._directory)
+        return True
+
+    def start(self) -> None:
+        """Start the command. If it cannot be run, its log and the exit code say so.
+
+        Raises
+        ------
+        OSError
+            It was not tried: no log can be written, no process be made.
+        """
+        command.become_reaper()
+        title = command.heading(self._identity["attempt"], self._gpus)
+        log = command.open_log(self._log, title)
+        self._started_at = time.time()
+        try:
+            self._pid = command.start(self._argv, self._environ(), self._cwd, log)
+        except command.CommandError as error:
+            command.write_line(log, self._log, f"hpcext: {error}")
+            self._main_ended(error.code)
+        finally:
+            os.close(log)
+
+    def attend(self) -> int:
+        """See to the command until its last process has ended; the exit code."""
+        while self._reap():
+            self._react(self._wait())
+        suspended = self._suspended()
+        # No child is left, so the command has been reaped too.
+        code = self._exit_code if self._exit_code is not None else NOT_STARTED
+        self._record(code, suspended)
+        if suspended:
+            return protocol.EXIT_SUSPENDED
+        return code if code >= 0 else 128 - code
+
+    def _environ(self) -> dict[str, str]:
+        """The whole environment of the command."""
+        environ = {**protocol.environ(), **self._added}
+        environ["HPCEXT_NOTIFY"] = str(self._me)
+        # As torchrun sets it for its workers, so that one process and several compute alike.
+        environ.setdefault("OMP_NUM_THREADS", "1")
+        # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/
+        # launcher/api.py reads this as an int).
+        timeout_s = math.ceil(self._suspend_timeout_s)
+        environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(timeout_s))
+        return environ
+
+    # The loop.
+
+    def _wait(self) -> int | None:
+        """Sleep until a signal that concerns us, or None when a deadline is over."""
+        deadlines = [at for at in (self._remind_s, self._kill_s) if at is not None]
+        if not deadlines:
+            return signal.sigwaitinfo(_WAKING).si_signo
+        pause_s = max(0.0, min(deadlines) - time.monotonic())
+        info = signal.sigtimedwait(_WAKING, pause_s)
+        return info.si_signo if info else None
+
+    def _react(self, signum: int | None) -> None:
+        if signum == protocol.SUSPEND_SIGNAL:
+            self._suspend_asked_at = self._suspend_asked_at or time.time()
+            self._tell_suspend()
+        elif signum == protocol.NEWS_SIGNAL:
+            # A session that has just registered has not heard of an earlier suspension.
+            if self._suspend_asked_at is not None:
+                self._tell_suspend()
+            self._relay()
+        elif signum == signal.SIGTERM:
+            self._kill_asked_at = self._kill_asked_at or time.time()
+            self._empty(self._kill_grace_s)
+        elif signum is None:
+            self._overdue(time.monotonic())
+
+    def _overdue(self, now_s: float) -> None:
+        if self._kill_s is not None and now_s >= self._kill_s:
+            self._signal_tree(signal.SIGKILL)
+            # Until the tree is empty, since it may fork while it is killed.
+            self._kill_s = time.monotonic() + self._kill_pause_s
+            self._kill_pause_s = min(2 * self._kill_pause_s, KILL_PAUSE_MAX_S)
+        if self._remind_s is not None and now_s >= self._remind_s:
+            self._tell_suspend()
+
+    def _tell_suspend(self) -> None:
+        if self._kill_s is not None:
+            return
+        for process in tree.descendants(self._me.pid):
+            tree.tell_suspend(process)
+        self._remind_s = time.monotonic() + REMIND_S
+
+    def _empty(self, grace_s: float) -> None:
+        """Tell the whole tree to end, and kill it when the grace is over."""
+        kill_s = time.monotonic() + grace_s
+        if self._kill_s is None or kill_s < self._kill_s:
+            self._kill_s = kill_s
+        self._remind_s = None
+        self._emptying = self._exit_code is not None
+        # A stopped process would not hear of it.
+        self._signal_tree(signal.SIGTERM, signal.SIGCONT)
+
+    def _signal_tree(self, *signums: int) -> None:
+        for process in tree.descendants(self._me.pid):
+            tree.send(process, *signums)
+
+    def _relay(self) -> None:
+        """Tell the manager that there is news, if there is a manager."""
+        if self._manager is None:
+            return
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            document = protocol.read_json(self._manager, MANAGER, owner=os.getuid())
+            if document.get("boot_id", tree.boot_id()) == tree.boot_id():
+                manager = protocol.Process(int(document["pid"]), int(document["start"]))
+                manager.send(protocol.NEWS_SIGNAL)
+
+    # The end.
+
+    def _reap(self) -> bool:
+        """Collect what has ended; whether something is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                if self._exit_code is not None and not self._emptying:
+                    self._empty(LEFTOVER_GRACE_S)
+                return True
+            if pid == self._pid:
+                self._main_ended(os.waitstatus_to_exitcode(status))
+
+    def _main_ended(self, exit_code: int) -> None:
+        self._exit_code = exit_code
+        self._main_ended_at = time.time()
+
+    def _suspended(self) -> bool:
+        """Whether there is an acknowledgement of a suspension of this attempt."""
+        path = self._directory / protocol.SUSPENDED_FILE
+        try:
+            document = protocol.read_json(path, protocol.SUSPENDED)
+        except (OSError, ValueError):
+            return False
+        return all(document.get(key) == value for key, value in self._identity.items())
+
+    def _record(self, exit_code: int, suspended: bool) -> None:
+        """Write ``exit.json``, on a full disk as soon as there is room, or until told to end."""
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        document = {
+            "schema": protocol.EXIT,
+            **self._identity,
+            "exit_code": exit_code,
+            "suspended": suspended,
+            "started_at": self._started_at,
+            "suspend_asked_at": self._suspend_asked_at,
+            "kill_asked_at": self._kill_asked_at,
+            "main_ended_at": self._main_ended_at,
+            "ended_at": time.time(),
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+        }
+        pause_s = KILL_PAUSE_S
+        while True:
+            try:
+                protocol.write_json(self._directory / protocol.EXIT_FILE, document)
+                return
+            except OSError as error:
+                failure = error
+            # Who removes the directory wants nothing recorded in it; all else may pass.
+            if isinstance(failure, FileNotFoundError | NotADirectoryError):
+                return
+            if signal.sigtimedwait({signal.SIGTERM}, pause_s):
+                sys.stderr.write(f"hpcext: the end was not recorded: {failure}\n")
+                return
+            pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)

@@ -1,0 +1,116 @@
+"""Processes by ``/proc``: those below one, and those that carry a mark in their environment."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Collection, Iterator
+
+from hpcext.protocol import SUSPEND_SIGNAL, Process
+
+_tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
+
+
+def boot_id() -> str:
+    """What tells this boot of the machine from all others; random(4)."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def descendants(root: int) -> list[Process]:
+    """Every process below one, parents before children.
+
+    A process group is not enough: torchrun puts each worker into a session of its own. Below a
+    sub-reaper nothing gets away, because orphans become its children.
+
+    Parameters
+    ----------
+    root : int
+        A pid; not among the result.
+    """
+    children: dict[int, list[Process]] = {}
+    for pid in _pids():
+        if facts := _stat(pid):
+            children.setdefault(facts[0], []).append(Process(pid, facts[1]))
+    found: list[Process] = list(children.get(root, ()))
+    # The list grows while it is walked.
+    for process in found:
+        found.extend(children.get(process.pid, ()))
+    return found
+
+
+def send(process: Process, *signums: int) -> bool:
+    """Send signals to this very process, be its first thread dead; False if it is gone."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        # Checked after it was opened: if that process still has the pid, the pidfd is of it.
+        facts = _stat(process.pid)
+        if facts is None or facts[1] != process.start:
+            return False
+        for signum in signums:
+            signal.pidfd_send_signal(fd, signum)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def tell_suspend(process: Process) -> None:
+    """Send SIGTSTP to a process, and once more to its first thread alone.
+
+    A shell may hand it on unblocked (dash clears the mask of what it forks), so threads that
+    libraries start at import leave it unblocked although a session blocks it later. Such a thread
+    takes a signal that is sent to the process and, as it is ignored, drops it; it cannot take
+    what is sent to the first thread, where a session looks.
+    """
+    if send(process, SUSPEND_SIGNAL) and _tgkill is not None:
+        _tgkill(process.pid, process.pid, int(SUSPEND_SIGNAL))
+
+
+def marked(marks: Collection[str]) -> list[Process]:
+    """Processes of this user that were started with one of these variables.
+
+    Parameters
+    ----------
+    marks : collection of str
+        ``NAME=VALUE``, whole.
+    """
+    wanted = {os.fsencode(mark) for mark in marks}
+    found = []
+    for pid in _pids():
+        process = Process.of(pid)
+        if process is not None and not wanted.isdisjoint(_environ(pid)):
+            found.append(process)
+    return found
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _stat(pid: int) -> tuple[int, int] | None:
+    """Parent and start time of a process, or None if there is no such process; proc(5)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The name may hold blanks and parentheses; the last one closes it.
+    fields = text[text.rindex(b")") + 2 :].split(None, 20)
+    return int(fields[1]), int(fields[19])
+
+
+def _environ(pid: int) -> list[bytes]:
+    """The environment that a process began with; empty for other users' and for dead ones."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+            return []
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []

@@ -1,0 +1,44 @@
+"""Leaving a training process at once, and cleanly enough."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+EXIT_NOT_SAVED = 74
+"""Exit code of a session that was asked to suspend and could not save (EX_IOERR, sysexits.h)."""
+
+
+def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn:
+    """Run callbacks, flush, end this process without the interpreter's own tidying up.
+
+    An ordinary exit takes 0.3 to 1 s with a deep-learning framework loaded, and every second of
+    it keeps the GPUs from their next job.
+    """
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:
+            # The state is saved: what a callback does wrong must not undo that.
+            traceback.print_exc()
+    _end_workers()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+    os._exit(code)
+
+
+def _end_workers() -> None:
+    """End data-loader workers, as an ordinary exit would: left alone they look for their parent
+    every five seconds only (``MP_STATUS_CHECK_INTERVAL`` of torch)."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()

@@ -1,0 +1,163 @@
+"""What a session tells its manager: report.json, suspended.json, and a signal that says *look*."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from hpcext import protocol
+
+_INTERVAL_S = 1.0
+_WINDOW = 20
+
+
+class Reporter:
+    """Writes the progress of an attempt; silent where there is no manager, and off rank 0.
+
+    Parameters
+    ----------
+    attempt : protocol.Attempt or None
+        None: nothing is ever written.
+    world_size : int
+    """
+
+    def __init__(self, attempt: protocol.Attempt | None, world_size: int) -> None:
+        self._attempt = attempt
+        self._world_size = world_size
+        self._metrics: dict[str, Any] = {}
+        self._history: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
+        self._next_s = 0.0
+        self._unsaid = False
+        self._registered_at = time.time()
+        self._restored_at = 0.0
+        self._first_step_at: float | None = None
+        self._resumed_step = 0
+        self._step = 0
+        self._done = 0.0
+        self.saved_step = 0
+
+    def register(self, step: int, done: float) -> None:
+        """The state is restored: write the first report and have the manager look."""
+        self._restored_at = time.time()
+        self._resumed_step = self.saved_step = self._step = step
+        self._done = done
+        self._write()
+        self._signal()
+
+    def stepped(self, step: int, done: float) -> None:
+        """A step is done; written at most once a second."""
+        self._step = step
+        self._done = done
+        if self._attempt is None:
+            return
+        now_s = time.monotonic()
+        if self._first_step_at is None:
+            # Said at once: how long a resumption took is known now. The clock of the rate starts
+            # here too, so that a slow first step (compilation, caches) does not count.
+            self._first_step_at = time.time()
+            self._next_s = now_s
+        self._maybe_write(now_s)
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        """Numbers to go with the next report; numbers on a device are fetched only then."""
+        if self._attempt is None:
+            return
+        for name, value in values.items():
+            detach = getattr(value, "detach", None)
+            # A loss that is kept would keep the graph of its whole step in memory.
+            self._metrics[name] = detach() if detach else value
+        self._unsaid = True
+
+    def flush(self) -> None:
+        """Write what has not been written yet."""
+        if self._unsaid:
+            self._write()
+
+    def suspended(self, manifest: str, *, agreed_at: float, written_at: float) -> None:
+        """Acknowledge a suspension, and have the supervisor look.
+
+        Raises
+        ------
+        OSError
+            The record cannot be written.
+        """
+        if self._attempt is None:
+            return
+        self._write()
+        document = {
+            "schema": protocol.SUSPENDED,
+            "attempt": self._attempt.attempt,
+            "op": self._attempt.op,
+            "step": self._step,
+            "manifest": manifest,
+            "agreed_at": agreed_at,
+            "written_at": written_at,
+            "acknowledged_at": time.time(),
+        }
+        # Not synced: should the machine crash now, the checkpoint is there, and without this
+        # record the attempt counts as lost, which goes on from that very checkpoint.
+        path = self._attempt.report_dir / protocol.SUSPENDED_FILE
+        protocol.write_json(path, document, durable=False)
+        self._signal()
+
+    def _maybe_write(self, now_s: float) -> None:
+        if now_s < self._next_s:
+            self._unsaid = True
+            return
+        self._next_s = now_s + _INTERVAL_S
+        self._history.append((now_s, self._done))
+        self._write()
+
+    def _rate(self) -> float | None:
+        if len(self._history) < 2:
+            return None
+        (from_s, before), (to_s, after) = self._history[0], self._history[-1]
+        return (after - before) / (to_s - from_s)
+
+    def _write(self) -> None:
+        attempt = self._attempt
+        if attempt is None:
+            return
+        me = protocol.Process.me()
+        document = {
+            "schema": protocol.REPORT,
+            "attempt": attempt.attempt,
+            "op": attempt.op,
+            "pid": me.pid,
+            "start": me.start,
+            "world_size": self._world_size,
+            "step": self._step,
+            "resumed_step": self._resumed_step,
+            "saved_step": self.saved_step,
+            "done": self._done,
+            "rate": self._rate(),
+            "metrics": _numbers(self._metrics),
+            "registered_at": self._registered_at,
+            "restored_at": self._restored_at,
+            "first_step_at": self._first_step_at,
+            "at": time.time(),
+        }
+        # Progress is worth less than the training that makes it: a full disk must not stop it.
+        with contextlib.suppress(OSError):
+            path = attempt.report_dir / protocol.REPORT_FILE
+            protocol.write_json(path, document, durable=False)
+            self._unsaid = False
+
+    def _signal(self) -> None:
+        if self._attempt is not None and self._attempt.notify is not None:
+            self._attempt.notify.send(protocol.NEWS_SIGNAL)
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers among the values: JSON has no other ones."""
+    numbers = {}
+    for name, value in values.items():
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            number = float(value)
+            if math.isfinite(number):
+                numbers[name] = number
+    return numbers

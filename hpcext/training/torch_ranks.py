@@ -1,0 +1,108 @@
+"""What the ranks of a PyTorch job tell each other, apart from the training's own traffic."""
+
+from __future__ import annotations
+
+import atexit
+
+import torch
+import torch.distributed as dist
+
+from hpcext.protocol import environ
+from hpcext.training.ranks import Control, Ranks
+
+
+class TorchRanks(Ranks):
+    """Ranks of an initialised process group, over a gloo group of their own.
+
+    The exchange of control vectors is asynchronous: started at one boundary and read at the next,
+    it travels while the step computes. It needs its own group, since messages of one group must
+    be sent in the same order by all, and DistributedDataParallel sends its own in the meantime.
+    """
+
+    def __init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._group = dist.new_group(backend="gloo")
+        self._vector = torch.zeros(len(Control()), dtype=torch.int64)
+        self._work: dist.Work | None = None
+
+    def exchange(self, wish: Control) -> Control:
+        agreed = self._take()
+        if not agreed.stop:
+            self._vector.copy_(torch.tensor(wish))
+            self._work = dist.all_reduce(
+                self._vector, op=dist.ReduceOp.MAX, group=self._group, async_op=True
+            )
+        return agreed
+
+    def settle(self) -> None:
+        self._take()
+
+    def smallest(self, value: int) -> int:
+        number = torch.tensor([value])
+        dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group)
+        return int(number)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        length = torch.tensor([len(data)])
+        lengths = [torch.zeros_like(length) for _ in range(self.size)]
+        dist.all_gather(lengths, length, group=self._group)
+        # Messages of one collective have one size.
+        mine = torch.zeros(int(max(lengths)), dtype=torch.uint8)
+        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        parts = [torch.zeros_like(mine) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(mine, parts, dst=0, group=self._group)
+        pairs = zip(parts or (), lengths, strict=False)
+        return [part[: int(length)].numpy().tobytes() for part, length in pairs]
+
+    def broadcast(self, data: bytes) -> bytes:
+        length = torch.tensor([len(data)])
+        dist.broadcast(length, src=0, group=self._group)
+        if self.rank == 0:
+            content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        else:
+            content = torch.zeros(int(length), dtype=torch.uint8)
+        dist.broadcast(content, src=0, group=self._group)
+        return content.numpy().tobytes()
+
+    def _take(self) -> Control:
+        """What the exchange under way agreed on."""
+        if self._work is None:
+            return Control()
+        self._work.wait()
+        self._work = None
+        return Control(*self._vector.tolist())
+
+
+def join(device: torch.device) -> Ranks:
+    """The ranks of this job: an initialised process group, torchrun's, or this process alone.
+
+    Parameters
+    ----------
+    device : torch.device
+        What this rank computes on; decides the backend.
+    """
+    if not dist.is_available():
+        return Ranks()
+    if not dist.is_initialized():
+        env = environ()
+        if int(env.get("WORLD_SIZE", "1")) == 1 or "RANK" not in env:
+            return Ranks()
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(_part)
+    return TorchRanks() if dist.get_world_size() > 1 else Ranks()
+
+
+def own_device() -> torch.device:
+    """The device of this rank: a GPU of its own if there is one for each rank of this node."""
+    env = environ()
+    if torch.cuda.is_available():
+        here = int(env.get("LOCAL_WORLD_SIZE", "1"))
+        if torch.cuda.device_count() >= here:
+            return torch.device("cuda", int(env.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")
+
+
+def _part() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

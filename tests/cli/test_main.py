@@ -1,0 +1,202 @@
+"""The command line as a whole: errors, exit statuses, and what reaches a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcext import __version__
+from hpcext.cli import main as cli
+from hpcext.cli import output
+from hpcext.core.errors import InputError, NoManagerError
+
+HPCEXT = [sys.executable, "-m", "hpcext"]
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers that run something."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action.choices.values():
+                yield from leaves(choice)
+            return
+    yield parser
+
+
+def test_every_command_runs_something_and_shows_an_example() -> None:
+    for parser in leaves(cli.make_parser()[0]):
+        assert callable(parser.get_default("run")), parser.prog
+        assert parser.epilog is not None
+        assert parser.epilog.startswith(f"example: {parser.prog}"), parser.prog
+
+
+def test_every_example_is_a_command() -> None:
+    for parser in leaves(cli.make_parser()[0]):
+        words = str(parser.epilog).removeprefix("example: hpcext ").split()
+        assert cli.parse(words).run == parser.get_default("run")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"hpcext {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "arguments are required: COMMAND"),
+        (["confg"], "did you mean config?"),
+        (["-q", "confg"], "unknown command 'confg'"),
+        (["\x1b[31m"], r"unknown command '\x1b[31m'"),
+        (["config"], "arguments are required: ACTION"),
+        (["config", "chekc"], "invalid choice: 'chekc'"),
+        (["config", "show", "--orign"], "unknown option '--orign'"),
+        (["config", "show", "more"], "too many arguments: 'more'"),
+        (["--quite", "config", "show"], "unknown option '--quite'"),
+        (["config", "show", "--or"], "unknown option '--or'"),
+    ],
+)
+def test_usage_errors_are_one_line(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"hpcext: [^\n]+\n", err)
+    assert expected in err
+    assert err[:-1].isprintable()
+
+
+@pytest.mark.parametrize("error", [InputError, NoManagerError])
+def test_errors_become_one_line_or_a_document(
+    error: type[InputError] | type[NoManagerError],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(args: argparse.Namespace, out: output.Output) -> int:
+        raise error("bad \x1b]0;x\a", where="a\nb", valid="good", do="mend it")
+
+    monkeypatch.setattr("hpcext.cli.config.config.load_settings", lambda: run(None, None))
+    assert cli.main(["config", "show"]) == error.exit_status
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "hpcext: a b: bad \\x1b]0;x\\x07 (valid: good); mend it\n")
+    assert cli.main(["config", "show", "--json"]) == error.exit_status
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out) == {
+        "error": {"what": "bad \x1b]0;x\a", "where": "a\nb", "valid": "good", "do": "mend it"}
+    }
+    assert "\x1b" not in out
+    assert cli.main(["-q", "config", "show"]) == error.exit_status
+    assert capsys.readouterr().err.startswith("hpcext: a b: bad")
+
+
+def test_a_usage_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["confg", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["do"] == "did you mean config?"
+
+
+def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--quiet", "config", "show"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpcext.cli.config.config.load_settings", interrupted)
+    assert cli.main(["config", "show"]) == 130
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*HPCEXT, "config", "show"], stdout=write, stderr=subprocess.PIPE, env=env, check=False
+    )
+    os.close(write)
+    assert done.stderr == b""
+    assert done.returncode == 141
+
+
+def test_a_locale_without_the_characters_is_no_error(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "XDG_CONFIG_HOME": str(tmp_path)}
+    env["HPCEXT_POLICY"] = "märble"
+    done = subprocess.run([*HPCEXT, "config", "show"], capture_output=True, env=env, check=False)
+    assert done.returncode == 2
+    assert rb"unknown policy 'm\xe4rble'" in done.stderr
+
+
+def test_a_table_on_a_pipe_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    output.Output().table(("id", "job"), [("1", "cnn"), ("10", "x\x1b[2Jy\n")])
+    assert capsys.readouterr().out == "id  job\n1   cnn\n10  x\\x1b[2Jy\\n\n"
+
+
+def test_a_table_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    output.Output().table(("id", "job"), [])
+    assert capsys.readouterr().out == "id  job\n"
+
+
+def test_documents_are_strict_json(capsys: pytest.CaptureFixture[str]) -> None:
+    output.JsonOutput().document({"loss": float("nan"), "name": "\u009b31m\u202e"})
+    text = capsys.readouterr().out
+    assert text.isascii()
+    assert json.loads(text) == {"loss": None, "name": "\u009b31m\u202e"}
+
+
+def test_no_live_table_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for out in (output.Output(), output.JsonOutput(), output.QuietOutput()):
+        with out.live(("id",)) as show:
+            assert show is None
+    assert capsys.readouterr().out == ""
+
+
+def test_raw_bytes_pass_as_they_are(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    output.Output().raw(b"50%\r100%\xff\n")
+    assert capfdbinary.readouterr().out == b"50%\r100%\xff\n"
+
+
+def test_on_a_terminal_nothing_from_outside_moves_the_cursor() -> None:
+    script = """
+from hpcext.cli import output
+out = output.Output()
+hostile = "evil\\x1b[2J\\x1b]0;title\\x07[bold]"
+out.table(("id", hostile), [("1", hostile)])
+with out.live(("id", "job")) as show:
+    show([("1", hostile)])
+    out.line(hostile)
+out.line(hostile)
+"""
+    master, slave = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "150"}
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=slave, stderr=slave, env=env)
+    os.close(slave)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # EIO: the other end was closed
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(master)
+    assert child.wait() == 0
+    seen = b"".join(chunks)
+    assert b"\x1b[2J" not in seen
+    assert b"\x1b]0;" not in seen
+    # Twice in the first table, then live, above it, and after it; a live table is drawn again.
+    assert seen.count(rb"evil\x1b[2J\x1b]0;title\x07[bold]") >= 5

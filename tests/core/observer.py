@@ -1,0 +1,281 @@
+"""Somebody who watches an engine, keeps books of his own, and objects.
+
+What is in use he knows from the actions that were given and the answers that came back. The
+engine's own fields are only compared with his books.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable
+
+from hpcext.core import values as v
+from hpcext.core.engine import Engine, Policy
+from hpcext.sim.executor import Simulated
+
+MOST_STEPS = 20_000
+"""More than any of these runs needs: one that never ends is noticed."""
+
+KILL_GRACE_S = 15.0
+
+
+@dataclasses.dataclass
+class Held:
+    """What one attempt holds, and what was done to it."""
+
+    job: str
+    alloc: dict[str, int]
+    started: bool = False
+    suspended_s: float | None = None
+    killed_s: float | None = None
+    broken: bool = False
+
+
+@dataclasses.dataclass(eq=False)
+class Observer:
+    """Give `watch` to the driver and `policy` to the engine; asserts at each step.
+
+    Attributes
+    ----------
+    fifo : bool
+        Whether the policy promises to keep the order of the queue.
+    log : list
+        (instant, facts, actions) of each step.
+    """
+
+    decide: Policy
+    fifo: bool
+    executor: Simulated
+    engine: Engine = dataclasses.field(init=False)
+    log: list[tuple[float, tuple[v.Fact, ...], tuple[v.Action, ...]]] = dataclasses.field(
+        default_factory=list
+    )
+    decisions: list[tuple[v.Snapshot, v.Target]] = dataclasses.field(default_factory=list)
+    refused: int = 0
+
+    def __post_init__(self) -> None:
+        self.engine = Engine(self.policy)
+        self.nodes: dict[str, int] = {}
+        self.holders: dict[int, Held] = {}
+        self.jobs: dict[str, v.Job] = {}
+        self.sizes: dict[str, set[int]] = collections.defaultdict(set)
+        self.attempts: dict[str, int] = collections.defaultdict(int)
+        self.completed: set[str] = set()
+        self.on_hold: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.granted: dict[str, dict[str, int]] = {}
+        self.may_start: set[str] | None = None
+        self.last_op = 0
+        self.final: dict[str, v.State] = {}
+
+    def policy(self, now: v.Snapshot) -> v.Target:
+        """The policy under watch: what it was asked and what it said."""
+        target = self.decide(now)
+        self.decisions.append((now, target))
+        return target
+
+    def watch(self, now_s: float, facts: tuple[v.Fact, ...], actions: tuple[v.Action, ...]) -> None:
+        """Check one step of the engine."""
+        self.log.append((now_s, facts, actions))
+        assert len(self.log) < MOST_STEPS, "the run does not end"
+        assert not self.log[:-1] or self.log[-2][0] <= now_s
+        for fact in facts:
+            self._note(fact)
+        self._check_decision()
+        for action in actions:
+            _CHECKS[action.kind](self, now_s, action)
+        self._check_deadlines(now_s)
+        self._check_books()
+        self._check_nothing_new(now_s)
+
+    # Facts.
+
+    def _note(self, fact: v.Fact) -> None:
+        if isinstance(fact, v.NodeJoined):
+            self.nodes[fact.node.name] = fact.node.gpus
+        elif isinstance(fact, v.NodeLost):
+            self._note_lost(fact.name)
+        elif isinstance(fact, v.Submitted):
+            self.jobs.setdefault(fact.job.id, fact.job)
+            self.sizes[fact.job.id] |= set(fact.job.sizes)
+        elif isinstance(fact, (v.Started, v.Ended)):
+            self._note_answer(fact)
+        elif isinstance(fact, (v.Hold, v.Release, v.Resize, v.Cancel)):
+            self._note_request(fact)
+        elif isinstance(fact, v.Drain):
+            busy = {held.job for held in self.holders.values()}
+            before = set(self.granted) | busy if self.may_start is None else self.may_start
+            self.may_start = set() if fact.stop else before
+        elif isinstance(fact, v.Began):
+            self.may_start = None
+
+    def _note_lost(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        for op, held in list(self.holders.items()):
+            if held.alloc.pop(name, None) is not None:
+                held.broken = True
+            if not held.alloc:
+                del self.holders[op]
+
+    def _note_answer(self, fact: v.Started | v.Ended) -> None:
+        held = self.holders.get(fact.op)
+        if held is None or held.job != fact.job:
+            return
+        if isinstance(fact, v.Started):
+            held.started = True
+            return
+        del self.holders[fact.op]
+        if fact.outcome is v.Outcome.COMPLETED:
+            self.completed.add(fact.job)
+
+    def _note_request(self, fact: v.Hold | v.Release | v.Resize | v.Cancel) -> None:
+        if fact.job not in self.jobs:
+            return
+        if isinstance(fact, v.Hold):
+            self.on_hold.add(fact.job)
+        elif isinstance(fact, v.Release):
+            self.on_hold.discard(fact.job)
+        elif isinstance(fact, v.Resize):
+            self.sizes[fact.job].add(fact.gpus)
+        else:
+            self.cancelled.add(fact.job)
+
+    # Decisions.
+
+    def _check_decision(self) -> None:
+        """A target is taken as it is, or refused as a whole and the old goals kept."""
+        assert len(self.decisions) <= 1, "the policy was asked twice in one step"
+        if not self.decisions:
+            return
+        now, target = self.decisions.pop()
+        wrong = misfit(now, target)
+        assert bool(self.engine.refusal) == wrong, self.engine.refusal
+        goals = {job.id: self.engine.world.jobs[job.id].goal for job in now.jobs}
+        if wrong:
+            self.refused += 1
+            assert goals == {job.id: job.goal for job in now.jobs}
+        else:
+            asked = {job_id: dict(grant.alloc) for job_id, grant in target.grants.items()}
+            assert {job: goal for job, goal in goals.items() if goal} == asked
+        self.granted = {job: dict(goal) for job, goal in goals.items() if goal}
+        if self.fifo:
+            assert not wrong, f"a real policy's target was refused: {self.engine.refusal}"
+            self._check_fifo(now, target)
+
+    def _check_fifo(self, now: v.Snapshot, target: v.Target) -> None:
+        """Of the ready jobs that had nothing, those that get something are the first ones."""
+        queue = sorted(
+            (job for job in now.jobs if job.ready and not job.goal),
+            key=lambda job: (-job.priority, job.order),
+        )
+        given = [job.id in target.grants for job in queue]
+        assert given == sorted(given, reverse=True), [job.id for job in queue]
+        for job in queue:
+            assert job.id not in self.on_hold | self.cancelled | self.completed
+            assert set(job.after) <= self.completed
+
+    # Actions.
+
+    def _check_start(self, now_s: float, action: v.Action) -> None:
+        job = self.jobs[action.job]
+        assert action.op > self.last_op
+        assert action.attempt == self.attempts[job.id] + 1
+        assert all(held.job != job.id for held in self.holders.values()), "runs twice"
+        assert set(job.after) <= self.completed, "its dependencies are not complete"
+        assert job.id not in self.final
+        assert job.id not in self.on_hold | self.cancelled | self.completed
+        assert self.may_start is None or job.id in self.may_start, "started while draining"
+        assert sum(action.alloc.values()) in self.sizes[job.id]
+        used = self._used()
+        for node, gpus in action.alloc.items():
+            assert 1 <= gpus <= self.nodes[node] - used[node], f"{node} is overcommitted"
+        self.last_op, self.attempts[job.id] = action.op, action.attempt
+        self.holders[action.op] = Held(job.id, dict(action.alloc))
+
+    def _check_suspend(self, now_s: float, action: v.Action) -> None:
+        held = self._addressed(action)
+        assert held.started
+        assert held.suspended_s is None, "suspended twice"
+        held.suspended_s = now_s
+
+    def _check_kill(self, now_s: float, action: v.Action) -> None:
+        """Only who was cancelled, did not answer, or lost a part of itself is killed."""
+        held = self._addressed(action)
+        assert action.force == (held.killed_s is not None)
+        if held.killed_s is not None:
+            assert now_s >= held.killed_s + KILL_GRACE_S or held.broken
+        elif held.suspended_s is not None and held.job not in self.cancelled:
+            timeout_s = self.jobs[held.job].suspend_timeout_s
+            assert now_s >= held.suspended_s + timeout_s or held.broken
+        else:
+            assert held.broken or held.job in self.cancelled
+        held.killed_s = now_s
+
+    def _addressed(self, action: v.Action) -> Held:
+        held = self.holders[action.op]
+        assert (held.job, self.attempts[held.job]) == (action.job, action.attempt)
+        return held
+
+    # Always.
+
+    def _check_deadlines(self, now_s: float) -> None:
+        """Nobody waits longer than he said that he would."""
+        for held in self.holders.values():
+            if held.killed_s is not None:
+                assert now_s < held.killed_s + KILL_GRACE_S
+            elif held.suspended_s is not None:
+                assert now_s < held.suspended_s + self.jobs[held.job].suspend_timeout_s
+
+    def _check_books(self) -> None:
+        """The engine's books and the executor's truth agree with these."""
+        mine = {held.job: held.alloc for held in self.holders.values()}
+        jobs = self.engine.world.jobs
+        assert {job.id: job.held for job in jobs.values() if job.held} == mine
+        assert {job.id for job in jobs.values() if job.state.active} == set(mine)
+        for job_id, state in self.final.items():
+            assert jobs[job_id].state is state, "a final state changed"
+        self.final = {job.id: job.state for job in jobs.values() if job.state.final}
+        done = {job for job, state in self.final.items() if state is v.State.COMPLETED}
+        assert done == self.completed
+        true = self.executor.occupied()
+        assert len(set(true)) == len(true), "two attempts on one GPU"
+        used = self._used()
+        for node, gpus in collections.Counter(gpu.split(":")[0] for gpu in true).items():
+            assert gpus <= used[node], "taken for free, and in use"
+
+    def _check_nothing_new(self, now_s: float) -> None:
+        """Without a new fact there are the same goals and nothing to do."""
+        before = dict(self.engine.world.jobs)
+        actions, wake_s = self.engine.step(now_s, ())
+        assert actions == ()
+        assert not self.decisions, "the policy was asked again, with nothing new"
+        assert wake_s is None or wake_s > now_s, "a driver would never sleep"
+        assert self.engine.world.jobs == before
+
+    def _used(self) -> collections.Counter[str]:
+        used: collections.Counter[str] = collections.Counter()
+        for held in self.holders.values():
+            used.update(held.alloc)
+        return used
+
+
+_CHECKS: dict[v.Kind, Callable[[Observer, float, v.Action], None]] = {
+    v.Kind.START: Observer._check_start,
+    v.Kind.SUSPEND: Observer._check_suspend,
+    v.Kind.KILL: Observer._check_kill,
+}
+
+
+def misfit(now: v.Snapshot, target: v.Target) -> bool:
+    """Whether a target asks for what cannot be."""
+    known = {job.id: job for job in now.jobs}
+    asked: collections.Counter[str] = collections.Counter()
+    for job_id, grant in target.grants.items():
+        job = known.get(job_id)
+        if job is None or not job.ready or any(gpus < 1 for gpus in grant.alloc.values()):
+            return True
+        if sum(grant.alloc.values()) not in job.sizes and grant.alloc != job.goal:
+            return True
+        asked.update(grant.alloc)
+    return any(node not in now.nodes or gpus > now.nodes[node].gpus for node, gpus in asked.items())

@@ -1,0 +1,293 @@
+"""``hpcext run`` with real processes, from the outside; jobs keep the account."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+from site_of_test import Site, wait_for
+
+SHARED = {"first": 60, "second": 120, "third": 40}
+
+
+@pytest.fixture
+def shared(site: Site) -> Site:
+    """On six slots: a primary on 3, a secondary that is promoted to 4, and one more behind."""
+    site.write_jobs(
+        site.counter("first", steps=60, gpus={"min": 1, "max": 6, "optimal": 3}),
+        site.counter("second", steps=120, gpus={"min": 1, "max": 6, "optimal": 4}),
+        site.counter("third", steps=40, gpus={"min": 1, "max": 6, "optimal": 5}),
+    )
+    return site
+
+
+def states(document: dict[str, object]) -> dict[str, str]:
+    return {job["name"]: job["state"] for job in document["jobs"]}  # type: ignore[attr-defined]
+
+
+def running(site: Site, name: str, pilot: str | None = None) -> bool:
+    document = site.document("status", pilot or str(site.pilot), name)
+    return bool(document.get("jobs") and document["jobs"][0]["state"] == "running")
+
+
+def test_jobs_share_are_promoted_and_lose_nothing(shared: Site) -> None:
+    """Figure 5 with real processes: 3 + 3, then 4 + 2."""
+    document = shared.document("run", str(shared.jobs), "--gpus", "6")
+    assert states(document) == dict.fromkeys(SHARED, "completed")
+    shared.check_account(SHARED)
+    first, second, third = document["jobs"]
+    assert [len(part["gpus"]) for part in second["segments"]] == [3, 4]
+    assert [part["role"] for part in second["segments"]] == ["secondary", "primary"]
+    assert [len(part["gpus"]) for part in third["segments"]][0] == 2
+    assert (second["suspends"], second["lost_steps"], first["suspends"]) == (1, 0, 0)
+    assert sum(part["steps"] for part in second["segments"]) == 120
+    assert set(second["suspend_s"][0]) == {"agree_s", "write_s", "acknowledge_s", "teardown_s"}
+    assert 0.5 < document["gpu_busy_fraction"] <= 1
+    # What the document says of GPUs is what the processes saw.
+    seen = [len(step.gpus) for step in shared.steps("second")]
+    assert sorted(set(seen)) == [3, 4]
+
+
+KEYS = {
+    "id", "name", "state", "why", "exit_code", "submitted_s", "started_s", "ended_s", "suspends",
+    "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
+}  # fmt: skip
+
+
+def test_the_document_keeps_its_shape(site: Site) -> None:
+    site.write_jobs(site.counter("only", steps=10))
+    document = site.document("run", str(site.jobs), "--gpus", "2", "--name", "shape")
+    assert set(document) == {
+        "schema", "started_at", "makespan_s", "gpu_busy_fraction", "policy", "jobs",
+    }  # fmt: skip
+    assert document["schema"] == "hpcext.run/1"
+    (job,) = document["jobs"]
+    assert set(job) == KEYS
+    assert set(job["segments"][0]) == {"start_s", "end_s", "gpus", "role", "steps"}
+    assert job["segments"][0]["gpus"] == [f"{os.uname().nodename.partition('.')[0]}:0"]
+    assert (job["exit_code"], job["metrics"]) == (0, {"count": 10.0})
+    # The same is told afterwards, by name, with no manager alive.
+    assert site.document("status", "shape") == document
+
+
+def test_exclusive_runs_one_job_at_a_time(shared: Site) -> None:
+    document = shared.document("run", str(shared.jobs), "--gpus", "6", "--policy", "exclusive")
+    parts = [job["segments"] for job in document["jobs"]]
+    assert [[len(part["gpus"]) for part in job] for job in parts] == [[6], [6], [6]]
+    ends = [job[0]["end_s"] for job in parts]
+    assert all(end <= job[0]["start_s"] for end, job in zip(ends, parts[1:], strict=False))
+    shared.check_account(SHARED)
+
+
+def test_a_failing_job_is_tried_again_then_its_dependents_are_cancelled(site: Site) -> None:
+    site.write_jobs(
+        {"name": "bad", "command": [sys.executable, "-c", "raise SystemExit(3)"], "retries": 1},
+        site.counter("after", after=["bad"]),
+        site.counter("good", steps=10),
+        {"name": "typo", "command": ["no-such-command-anywhere"]},
+    )
+    finished = site.run("run", str(site.jobs), "--gpus", "2", "--dir", str(site.pilot))
+    assert finished.code == 1, finished
+    document = site.document("status", str(site.pilot))
+    assert states(document) == {
+        "bad": "failed", "after": "cancelled", "good": "completed", "typo": "failed",
+    }  # fmt: skip
+    bad, _, _, typo = document["jobs"]
+    assert (bad["exit_code"], bad["attempts"]) == (3, 2)
+    # A command that is not there is not tried again.
+    assert (typo["exit_code"], typo["attempts"]) == (127, 1)
+    assert "needs bad, which failed" in site.run("why", str(site.pilot), "after").out
+    assert "no-such-command" in site.run("logs", str(site.pilot), "typo").out
+
+
+def test_a_bad_file_is_one_line_and_nothing_is_started(site: Site) -> None:
+    site.jobs.write_text('[[job]]\nname = "a"\ncommand = "touch ran"\ngpu = 3\n')
+    finished = site.run("run", str(site.jobs), "--gpus", "6")
+    assert finished.code == 2
+    assert finished.err.count("\n") == 1
+    for word in ("jobs.toml", "[[job]] 1 (a)", "gpu", "gpus"):
+        assert word in finished.err
+    assert not (site.path / "ran").exists()
+    assert not (site.path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "word"),
+    [
+        ({"name": "wide", "command": "true", "gpus": {"min": 7, "max": 9}}, "at least 7 GPUs"),
+        ({"name": "far", "command": "true", "nodes": {"min": 2, "max": 2}}, "at least 2 nodes"),
+    ],
+)
+def test_a_job_that_can_never_run_here_is_refused(
+    site: Site, job: dict[str, object], word: str
+) -> None:
+    site.write_jobs(job)
+    finished = site.run("run", str(site.jobs), "--gpus", "6")
+    assert (finished.code, word in finished.err) == (2, True), finished
+
+
+def test_a_second_manager_is_refused_and_disturbs_nothing(site: Site) -> None:
+    site.write_jobs(site.counter("only", steps=100))
+    manager = site.start("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
+    wait_for(lambda: site.steps("only"), "the first step")
+    second = site.run("run", "--resume", str(site.pilot))
+    assert second.code == 3
+    assert f"pid {manager.pid}" in second.err
+    again = site.run("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
+    assert (again.code, "exists" in again.err) == (2, True)
+    manager.communicate()
+    assert manager.returncode == 0
+    site.check_account({"only": 100})
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_suspends_all_and_resume_goes_on(shared: Site, signum: int) -> None:
+    args = ("run", str(shared.jobs), "--gpus", "6", "--dir", str(shared.pilot))
+    manager = shared.start(*args)
+    wait_for(lambda: len(shared.steps("second")) > 3, "some steps")
+    manager.send_signal(signum)
+    _, err = manager.communicate(timeout=60)
+    assert manager.returncode == 128 + signum
+    assert "hpcext run --resume" in err
+    assert not shared.left_behind()
+    document = shared.document("run", "--resume", str(shared.pilot))
+    assert states(document) == dict.fromkeys(SHARED, "completed")
+    assert all(job["lost_steps"] == 0 for job in document["jobs"])
+    shared.check_account(SHARED)
+
+
+def test_verbs_from_another_terminal(site: Site) -> None:
+    long = {"steps": 2000, "gpus": {"min": 1, "max": 3, "optimal": 2}}
+    site.write_jobs(site.counter("held", **long), site.counter("gone", **long))
+    manager = site.start("run", str(site.jobs), "--gpus", "4", "--name", "verbs")
+    for name in ("held", "gone"):
+        wait_for(lambda name=name: site.steps(name), f"the first step of {name}")
+        wait_for(lambda name=name: running(site, name, "verbs"), f"{name} to run")
+    wait_for(lambda: site.run("suspend", "verbs", "held").code == 0, "a session to suspend")
+    wait_for(lambda: not running(site, "held", "verbs"), "the suspension")
+    assert "suspended by its user" in site.run("why", "verbs", "held").out
+    refused = site.run("suspend", "verbs", "held")
+    assert (refused.code, "suspended already" in refused.err) == (2, True)
+    steps = len(site.steps("held"))
+
+    assert "2 (" not in site.run("cancel", "verbs", "gone").out
+    wait_for(lambda: states(site.document("status", "verbs"))["gone"] == "cancelled", "the cancel")
+
+    assert site.run("resize", "verbs", "held", "9").code == 2
+    assert site.run("resize", "verbs", "held", "3").code == 0
+    assert site.run("resume", "verbs", "held").code == 0
+    wait_for(lambda: len(site.steps("held")) > steps, "the resumption")
+    assert len(site.steps("held")[-1].gpus) == 3
+
+    site.write_jobs(site.counter("late", steps=5, after=["held"]))
+    assert "submitted 3 (late)" in site.run("submit", "verbs", str(site.jobs)).out
+    assert "waits for held" in site.run("why", "verbs", "late").out
+    twice = site.run("submit", "verbs", str(site.jobs))
+    assert (twice.code, "submitted 4" in twice.out) == (0, True)
+
+    missing = site.run("cancel", "verbs", "nobody")
+    assert (missing.code, "valid: held, gone, late" in missing.err) == (2, True)
+    assert site.run("cancel", "nowhere", "held").code == 3
+
+    assert site.run("drain", "verbs").code == 0
+    assert site.run("cancel", "verbs", "held").code == 0
+    out, err = manager.communicate(timeout=60)
+    # Cancelling `held` cancels what needs it: nothing is left, and something was cancelled.
+    assert manager.returncode == 1, (out, err)
+    assert not site.left_behind()
+
+
+def test_hostile_requests_do_not_disturb_a_manager(site: Site) -> None:
+    site.write_jobs(site.counter("only", steps=150))
+    manager = site.start("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
+    wait_for(lambda: site.steps("only"), "the first step")
+    requests = site.pilot / "requests"
+    (requests / "half.json").write_text('{"schema": "hpcext.requ')
+    (requests / "huge.json").write_bytes(b"x" * (2 << 20))
+    os.mkfifo(requests / "fifo.json")
+    (requests / "link.json").symlink_to("/etc/passwd")
+    (requests / "deep.json").write_text("[" * 200_000)
+    for number, words in enumerate(
+        [{"verb": "\x1b[2J"}, {"verb": ["x"]}, {"verb": "resize", "job": {}, "gpus": "1"},
+         {"verb": "submit", "text": 7}, {"verb": "submit", "text": "[[job]]\nname='../../x'"}]
+    ):  # fmt: skip
+        document = {"schema": "hpcext.request/1", **words}
+        (requests / f"bad{number}.json").write_text(json.dumps(document))
+    manager.send_signal(signal.SIGUSR1)
+    replies = site.pilot / "replies"
+    wait_for(lambda: len(list(replies.iterdir())) == 10, "ten refusals")
+    assert all("error" in json.loads(path.read_text()) for path in replies.iterdir())
+    assert not list(requests.iterdir())
+    manager.communicate()
+    assert manager.returncode == 0
+    site.check_account({"only": 150})
+
+
+def test_the_plan_is_shown_and_nothing_starts(site: Site) -> None:
+    stated = {"work": 100, "scaling": {"1": 1.0, "2": 1.9, "3": 2.6, "4": 3.0}}
+    site.write_jobs(
+        site.counter("a", gpus={"min": 1, "max": 4}, **stated),
+        site.counter("b", gpus={"min": 1, "max": 4}, **stated),
+        site.counter("c", after=["a"], gpus={"min": 1, "max": 4}, **stated),
+    )
+    plan = site.document("run", str(site.jobs), "--gpus", "6", "--dry-run")
+    assert plan["schema"] == "hpcext.plan/1"
+    assert [sum(job["gpus"].values()) for job in plan["jobs"]] == [4, 2, 0]
+    # By hand: a takes 100/3.0 s; b 1.9/s until then, then 3.0/s; c beside it on 2, then on 4.
+    a_ends = 100 / 3.0
+    b_ends = a_ends + (100 - 1.9 * a_ends) / 3.0
+    c_ends = b_ends + (100 - 1.9 * (b_ends - a_ends)) / 3.0
+    assert plan["makespan_s"] == pytest.approx(c_ends, rel=1e-6)
+    text = site.run("run", str(site.jobs), "--gpus", "6", "--dry-run")
+    assert "waits for a to complete" in text.out
+    assert "expected: 1 min" in text.out
+    assert not (site.path / "state").exists()
+
+
+def test_a_person_sees_a_table_that_moves(shared: Site) -> None:
+    terminal = pexpect.spawn(
+        sys.executable,
+        ["-m", "hpcext", "run", str(shared.jobs), "--gpus", "6"],
+        env=shared.environ,
+        encoding="utf-8",
+        dimensions=(40, 100),
+        timeout=60,
+        cwd=str(shared.path),
+    )
+    terminal.expect("pilot jobs-")
+    terminal.expect("second +running +secondary +3,4,5")
+    terminal.expect("second +running +primary")
+    terminal.expect("completed")
+    terminal.expect(r"in all; GPUs were held \d+% of the time")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+def test_plain_lines_on_a_pipe(shared: Site) -> None:
+    finished = shared.run("run", str(shared.jobs), "--gpus", "6")
+    assert finished.code == 0
+    assert "second: running on GPUs 3,4,5 (secondary): runs on 3 of 4 GPUs" in finished.out
+    assert "promoted from 3 to 4 GPUs" in finished.out
+    assert "\x1b" not in finished.out
+
+
+def test_where_jobs_are_run(site: Site) -> None:
+    """The file's directory, its own environment, the placeholders filled in."""
+    show = "import os,sys;print(os.getcwd(),os.environ['COLOUR'],sys.argv[1:],flush=True)"
+    site.write_jobs(
+        {
+            "name": "show",
+            "command": [sys.executable, "-c", show, "{gpus}", "{nodes}", "{name}", "{other}"],
+            "env": {"COLOUR": "blue"},
+            "gpus": 2,
+        }
+    )
+    assert site.run("run", str(site.jobs), "--gpus", "2", "--name", "where").code == 0
+    log = site.run("logs", "where", "show").out
+    assert f"{Path(site.path).resolve()} blue ['2', '1', 'show', '{{other}}']" in log
