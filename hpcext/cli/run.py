@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import signal
 from collections.abc import Sequence
@@ -109,10 +110,12 @@ def _manage(directory: Path, out: Output, *, as_json: bool) -> int:
         narrate = view.Narrator(out)
 
         def observe(engine: Engine, now_s: float) -> None:
-            if show is not None:
-                show(view.rows(engine))
-            elif not as_json:
-                narrate(engine, now_s)
+            # Whoever read our output may leave (| head); the jobs are to go on all the same.
+            with contextlib.suppress(BrokenPipeError):
+                if show is not None:
+                    show(view.rows(engine))
+                elif not as_json:
+                    narrate(engine, now_s)
 
         interval_s = None if show is None else LIVE_S
         engine, driver = pilots.run(directory, observe, interval_s=interval_s)

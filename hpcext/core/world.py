@@ -228,7 +228,7 @@ class World:
         needs = (self.jobs[need] for need in job.after if need in self.jobs)
         gone = (need for need in needs if need.state.final and need.state is not State.COMPLETED)
         if need := next(gone, None):
-            self._give_up(job, now_s, need)
+            self._finish(job, now_s, State.CANCELLED, why=_gone(need))
         return Cause.SUBMITTED
 
     def _started(self, now_s: float, fact: Started) -> Cause:
@@ -379,12 +379,8 @@ class World:
         if state is not State.COMPLETED:
             self._give_up_dependents(self.jobs[job.id], now_s)
 
-    def _give_up(self, job: Job, now_s: float, need: Job) -> None:
-        """Cancel a job that needs one which will never complete."""
-        why = f"needs {need.name}, which {need.state.value}"
-        self._finish(job, now_s, State.CANCELLED, why=why)
-
     def _give_up_dependents(self, job: Job, now_s: float) -> None:
+        """Cancel what needs a job that will never complete, and what needs that, and so on."""
         # A chain of dependents may be long: a stack, not recursion.
         stack = [job]
         while stack:
@@ -392,8 +388,7 @@ class World:
             for name in self._dependents.get(need.id, ()):
                 waiting = self.jobs[name]
                 if waiting.state is State.PENDING:
-                    why = f"needs {need.name}, which {need.state.value}"
-                    stack.append(self._settle(waiting, State.CANCELLED, now_s, why))
+                    stack.append(self._settle(waiting, State.CANCELLED, now_s, _gone(need)))
 
     def _settle(self, job: Job, state: State, now_s: float, why: str) -> Job:
         """Enter a final state, and leave the queue."""
@@ -458,3 +453,8 @@ class World:
         last = replace(last, from_step=step) if start else last
         last = replace(last, steps=max(0, step - last.from_step))
         self.records[job_id] = replace(record, segments=(*record.segments[:-1], last))
+
+
+def _gone(need: Job) -> str:
+    """Why a job that needs this one will never run."""
+    return f"needs {need.name}, which {'failed' if need.state is State.FAILED else 'was cancelled'}"

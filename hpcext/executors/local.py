@@ -154,18 +154,18 @@ class LocalExecutor:
     def _start(self, action: Action) -> None:
         """Start an attempt of which there is nothing yet."""
         files = AttemptFiles(self._directory, action)
-        free = self._free()
-        count = total(action.alloc)
+        indices = self._free()[: total(action.alloc)]
+        if len(indices) < total(action.alloc):
+            self._not_started(files, f"only {len(indices)} GPUs are free")
+            return
+        gpus = tuple(self._name(index) for index in indices)
+        environ = {
+            # Indices are those of the driver (nvidia-smi), whose order is not CUDA's by default.
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices),
+        }
+        watch = _Watch(files, gpus)
         try:
-            if count > len(free):
-                raise OSError(None, f"{count} GPUs are needed and {len(free)} are free")
-            indices = free[:count]
-            gpus = tuple(self._name(index) for index in indices)
-            # Indices are those of the driver (nvidia-smi), which CUDA by default does not use.
-            environ = {
-                "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-                "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices),
-            }
             files.write_launch(
                 self._spec(action.job),
                 action.alloc,
@@ -173,10 +173,9 @@ class LocalExecutor:
                 environ=environ,
                 manager=self._manager_file,
             )
-            watch = _Watch(files, gpus)
             self._spawn(watch)
         except OSError as error:
-            self._not_started(files, error)
+            self._not_started(files, str(error.strerror))
             return
         self._watches[action.op] = watch
         self._emit(Started(action.job, action.op, gpus))
@@ -208,11 +207,11 @@ class LocalExecutor:
                 cwd="/",
                 start_new_session=True,
             )
-        self._watch(watch, Process.of(watch.child.pid))
+        # Not at once, so that Started comes before Ended however fast it is.
+        self._loop.call_soon(self._settle, watch)
 
-    def _not_started(self, files: AttemptFiles, error: OSError) -> None:
-        why = f"could not be started: {error.strerror}"
-        self._emit(Ended(files.job, files.op, Outcome.LOST, why=why))
+    def _not_started(self, files: AttemptFiles, why: str) -> None:
+        self._emit(Ended(files.job, files.op, Outcome.LOST, why=f"could not be started: {why}"))
 
     def _adopt(self, action: Action) -> bool:
         """Take over an attempt that was launched before; False if it was not."""
@@ -221,7 +220,7 @@ class LocalExecutor:
             self._emit(Started(action.job, action.op, watch.gpus))
             return True
         files = AttemptFiles(self._directory, action)
-        if not (files.directory / LAUNCH_FILE).exists():
+        if not os.path.exists(files.directory / LAUNCH_FILE):
             return False
         watch = self._watches[action.op] = _Watch(files, files.gpus())
         self._emit(Started(action.job, action.op, watch.gpus))
@@ -234,34 +233,48 @@ class LocalExecutor:
             self._spawn(watch)
         except OSError as error:
             del self._watches[action.op]
-            self._not_started(files, error)
+            self._not_started(files, str(error.strerror))
         return True
 
     # Watching.
 
-    def _watch(self, watch: _Watch, process: Process | None) -> None:
-        """Wait for the end of a supervisor."""
-        watch.process = process
-        watch.pidfd = process.open() if process else None
-        if watch.pidfd is not None:
-            self._loop.add_reader(watch.pidfd, self._supervisor_ended, watch)
-        elif process is not None and process.alive():
-            # No descriptor to be had. It is not to be taken for dead.
-            self._loop.call_later(RETRY_S, self._watch_again, watch, process)
-        else:
-            self._loop.call_soon(self._supervisor_ended, watch)
-
-    def _watch_again(self, watch: _Watch, process: Process) -> None:
-        if not self._closed:
-            self._watch(watch, process)
-
-    def _supervisor_ended(self, watch: _Watch) -> None:
+    def _settle(self, watch: _Watch) -> None:
+        """Find out how things stand with an attempt, and go on from there."""
         if self._closed:
             return
-        self._forget_pidfd(watch)
-        if watch.child is not None:
-            watch.child.wait()
+        if not _can_open_files():
+            # What cannot be looked at is not to be taken for dead.
+            self._loop.call_later(RETRY_S, self._settle, watch)
+            return
+        if watch.child is not None and watch.child.poll() is not None:
             watch.child = None
+        owner = watch.files.supervisor()
+        if owner is None and watch.child is not None:
+            owner = Process.of(watch.child.pid)  # It has not taken the attempt yet.
+        if owner is not None and owner.alive():
+            self._watch(watch, owner)
+        # In this order: it writes down its end before it ends.
+        elif ended := watch.files.ended():
+            self._finish(watch, ended)
+        else:
+            watch.why = watch.why or self._why_lost(watch.files, owner)
+            task = self._loop.create_task(self._sweep(watch, owner))
+            self._sweeps.add(task)
+            task.add_done_callback(self._sweeps.discard)
+
+    def _watch(self, watch: _Watch, process: Process) -> None:
+        """Wait for the end of a supervisor."""
+        watch.process = process
+        watch.pidfd = process.open()
+        if watch.pidfd is not None:
+            self._loop.add_reader(watch.pidfd, self._supervisor_ended, watch)
+        elif process.alive():
+            self._loop.call_later(RETRY_S, self._settle, watch)
+        else:
+            self._loop.call_soon(self._settle, watch)
+
+    def _supervisor_ended(self, watch: _Watch) -> None:
+        self._forget_pidfd(watch)
         self._settle(watch)
 
     def _forget_pidfd(self, watch: _Watch) -> None:
@@ -270,28 +283,12 @@ class LocalExecutor:
             os.close(watch.pidfd)
             watch.pidfd = None
 
-    def _settle(self, watch: _Watch) -> None:
-        """Find out how things stand with an attempt whose supervisor we do not watch."""
-        files = watch.files
-        ended = files.ended()
-        if ended is not None:
-            self._finish(watch, ended)
-            return
-        owner = files.supervisor()
-        if owner is not None and owner.alive():
-            self._watch(watch, owner)
-            return
-        if not files.claimed():
-            said = files.supervisor_said() or "its supervisor ended before it began"
-            watch.why = watch.why or said
-        elif owner is None:
-            watch.why = watch.why or "the machine was restarted"
-        else:
-            said = files.supervisor_said()
-            watch.why = watch.why or said or "its supervisor was killed"
-        task = self._loop.create_task(self._sweep(watch, owner))
-        self._sweeps.add(task)
-        task.add_done_callback(self._sweeps.discard)
+    @staticmethod
+    def _why_lost(files: AttemptFiles, owner: Process | None) -> str:
+        if files.claimed() and owner is None:
+            return "the machine was restarted"
+        last = "its supervisor was killed" if files.claimed() else "its supervisor did not begin"
+        return files.supervisor_said() or last
 
     # Ending.
 
@@ -311,7 +308,7 @@ class LocalExecutor:
         while await asyncio.to_thread(_kill_marked, marks, watch.victims):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SWEEP_PAUSE_MAX_S)
-        self._finish(watch, watch.files.lost(watch.why))
+        self._finish(watch, watch.files.ended() or watch.files.lost(watch.why))
 
     def _finish(self, watch: _Watch, ended: Ended) -> None:
         self._look(watch)
@@ -321,11 +318,24 @@ class LocalExecutor:
 
 def _kill_marked(marks: Sequence[str], victims: set[Process]) -> bool:
     """Kill what carries a mark and what was chosen before; whether some of it is still there."""
-    victims.update(tree.marked(marks))
+    try:
+        found = tree.marked(marks)
+    except OSError:
+        return True  # Not all of them could be looked at.
+    victims.update(found)
     for process in victims:
         tree.send(process, signal.SIGKILL)
-    # A process that is dying has no environment any more, but may still hold its GPU.
-    return any([process.alive() for process in victims])
+    # Once more if anything was found, which may have forked meanwhile; and a process that is
+    # dying has no environment any more, but may still hold its GPU.
+    return bool(found) or any(process.alive() for process in victims)
+
+
+def _can_open_files() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

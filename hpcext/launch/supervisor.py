@@ -223,7 +223,7 @@ class Supervisor:
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:
             return
-        for process in tree.descendants(self._me.pid):
+        for process in self._tree():
             tree.tell_suspend(process)
         self._remind_s = time.monotonic() + REMIND_S
 
@@ -238,8 +238,16 @@ class Supervisor:
         self._signal_tree(signal.SIGTERM, signal.SIGCONT)
 
     def _signal_tree(self, *signums: int) -> None:
-        for process in tree.descendants(self._me.pid):
+        for process in self._tree():
             tree.send(process, *signums)
+
+    def _tree(self) -> list[protocol.Process]:
+        try:
+            return tree.descendants(self._me.pid)
+        except OSError as error:
+            # The machine is out of descriptors; suspensions and kills are repeated.
+            sys.stderr.write(f"hpcext: no signal was sent: {error}\n")
+            return []
 
     def _relay(self) -> None:
         """Tell the manager that there is news, if there is a manager."""

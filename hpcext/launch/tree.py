@@ -9,6 +9,9 @@ from collections.abc import Collection, Iterator
 
 from hpcext.protocol import SUSPEND_SIGNAL, Process
 
+_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""What a process that has ended meanwhile, or is not ours, makes of a look at it."""
+
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
 
 
@@ -28,6 +31,11 @@ def descendants(root: int) -> list[Process]:
     ----------
     root : int
         A pid; not among the result.
+
+    Raises
+    ------
+    OSError
+        Not all processes could be looked at.
     """
     children: dict[int, list[Process]] = {}
     for pid in _pids():
@@ -53,7 +61,7 @@ def send(process: Process, *signums: int) -> bool:
             return False
         for signum in signums:
             signal.pidfd_send_signal(fd, signum)
-    except (ProcessLookupError, PermissionError):
+    except OSError:
         return False
     finally:
         os.close(fd)
@@ -79,11 +87,19 @@ def marked(marks: Collection[str]) -> list[Process]:
     ----------
     marks : collection of str
         ``NAME=VALUE``, whole.
+
+    Raises
+    ------
+    OSError
+        Not all processes could be looked at.
     """
     wanted = {os.fsencode(mark) for mark in marks}
     found = []
     for pid in _pids():
+        if wanted.isdisjoint(_environ(pid)):
+            continue
         process = Process.of(pid)
+        # Looked at again, now that it is known which process it is.
         if process is not None and not wanted.isdisjoint(_environ(pid)):
             found.append(process)
     return found
@@ -98,7 +114,7 @@ def _stat(pid: int) -> tuple[int, int] | None:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read()
-    except OSError:
+    except _GONE:
         return None
     # The name may hold blanks and parentheses; the last one closes it.
     fields = text[text.rindex(b")") + 2 :].split(None, 20)
@@ -112,5 +128,5 @@ def _environ(pid: int) -> list[bytes]:
             return []
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
-    except OSError:
+    except _GONE:
         return []

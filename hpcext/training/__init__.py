@@ -1,1 +1,1 @@
-"""What a training script imports: a session that stops, saves and resumes it without losing work."""
+"""What a training script imports: a session that stops, saves and resumes it."""

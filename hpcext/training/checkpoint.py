@@ -16,7 +16,6 @@ Standard library only; no locks, because not every shared file system has them.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -25,21 +24,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
 from hpcext.protocol import sync_directory
+from hpcext.training.hashing import HashingFile, checksum, checksum_of_file
 
 SCHEMA = "hpcext.checkpoint/1"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{9,})\.attempt-(\d{4,})(?:\.(\d+))?")
 _DRAFT = re.compile(r"\.draft-step-\d+\.attempt-(\d+)\.")
 _FENCE = re.compile(r"attempt-(\d{4,})\.opened")
-_CHUNK_BYTES = 1 << 20
-_UNHASHED_BYTES = 64 << 20
 
 
 class CheckpointError(RuntimeError):
@@ -72,76 +68,6 @@ class Checkpoint:
 
     path: Path
     manifest: Mapping[str, Any]
-
-
-class HashingFile(RawIOBase):
-    """A new file, flushed to the disk when closed, whose checksum is taken while it is written.
-
-    The checksum is that of the bytes handed over, not of what the disk made of them, and is
-    computed in a thread of its own (hashlib and the disk both release the interpreter lock), so
-    that it costs next to no time. A failed write is remembered and raised by :meth:`finish`:
-    native serialisers do not all survive an exception out of ``write``.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-        self._file = path.open("xb")
-        self._hash = hashlib.blake2b(digest_size=32)
-        self._pool = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
-        self._waiting_bytes = 0
-        self._error: OSError | None = None
-        self.size_bytes = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        """Write bytes, and queue them to be hashed."""
-        block = data if isinstance(data, bytes) else bytes(data)
-        self._last = self._pool.submit(self._hash.update, block)
-        self._waiting_bytes += len(block)
-        if self._waiting_bytes > _UNHASHED_BYTES:
-            self._last.result()
-            self._waiting_bytes = 0
-        if self._error is None:
-            try:
-                self._file.write(block)
-            except OSError as error:
-                self._error = error
-        self.size_bytes += len(block)
-        return len(block)
-
-    def finish(self) -> dict[str, Any]:
-        """Flush, sync, close; the entry of this file for a manifest.
-
-        Raises
-        ------
-        OSError
-            Something could not be written.
-        """
-        try:
-            if self._error is not None:
-                raise self._error
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        finally:
-            self.close()
-        return {
-            "name": self._path.name,
-            "size": self.size_bytes,
-            "blake2b": self._hash.hexdigest(),
-        }
-
-    def close(self) -> None:
-        """Close the file without waiting for the disk."""
-        if not self.closed:
-            self._pool.shutdown(wait=True)
-            # What the buffer still holds cannot be written either once a write has failed.
-            with contextlib.suppress(OSError):
-                self._file.close()
-        super().close()
 
 
 class Draft:
@@ -318,9 +244,7 @@ class Store:
         serials = [key[2] for key, _ in self._committed() if key[:2] == (self.attempt, step)]
         return f"{name}.{max(serials) + 1}" if serials else name
 
-    def _write_manifest(
-        self, draft: Draft, step: int, facts: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _write_manifest(self, draft: Draft, step: int, facts: Mapping[str, Any]) -> dict[str, Any]:
         manifest: dict[str, Any] = {
             "schema": SCHEMA,
             "step": step,
@@ -379,7 +303,7 @@ def verify(path: Path) -> dict[str, Any]:
             size = file.stat().st_size
             if size != entry["size"]:
                 raise CheckpointError(f"{size} bytes, not {entry['size']}", where=file)
-            if _digest_file(file) != entry["blake2b"]:
+            if checksum_of_file(file) != entry["blake2b"]:
                 raise CheckpointError("its content has changed (checksum differs)", where=file)
         except OSError as error:
             raise CheckpointError(f"cannot be read ({error.strerror})", where=file) from None
@@ -402,13 +326,4 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    text = json.dumps(manifest, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
-
-
-def _digest_file(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=32)
-    with path.open("rb") as file:
-        while block := file.read(_CHUNK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+    return checksum(json.dumps(manifest, sort_keys=True).encode())

@@ -115,7 +115,8 @@ class IndexBatches:
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        return -(-len(self.sampler) // self.batch_size)
+        full, rest = divmod(len(self.sampler), self.batch_size)
+        return full + (rest > 0)
 
     def __iter__(self) -> Iterator[npt.NDArray[np.int64]]:
         indices = np.fromiter(self.sampler, dtype=np.int64, count=len(self.sampler))

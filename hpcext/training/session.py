@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -33,17 +33,17 @@ from hpcext.training.checkpoint import (
     MANIFEST,
     Checkpoint,
     CheckpointError,
-    FencedError,
     Store,
     warn,
 )
+from hpcext.training.keeper import Keeper
 from hpcext.training.leave import EXIT_NOT_SAVED, leave
 from hpcext.training.place import AFTER, BEFORE, EPOCH, Place
 from hpcext.training.ranks import Control, Ranks
 from hpcext.training.reports import Reporter
 from hpcext.training.sampler import ResumableSampler
 from hpcext.training.signals import SuspendRequest
-from hpcext.training.state import State
+from hpcext.training.state import State, Tree
 
 Batch = TypeVar("Batch")
 
@@ -108,7 +108,7 @@ class Session:
         self.rank, self.world_size = self._ranks.rank, self._ranks.size
         self._reporter = Reporter(self._attempt if self.rank == 0 else None, self.world_size)
         self._state = self._make_state(state)
-        self._store = self._make_store(directory, keep)
+        self._keeper = self._make_keeper(directory, keep)
         self._every_s = checkpoint_every_s
         self._every_steps = checkpoint_every_steps
         self._seed = seed
@@ -123,15 +123,10 @@ class Session:
         self._validations = 0
         self._save_asked = False
         self._saved_s = time.monotonic()
-        self._resume: Checkpoint | None = None
+        self._resume_random: Tree | None = None
         self._begin()
 
     # -- what a script uses
-
-    @property
-    def resumed(self) -> bool:
-        """Whether a checkpoint was restored."""
-        return self._resumed_from is not None
 
     def sampler(self, data: Sized | int, *, shuffle: bool = True) -> ResumableSampler:
         """A sampler for this rank that resumes in mid-epoch, at any number of ranks.
@@ -206,7 +201,7 @@ class Session:
         Every rank must come here (they may have different numbers of batches). Inside the loop
         over :meth:`batches` it does not stop: the end of that turn is the place.
         """
-        if self._turn is not None or self._store is None:
+        if self._turn is not None or self._keeper is None:
             yield from loader
             return
         self._validations += 1
@@ -247,77 +242,47 @@ class Session:
     # -- what a framework overrides
 
     def _join(self) -> Ranks:
+        """The ranks of this job."""
         return Ranks()
 
     def _make_state(self, objects: dict[str, Any]) -> State:
         return State(objects)
 
-    # -- the beginning
+    def _facts(self) -> dict[str, Any]:
+        """What a manifest should hold."""
+        return {"done": self._done}
 
-    def _make_store(self, directory: str | Path | None, keep: int) -> Store | None:
-        if directory is None:
-            return None
-        number = self._attempt.attempt if self._attempt else None
-        return Store(Path(directory), attempt=number, keep=keep)
-
-    def _begin(self) -> None:
-        self._resumed_from = self._resume = self._find()
-        if self._resume is None:
-            if self._seed is not None:
-                self._state.seed(self._seed + self.rank)
-        else:
-            self._restore_facts(self._resume)
-            self._restore_state(self._resume)
-        self._epoch_random = self._state.random()
-        self._reporter.register(self.step, self._done)
-        atexit.register(self._reporter.flush)
-
-    def _find(self) -> Checkpoint | None:
-        """The checkpoint to resume from; rank 0 looks for it and tells the others."""
-        if self._store is None:
-            return None
-        answer: dict[str, Any] = {}
-        if self.rank == 0:
-            try:
-                self._store.open()
-                found = self._store.newest()
-                if found is not None:
-                    answer = {"name": found.path.name, "manifest": found.manifest}
-            except CheckpointError as error:
-                answer = {"error": str(error)}
-        answer = json.loads(self._ranks.broadcast(json.dumps(answer).encode()))
-        if "error" in answer:
-            raise CheckpointError(answer["error"])
-        if not answer:
-            return None
-        return Checkpoint(self._store.directory / answer["name"], answer["manifest"])
-
-    def _restore_facts(self, checkpoint: Checkpoint) -> None:
-        manifest = checkpoint.manifest
-        if manifest["format"] != self._state.format:
-            raise CheckpointError(
-                f"is of format {manifest['format']}, this session reads {self._state.format}",
-                where=checkpoint.path,
-                do="use the session it was written with, or another checkpoint directory",
-            )
+    def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
         self.step = manifest["step"]
         self._done = manifest["done"]
         self._place = Place.of(manifest)
 
-    def _restore_state(self, checkpoint: Checkpoint, *, when: str = "now") -> None:
-        path = checkpoint.path / self._state.file
-        tree = self._state.read(path)
-        try:
-            self._state.apply(tree["objects"])
-        except CheckpointError as error:
-            raise CheckpointError(str(error), where=path) from error
-        self._restore_random(tree, when)
+    # -- the beginning
 
-    def _restore_random(self, tree: dict[str, Any], when: str) -> None:
-        saved = json.loads(tree["random"])
-        self._resume_random = saved[self.rank] if self.rank < len(saved) else None
+    def _make_keeper(self, directory: str | Path | None, keep: int) -> Keeper | None:
+        if directory is None:
+            return None
+        number = self._attempt.attempt if self._attempt else None
+        return Keeper(Store(Path(directory), attempt=number, keep=keep), self._state, self._ranks)
+
+    def _begin(self) -> None:
+        self._state.check()
+        self._resume = self._keeper.find() if self._keeper else None
+        self.resumed = self._resume is not None
+        if self._resume is not None:
+            self._restore_facts(self._resume.manifest)
+            self._restore_state(self._resume)
+        elif self._seed is not None:
+            self._state.seed(self._seed + self.rank)
+        self._epoch_random = self._state.random()
+        self._reporter.register(self.step, self._done)
+        atexit.register(self._reporter.flush)
+
+    def _restore_state(self, checkpoint: Checkpoint) -> None:
+        assert self._keeper is not None
+        self._resume_random = self._keeper.load(checkpoint)
         if self._resume_random is not None:
-            self._state.set_random(self._resume_random[when])
+            self._state.set_random(self._resume_random["now"])
         elif self._seed is not None:
             # A rank that was not there: a stream of its own, and another one after each resize.
             entropy = np.random.SeedSequence((self._seed, self.rank, self.step))
@@ -359,7 +324,7 @@ class Session:
         if isinstance(sampler, ResumableSampler) and isinstance(size, int):
             sampler.place(place.epoch, place.samples)
             return (lambda turns: sampler.consumed(turns, size)), iter(loader)
-        if hasattr(sampler, "set_epoch"):
+        if sampler is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(place.epoch)
         self._warn_if_resized()
         source = iter(loader)
@@ -394,7 +359,7 @@ class Session:
 
     def _boundary(self) -> None:
         """Between two steps: stop, save, or go on, as all ranks agree."""
-        if self._store is None or self._phase != EPOCH:
+        if self._keeper is None or self._phase != EPOCH:
             return
         agreed = self._ranks.exchange(self._wish())
         if agreed.stop:
@@ -402,7 +367,7 @@ class Session:
         elif agreed.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
 
-    def _look(self, place: Place, random: dict[str, Any]) -> None:
+    def _look(self, place: Place, random: Tree) -> None:
         """A boundary in a validation."""
         agreed = self._ranks.exchange(Control(stop=int(self._request.asked())))
         if agreed.stop:
@@ -424,49 +389,28 @@ class Session:
     def _save(self) -> None:
         """Write a checkpoint beside the training; if that fails, training goes on."""
         self._save_asked = False
-        if self._store is None:
+        if self._keeper is None:
             return
         try:
             if self._write(self._place, self._state.random()):
-                self._store.prune()
-        except FencedError:
-            raise
+                self._keeper.store.prune()
         except OSError as error:
             warn(
-                f"{self._store.directory}: checkpoint at step {self.step} not written "
+                f"{self._keeper.store.directory}: checkpoint at step {self.step} not written "
                 f"({error.strerror}); training goes on, the one before is kept"
             )
         # Here, after the writing: the interval is one of training.
         self._saved_s = time.monotonic()
 
-    def _write(self, place: Place, random: dict[str, Any]) -> Checkpoint | None:
-        """Write a checkpoint; collective. None except on rank 0."""
-        assert self._store is not None
+    def _write(self, place: Place, random: Tree) -> Checkpoint | None:
+        assert self._keeper is not None
+        facts = {**self._facts(), **place.as_dict()}
         states = {"now": random, "epoch": self._epoch_random}
-        parts = self._ranks.gather(json.dumps(states).encode())
-        if self.rank != 0:
-            return None
-        tree = {
-            "objects": self._state.capture(),
-            "random": "[" + ",".join(part.decode() for part in parts) + "]",
-        }
-        facts = {
-            "done": self._done,
-            "world_size": self.world_size,
-            "format": self._state.format,
-            **place.as_dict(),
-        }
-        checkpoint = self._store.commit(
-            self.step,
-            facts,
-            lambda draft: draft.write(
-                self._state.file, lambda file: self._state.write(file, tree)
-            ),
-        )
+        checkpoint = self._keeper.write(self.step, facts, states)
         self._reporter.saved_step = self.step
         return checkpoint
 
-    def _suspend(self, place: Place, random: dict[str, Any]) -> NoReturn:
+    def _suspend(self, place: Place, random: Tree) -> NoReturn:
         """Save, acknowledge and leave."""
         agreed_at = time.time()
         checkpoint, failure = None, ""
@@ -494,8 +438,8 @@ class Session:
         self._leave_suspended()
 
     def _leave_suspended(self) -> NoReturn:
-        if self.rank == 0 and self._store is not None:
-            self._store.prune()
+        if self.rank == 0 and self._keeper is not None:
+            self._keeper.store.prune()
         if self._attempt is not None:
             leave(0, self._on_suspend)
         # Without a manager only the exit code says that the training is not over, and torchrun

@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from hpcext.training.checkpoint import CheckpointError, HashingFile
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.hashing import HashingFile
 
 Tree = dict[str, Any]
 
@@ -60,6 +61,16 @@ class State:
     def draws(self, value: Any) -> bool:
         """Whether it is a source of random numbers, which belongs to a rank and not to all."""
         return isinstance(value, np.random.Generator)
+
+    def check(self) -> None:
+        """Whether all of it can be saved; found out now, not when a checkpoint is due.
+
+        Raises
+        ------
+        TypeError
+            Names what cannot be saved.
+        """
+        _encode(self.capture(), {}, "Session")
 
     # -- the objects
 
@@ -145,9 +156,9 @@ class State:
     def write(self, file: HashingFile, tree: Tree) -> None:
         """Write a tree."""
         arrays: dict[str, np.ndarray[Any, Any]] = {}
-        text = json.dumps(_encode(tree, arrays, ""))
+        text = json.dumps(_encode(tree, arrays, "Session"))
         arrays["tree"] = np.frombuffer(text.encode(), dtype=np.uint8)
-        np.savez(cast(Any, file), **arrays)
+        np.savez(cast(Any, file), **cast(Any, arrays))
 
     def read(self, path: Path) -> Tree:
         """Read a tree.
@@ -192,7 +203,7 @@ def _encode(value: Any, arrays: dict[str, np.ndarray[Any, Any]], where: str) -> 
         return items if isinstance(value, list) else {"tuple": items}
     if isinstance(value, bytes):
         return {"bytes": base64.b64encode(value).decode()}
-    raise TypeError(f"{where.lstrip('.')}: {type(value).__name__} cannot be saved without pickle")
+    raise TypeError(f"{where}: {type(value).__name__} cannot be saved without pickle")
 
 
 def _decode(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
@@ -201,14 +212,11 @@ def _decode(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    if kind == "array":
-        return arrays[content]
-    if kind == "scalar":
-        return arrays[content][()]
-    if kind == "dict":
-        return {_decode(key, arrays): _decode(item, arrays) for key, item in content}
-    if kind == "tuple":
-        return tuple(_decode(item, arrays) for item in content)
-    if kind == "bytes":
-        return base64.b64decode(content)
-    raise ValueError(f"unknown kind {kind!r}")
+    decoders: dict[str, Callable[[], Any]] = {
+        "array": lambda: arrays[content],
+        "scalar": lambda: arrays[content][()],
+        "dict": lambda: {_decode(key, arrays): _decode(item, arrays) for key, item in content},
+        "tuple": lambda: tuple(_decode(item, arrays) for item in content),
+        "bytes": lambda: base64.b64decode(content),
+    }
+    return decoders[kind]()

@@ -14,7 +14,8 @@ Five lines make a script suspendable and resumable::
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -68,9 +69,7 @@ class Session(BaseSession):
         part of the batch.
         """
         model.to(self.device)
-        state = self._state
-        if isinstance(state, TorchState):
-            state.replace(model)
+        cast(TorchState, self._state).follow(model)
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
         cuda = self.device.type == "cuda"
@@ -89,9 +88,9 @@ class Session(BaseSession):
         return TorchState(objects)
 
     def _facts(self) -> dict[str, Any]:
-        return {"threads": torch.get_num_threads()}
+        return {**super()._facts(), "threads": torch.get_num_threads()}
 
-    def _restore_facts(self, manifest: dict[str, Any]) -> None:
+    def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
         super()._restore_facts(manifest)
         if self._deterministic:
             # Sums over another number of threads differ in the last bit.

@@ -27,6 +27,7 @@ class TorchRanks(Ranks):
         self._work: dist.Work | None = None
 
     def exchange(self, wish: Control) -> Control:
+        """Read what was agreed on since the last call, and send the next wish on its way."""
         agreed = self._take()
         if not agreed.stop:
             self._vector.copy_(torch.tensor(wish))
@@ -36,14 +37,17 @@ class TorchRanks(Ranks):
         return agreed
 
     def settle(self) -> None:
+        """Finish the exchange under way, whatever it says."""
         self._take()
 
     def smallest(self, value: int) -> int:
+        """The smallest value of all ranks."""
         number = torch.tensor([value])
         dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group)
         return int(number)
 
     def gather(self, data: bytes) -> list[bytes]:
+        """The data of each rank, by rank; empty except on rank 0."""
         length = torch.tensor([len(data)])
         lengths = [torch.zeros_like(length) for _ in range(self.size)]
         dist.all_gather(lengths, length, group=self._group)
@@ -56,6 +60,7 @@ class TorchRanks(Ranks):
         return [part[: int(length)].numpy().tobytes() for part, length in pairs]
 
     def broadcast(self, data: bytes) -> bytes:
+        """What rank 0 passed."""
         length = torch.tensor([len(data)])
         dist.broadcast(length, src=0, group=self._group)
         if self.rank == 0:

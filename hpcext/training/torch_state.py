@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 
-from hpcext.training.checkpoint import CheckpointError, HashingFile
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.hashing import HashingFile
 from hpcext.training.state import State, Tree
 
 _NDARRAY = "hpcext.ndarray"
@@ -32,17 +33,20 @@ class TorchState(State):
     valid = "a module, an optimizer, a tensor, an array, a generator, or an object with both"
 
     def knows(self, value: Any) -> bool:
+        """Whether this value's state can be taken and given back."""
         return isinstance(value, torch.Tensor) or super().knows(value)
 
     def draws(self, value: Any) -> bool:
+        """Whether it is a source of random numbers."""
         return isinstance(value, torch.Generator) or super().draws(value)
 
     def check(self) -> None:
+        """Whether all of it can be saved; raises TypeError."""
         _plain(self.capture(), "Session")
 
-    def replace(self, old: torch.nn.Module) -> None:
-        """Optimizers follow their parameters, which were moved to another device."""
-        mine = {id(parameter) for parameter in old.parameters()}
+    def follow(self, model: torch.nn.Module) -> None:
+        """Move optimizers after the parameters of a model that went to another device."""
+        mine = {id(parameter) for parameter in model.parameters()}
         for value in self._objects.values():
             if isinstance(value, torch.optim.Optimizer) and mine & _parameters(value):
                 # Loading puts every tensor where its parameter is.
@@ -63,18 +67,21 @@ class TorchState(State):
             value.copy_(saved)
 
     def random(self) -> Tree:
+        """The random states of this process: Python, NumPy, PyTorch, its GPU."""
         states = {**super().random(), "torch": _text(torch.get_rng_state())}
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             states["cuda"] = _text(torch.cuda.get_rng_state())
         return states
 
     def set_random(self, states: Tree) -> None:
+        """Set the random numbers to states that :meth:`random` gave."""
         super().set_random(states)
         torch.set_rng_state(_bytes(states["torch"]))
         if "cuda" in states and torch.cuda.is_available():
             torch.cuda.set_rng_state(_bytes(states["cuda"]))
 
     def seed(self, seed: int) -> None:
+        """Seed the global sources, those of the GPUs too."""
         super().seed(seed)
         torch.manual_seed(seed)
 
@@ -90,9 +97,11 @@ class TorchState(State):
             super()._set_generator(generator, state)
 
     def write(self, file: HashingFile, tree: Tree) -> None:
-        torch.save(_plain(tree, "Session"), file)
+        """Write a tree."""
+        torch.save(_plain(tree, "Session"), cast(IO[bytes], file))
 
     def read(self, path: Path) -> Tree:
+        """Read a tree; raises CheckpointError."""
         try:
             tree = torch.load(path, map_location="cpu", weights_only=True)
         # What torch raises for a file it cannot read has no common base.
@@ -140,12 +149,8 @@ def _plain(value: Any, where: str) -> Any:
         return value
     if isinstance(value, np.ndarray | np.generic):
         return {_NDARRAY: torch.from_numpy(np.array(value))}
-    if type(value) in _MAPPINGS:
-        items = {key: _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
-        # The same object where possible: a module's OrderedDict carries versions with it.
-        return value if all(items[key] is value[key] for key in items) else items
-    if type(value) in (list, tuple, set):
-        return type(value)(_plain(item, f"{where}[...]") for item in value)
+    if type(value) in _MAPPINGS or type(value) in (list, tuple, set):
+        return _mapped(value, lambda key, item: _plain(item, f"{where}[{key!r}]"))
     raise TypeError(
         f"{where}: a {type(value).__name__} cannot be saved; "
         "a state_dict may hold numbers, text, tensors, arrays, and lists and dicts of these"
@@ -153,11 +158,21 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if len(value) == 1 and _NDARRAY in value:
-            return value[_NDARRAY].numpy()
-        changed = {key: _with_arrays(item) for key, item in value.items()}
-        return value if all(changed[key] is value[key] for key in changed) else changed
-    if type(value) in (list, tuple):
-        return type(value)(_with_arrays(item) for item in value)
+    """What :func:`_plain` was given."""
+    if isinstance(value, Mapping) and value.keys() == {_NDARRAY}:
+        return value[_NDARRAY].numpy()
+    if isinstance(value, Mapping) or type(value) in (list, tuple):
+        return _mapped(value, lambda _, item: _with_arrays(item))
     return value
+
+
+def _mapped(value: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """A container with changed items; the very same one where no item changes, because the
+    OrderedDict of a module carries version numbers beside its items."""
+    if isinstance(value, Mapping):
+        items = {key: change(key, item) for key, item in value.items()}
+        return value if all(items[key] is value[key] for key in items) else items
+    before = list(value)
+    after = [change(place, item) for place, item in enumerate(before)]
+    same = all(old is new for old, new in zip(before, after, strict=True))
+    return value if same else type(value)(after)

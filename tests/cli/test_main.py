@@ -107,6 +107,28 @@ def test_a_usage_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out)["error"]["do"] == "did you mean config?"
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--policy", "exclusive"]])
+def test_a_bad_job_file_starts_nothing(
+    more: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HPCEXT_STATE_DIR", str(tmp_path / "state"))
+    jobs = tmp_path / "jobs.toml"
+    mark = tmp_path / "ran"
+    good = f'[[job]]\nname = "good"\ncommand = ["touch", "{mark}"]\n'
+    jobs.write_text(good + good.replace("good", "bad") + "gpus = {min = 2, max = 1}\n")
+    assert cli.main(["run", str(jobs), "--gpus", "2", *more]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        f"hpcext: {jobs}: [[job]] 2 (bad): gpus: min 2 is more than max 1 "
+        "(valid: a min of 1 to 1)\n"
+    )
+    assert list(tmp_path.iterdir()) == [jobs]
+
+
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--quiet", "config", "show"]) == 0
     assert capsys.readouterr() == ("", "")

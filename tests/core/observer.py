@@ -42,6 +42,8 @@ class Observer:
         Whether the policy promises to keep the order of the queue.
     log : list
         (instant, facts, actions) of each step.
+    wakes : list
+        When the engine wanted to be woken, after each step.
     """
 
     decide: Policy
@@ -52,6 +54,7 @@ class Observer:
         default_factory=list
     )
     decisions: list[tuple[v.Snapshot, v.Target]] = dataclasses.field(default_factory=list)
+    wakes: list[float | None] = dataclasses.field(default_factory=list)
     refused: int = 0
 
     def __post_init__(self) -> None:
@@ -252,6 +255,7 @@ class Observer:
         assert not self.decisions, "the policy was asked again, with nothing new"
         assert wake_s is None or wake_s > now_s, "a driver would never sleep"
         assert self.engine.world.jobs == before
+        self.wakes.append(wake_s)
 
     def _used(self) -> collections.Counter[str]:
         used: collections.Counter[str] = collections.Counter()

@@ -1,7 +1,8 @@
 """``hpcext`` whose manager kills itself at a chosen record of its journal.
 
 Usage: ``dying.py FACT WHEN ARGS...``: SIGKILL ``before`` the first record that holds a FACT is
-written, ``after`` it (between record and action), or when its actions were ``acted``.
+written, ``after`` it (between record and action), or when its actions were ``acted``. With ``compact`` as
+FACT: before or after the journal is compacted, which then is soon.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import sys
 from typing import Any
 
 from hpcext.cli.main import main
+from hpcext.manager import journal
 from hpcext.manager.driver import Driver
 from hpcext.manager.journal import Journal
 
 fact_name, when = sys.argv[1:3]
 append, turn, compact = Journal.append, Driver._turn, Journal.compact
 reached = False
+if fact_name == "compact":
+    journal.COMPACT_AFTER = 4
 
 
 def die() -> None:

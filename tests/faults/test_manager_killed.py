@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -45,60 +47,85 @@ def test_killed_at_a_record_of_what_happened(busy: Site, fact: str, when: str) -
     finish(busy)
 
 
-@pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize(
-    ("fact", "verb", "undo"),
-    [
-        ("Hold", ["suspend", "first"], ["resume", "first"]),
-        ("Release", ["resume", "last"], None),
-        ("Resize", ["resize", "first", "1"], None),
-        ("Drain", ["drain"], None),
-        ("Submitted", ["submit"], None),
-    ],
-)
-def test_killed_at_a_record_of_a_request(
-    busy: Site, fact: str, verb: list[str], undo: list[str] | None, when: str
-) -> None:
-    """The request is written down or still in the spool; its sender is told that nobody answered."""
-    busy.write_jobs(*(dict(site_job) for site_job in _longer(busy)))
-    python = (DYING, fact if fact != "Submitted" else "none", when)
-    manager = busy.start(
-        "run", str(busy.jobs), "--gpus", "4", "--dir", str(busy.pilot), python=python
-    )
-    wait_for(lambda: busy.steps("first"), "the first step")
-    wait_for(
-        lambda: (
-            busy.run("why", str(busy.pilot), "first").out.startswith("first is running")
-            and '"registered","job":"1"'.replace('"registered"', '"type":"registered"')
-            in (busy.pilot / "journal.jsonl").read_text().replace(" ", "")
-        ),
-        "the session of the first job",
-    )
-    if fact == "Release":
-        assert busy.run("suspend", str(busy.pilot), "last").code == 0
-    if fact == "Submitted":
-        manager.kill()
-        manager.wait()
-        refused = busy.run("submit", str(busy.pilot), str(busy.jobs))
-        assert refused.code == 3, refused
-    else:
-        asked = busy.run(verb[0], str(busy.pilot), *verb[1:])
-        assert asked.code in {0, 3}, asked
-    assert manager.wait() == -signal.SIGKILL
-    manager.communicate()
-    if undo:
-        again = busy.start("run", "--resume", str(busy.pilot))
-        wait_for(lambda: busy.run(undo[0], str(busy.pilot), *undo[1:]).code == 0, "the resume")
-        again.communicate()
-    if fact == "Drain":
-        busy.run("run", "--resume", str(busy.pilot))
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_while_the_journal_is_compacted(busy: Site, when: str) -> None:
+    args = ("run", str(busy.jobs), "--gpus", "4", "--dir", str(busy.pilot))
+    killed = busy.run(*args, python=(DYING, "compact", when))
+    assert killed.code == -signal.SIGKILL, killed
     finish(busy)
 
 
-def _longer(site: Site) -> list[dict[str, object]]:
-    return [
-        site.counter("first", steps=40, step_s=0.05, gpus={"min": 1, "max": 3, "optimal": 2}),
+def begin_dying(site: Site, fact: str, when: str) -> subprocess.Popen[str]:
+    """A manager that dies at the first record of a fact, with the first job's session up."""
+    site.write_jobs(
+        site.counter("first", steps=40, step_s=0.1, gpus={"min": 1, "max": 3, "optimal": 2}),
         site.counter("second", steps=40, gpus={"min": 1, "max": 4, "optimal": 3}),
         site.counter("third", steps=40, gpus={"min": 1, "max": 2, "optimal": 1}),
         site.counter("last", steps=10, after=["first", "third"]),
-    ]
+    )
+    # Begun by an ordinary one, because every pilot begins with Submitted.
+    manager = site.start("run", str(site.jobs), "--gpus", "4", "--dir", str(site.pilot))
+    wait_for(lambda: site.steps("first"), "the first step")
+    manager.kill()
+    manager.communicate()
+    manager = site.start("run", "--resume", str(site.pilot), python=(DYING, fact, when))
+    facts, journal = site.pilot / "manager.json", site.pilot / "journal.jsonl"
+    wait_for(lambda: json.loads(facts.read_text())["pid"] == manager.pid, "the manager")
+    wait_for(lambda: '"type":"registered","job":"1"' in journal.read_text(), "a session")
+    return manager
+
+
+def ask(site: Site, manager: subprocess.Popen[str], *words: str) -> None:
+    """Ask for what the manager dies of; whoever asks is told, in one line."""
+    asked = site.run(words[0], str(site.pilot), *words[1:])
+    assert asked.code in {0, 3}, asked
+    assert asked.code == 0 or "ended before it answered" in asked.err
+    assert manager.wait() == -signal.SIGKILL
+    manager.communicate()
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [("Hold", ("suspend", "first")), ("Resize", ("resize", "first", "1")), ("Drain", ("drain",))],
+)
+def test_killed_at_a_record_of_a_request(
+    site: Site, fact: str, words: tuple[str, ...], when: str
+) -> None:
+    """The request is in the journal or still in the spool: it is carried out either way."""
+    ask(site, begin_dying(site, fact, when), *words)
+    if fact == "Hold":
+        again = site.start("run", "--resume", str(site.pilot))
+        resume = ("resume", str(site.pilot), "first")
+        wait_for(lambda: site.run(*resume).code == 0, "the suspension, to be undone")
+        again.communicate()
+    if fact == "Resize":
+        finish(site)
+        assert len(site.steps("first")[-1].gpus) == 1
+        return
+    site.run("run", "--resume", str(site.pilot))  # Drained, if the request was in the spool.
+    finish(site)
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_killed_at_the_record_of_a_submission(site: Site, when: str) -> None:
+    """The jobs are there once, whether or not their sender was told."""
+    manager = begin_dying(site, "Submitted", when)
+    site.write_jobs(site.counter("late", steps=10, after=["first"]))
+    ask(site, manager, "submit", str(site.jobs))
+    document = site.document("run", "--resume", str(site.pilot))
+    names = [job["name"] for job in document["jobs"]]
+    assert names == [*STEPS, "late"]
+    assert {job["state"] for job in document["jobs"]} == {"completed"}
+    site.check_account({**STEPS, "late": 10})
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_killed_at_the_record_of_a_cancellation(site: Site, when: str) -> None:
+    """What is cancelled stays cancelled, and so does what needs it."""
+    ask(site, begin_dying(site, "Cancel", when), "cancel", "first")
+    document = site.document("run", "--resume", str(site.pilot))
+    states = {job["name"]: job["state"] for job in document["jobs"]}
+    assert (states["first"], states["last"]) == ("cancelled", "cancelled")
+    assert (states["second"], states["third"]) == ("completed", "completed")
+    site.check_account({"second": 40, "third": 40})

@@ -291,3 +291,14 @@ def test_where_jobs_are_run(site: Site) -> None:
     assert site.run("run", str(site.jobs), "--gpus", "2", "--name", "where").code == 0
     log = site.run("logs", "where", "show").out
     assert f"{Path(site.path).resolve()} blue ['2', '1', 'show', '{{other}}']" in log
+
+
+def test_the_manager_outlives_whoever_reads_its_output(site: Site) -> None:
+    site.write_jobs(site.counter("only", steps=60))
+    manager = site.start("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
+    assert manager.stdout
+    manager.stdout.readline()
+    manager.stdout.close()
+    manager.wait(timeout=60)
+    assert states(site.document("status", str(site.pilot))) == {"only": "completed"}
+    site.check_account({"only": 60})

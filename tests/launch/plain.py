@@ -1,0 +1,135 @@
+"""A job that speaks the protocol by itself, without torch; what it does goes into ``$DIARY``.
+
+Words on the command line, in any order:
+
+=============  ===================================================================================
+``block``      blocks SIGTSTP itself, as sessions do; else it relies on what it inherits
+``threads``    starts a thread before that, as libraries do
+``wait``       waits for ``$DIARY.go`` before it begins: a long import
+``deaf``       never looks for a suspension
+``stubborn``   ignores SIGTERM
+``tidy``       answers SIGTERM by exit code 0
+``stopped``    stops itself by SIGSTOP once it is ready
+``daemon``     leaves a stubborn daemon behind, in its own session and without environment
+``short``      ends by itself as soon as it is ready, with exit code 0
+``linger``     acknowledges its suspension and does not end
+=============  ===================================================================================
+
+Below torchrun all ranks but the first leave when told and acknowledge nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from hpcext import protocol
+
+DIARY = os.environ["DIARY"]
+words = set(sys.argv[1:])
+attempt = protocol.Attempt.from_environ()
+assert attempt is not None
+
+DAEMON = """
+import os, signal, sys, time
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(sys.argv[1], "a") as diary: diary.write(f"daemon {os.getpid()}\\n")
+while True: time.sleep(60)
+"""
+
+
+def note(*parts: object) -> None:
+    with open(DIARY, "a", encoding="utf-8") as diary:
+        diary.write(" ".join(str(part) for part in parts) + "\n")
+
+
+def tell_supervisor() -> None:
+    assert attempt is not None
+    if attempt.notify:
+        attempt.notify.send(protocol.NEWS_SIGNAL)
+
+
+def report(step: int) -> None:
+    assert attempt is not None
+    now = time.time()
+    protocol.write_json(
+        attempt.report_dir / protocol.REPORT_FILE,
+        {
+            "schema": protocol.REPORT,
+            "attempt": attempt.attempt,
+            "op": attempt.op,
+            "pid": os.getpid(),
+            "start": protocol.Process.me().start,
+            "world_size": attempt.num_gpus,
+            "step": step,
+            "resumed_step": 0,
+            "saved_step": 0,
+            "done": float(step),
+            "rate": 10.0,
+            "metrics": {"loss": 1.0 / (1 + step)},
+            "registered_at": now,
+            "restored_at": now,
+            "first_step_at": now if step else None,
+            "at": now,
+        },
+        durable=False,
+    )
+
+
+def acknowledge(step: int) -> None:
+    assert attempt is not None
+    now = time.time()
+    protocol.write_json(
+        attempt.report_dir / protocol.SUSPENDED_FILE,
+        {
+            "schema": protocol.SUSPENDED,
+            "attempt": attempt.attempt,
+            "op": attempt.op,
+            "step": step,
+            "manifest": "none",
+            "agreed_at": now,
+            "written_at": now + 0.002,
+            "acknowledged_at": now + 0.003,
+        },
+    )
+    tell_supervisor()
+
+
+if "threads" in words:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+if "stubborn" in words:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "tidy" in words:
+    signal.signal(signal.SIGTERM, lambda signum, frame: os._exit(0))
+if "daemon" in words:
+    subprocess.run([sys.executable, "-c", DAEMON, DIARY], env={}, check=True)
+note("importing", os.getpid())
+while "wait" in words and not Path(f"{DIARY}.go").exists():
+    time.sleep(0.01)
+if "block" in words:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+report(0)
+tell_supervisor()
+note("ready", os.getpid(), attempt.attempt, os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
+if "stopped" in words:
+    os.kill(os.getpid(), signal.SIGSTOP)
+for step in range(1, 2 if "short" in words else 1_000_000):
+    time.sleep(0.01)
+    if step == 1:
+        report(1)
+    if "deaf" not in words and signal.SIGTSTP in signal.sigpending():
+        note("told", os.getpid())
+        if os.environ.get("RANK", "0") == "0":
+            acknowledge(step)
+        while "linger" in words:
+            time.sleep(1)
+        os._exit(0)
+note("done", os.getpid())

@@ -1,0 +1,469 @@
+"""The supervisor with real processes: what a command inherits, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from stage import Stage, end, runs
+
+TELL = """
+import json, os
+told = {'environ': dict(os.environ), 'status': open('/proc/self/status').read()}
+told |= {'session': os.getsid(0) == os.getpid(), 'stdin': os.readlink('/proc/self/fd/0')}
+print(json.dumps(told | {'fds': sorted(os.listdir('/proc/self/fd'))}))
+"""
+
+
+def mask(status: str, name: str) -> set[int]:
+    """Signals in a line of ``/proc/PID/status``."""
+    text = next(line for line in status.splitlines() if line.startswith(f"{name}:"))
+    bits = int(text.split()[1], 16)
+    return {number for number in range(1, 65) if bits >> (number - 1) & 1}
+
+
+def start_ticks(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+
+
+# What a command inherits.
+
+
+def test_a_command_runs_with_the_environment_and_signals_of_the_protocol(stage: Stage) -> None:
+    keep = "import sys; sys.stdin.read()"
+    # bash, so that what is looked at is a grandchild.
+    command = f"{sys.executable} -I -S -c \"{TELL}\"; {sys.executable} -c '{keep}'; exit 3"
+    supervisor = stage.run("bash", "-c", command)
+    assert end(supervisor) == 3
+    heading, line = stage.log.read_text().splitlines()
+    assert heading.startswith("--- attempt 1, 2 GPUs, 20")
+    told = json.loads(line)
+    assert mask(told["status"], "SigBlk") == {signal.SIGTSTP}
+    # Python itself ignores SIGPIPE and SIGXFSZ.
+    assert mask(told["status"], "SigIgn") - {signal.SIGPIPE, signal.SIGXFSZ} == {
+        signal.SIGTSTP,
+        signal.SIGUSR1,
+    }
+    assert told["stdin"] == "/dev/null"
+    # 3 is the directory that lists them.
+    assert told["fds"] == ["0", "1", "2", "3"]
+    owner = stage.read("supervisor.json")
+    assert owner["pid"] == supervisor.pid
+    environ = told["environ"]
+    assert environ["HPCEXT_NOTIFY"] == f"pid:{owner['pid']}:{owner['start']}"
+    assert environ["OMP_NUM_THREADS"] == "1"
+    assert environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "41"
+    assert environ["HPCEXT_JOB_ID"] == "1"
+    assert environ["PATH"] == os.environ["PATH"]
+
+
+def test_the_command_leads_a_session_and_what_is_set_is_kept(stage: Stage) -> None:
+    environ = {"OMP_NUM_THREADS": "5", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"}
+    assert end(stage.run(sys.executable, "-I", "-S", "-c", TELL, environ=environ)) == 0
+    told = json.loads(stage.log.read_text().splitlines()[1])
+    assert told["session"]
+    assert {key: told["environ"][key] for key in environ} == environ
+
+
+def test_the_end_is_recorded(stage: Stage) -> None:
+    before = time.time()
+    burn = "import time\nwhile time.process_time() < 0.2: pass\nraise SystemExit(9)"
+    assert end(stage.run(sys.executable, "-c", burn)) == 9
+    document = stage.read("exit.json")
+    assert document["schema"] == "hpcext.exit/1"
+    assert (document["attempt"], document["op"], document["exit_code"]) == (1, 7, 9)
+    assert document["suspended"] is False
+    assert document["suspend_asked_at"] is None
+    assert document["kill_asked_at"] is None
+    instants = [document[key] for key in ("started_at", "main_ended_at", "ended_at")]
+    instants = [before, *instants, time.time()]
+    assert instants == sorted(instants)
+    assert document["cpu_s"] >= 0.2
+
+
+def test_attempts_share_a_log_and_begin_on_a_new_line(stage: Stage) -> None:
+    stage.log.write_text("epoch 3:  40%|####      ")
+    assert end(stage.run("echo", "hello", gpus=["n:0"])) == 0
+    bar, heading, hello = stage.log.read_text().splitlines()
+    assert bar == "epoch 3:  40%|####      "
+    assert heading.startswith("--- attempt 1, 1 GPU, ")
+    assert hello == "hello"
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "code", "line"),
+    [
+        (["no-such-command"], "/", 127, "cannot run 'no-such-command': No such file or directory"),
+        (["/etc/passwd"], "/", 126, "cannot run '/etc/passwd': Permission denied"),
+        (["/"], "/", 126, "cannot run '/': Permission denied"),
+        (["true"], "/no/such", 126, "cannot enter '/no/such': No such file or directory"),
+        (["a\0b"], "/", 126, "cannot run 'a\\x00b': "),
+        # One argument may have 128 KiB, execve(2).
+        (["true", "x" * 200_000], "/", 126, "cannot run 'true': Argument list too long"),
+    ],
+)
+def test_a_command_that_cannot_be_run(
+    stage: Stage, argv: list[str], cwd: str, code: int, line: str
+) -> None:
+    assert end(stage.run(*argv, cwd=cwd)) == code
+    [said] = stage.log.read_text().splitlines()[1:]
+    assert said.startswith(f"hpcext: {line}")
+    document = stage.read("exit.json")
+    assert document["exit_code"] == code
+    assert document["suspended"] is False
+
+
+# Suspending.
+
+
+SHELLS = {
+    "none": "{0}",
+    "bash": "bash -c '{0}; exit $?'",
+    "sh": "sh -c '{0}; exit $?'",
+    "background": "bash -c '{0} & wait $!'",
+}
+
+
+@pytest.mark.parametrize("words", ["block", "block threads"])
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_suspension_reaches_a_session_below_a_shell(stage: Stage, shell: str, words: str) -> None:
+    """Below dash too, which clears the signal mask: threads made before a session are then open."""
+    command = SHELLS[shell].format(" ".join(stage.plain(*words.split())))
+    supervisor = stage.run("bash", "-c", f"exec {command}")
+    stage.wait_said("ready")
+    before = time.time()
+    supervisor.send_signal(signal.SIGTSTP)
+    assert end(supervisor) == 85
+    document = stage.read("exit.json")
+    assert document["suspended"] is True
+    assert document["exit_code"] == 0
+    assert before <= document["suspend_asked_at"] <= document["ended_at"]
+
+
+@pytest.mark.parametrize("shell", ["none", "sh"])
+def test_a_suspension_during_imports_is_kept_or_told_again(stage: Stage, shell: str) -> None:
+    command = SHELLS[shell].format(" ".join(stage.plain("wait", "block")))
+    supervisor = stage.run("bash", "-c", f"exec {command}")
+    stage.wait_said("importing")
+    supervisor.send_signal(signal.SIGTSTP)
+    _wait_taken(stage, supervisor)
+    Path(f"{stage.diary}.go").touch()
+    assert end(supervisor) == 85
+    asked_at = stage.read("exit.json")["suspend_asked_at"]
+    assert asked_at < stage.read("report.json")["registered_at"]
+
+
+def _wait_taken(stage: Stage, supervisor: subprocess.Popen[bytes]) -> None:
+    """Wait until a supervisor has no signal pending any more, and sleeps."""
+
+    def taken() -> bool:
+        status = Path(f"/proc/{supervisor.pid}/status").read_text()
+        sleeps = "\nState:\tS" in status
+        return sleeps and not mask(status, "ShdPnd") and not mask(status, "SigPnd")
+
+    stage.wait_for(taken, "the supervisor to take the signal")
+
+
+def test_a_signal_before_the_supervisor_is_ready_waits(stage: Stage) -> None:
+    """As executors start it: with the signals blocked."""
+    stage.write_launch(*stage.plain("block"))
+    held = {signal.SIGTSTP, signal.SIGTERM, signal.SIGUSR1}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        supervisor = stage.supervise()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for signum in (signal.SIGTSTP, signal.SIGUSR1):
+        supervisor.send_signal(signum)
+    assert end(supervisor) == 85
+
+
+def test_a_job_that_ends_by_itself_meanwhile_is_not_suspended(stage: Stage) -> None:
+    supervisor = stage.run(*stage.plain("deaf", "wait", "short"))
+    stage.wait_said("importing")
+    supervisor.send_signal(signal.SIGTSTP)
+    Path(f"{stage.diary}.go").touch()
+    assert end(supervisor) == 0
+    document = stage.read("exit.json")
+    assert document["suspended"] is False
+    assert document["suspend_asked_at"] is not None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"schema": "hpcext.suspended/1", "attempt": 2, "op": 7},
+        {"schema": "hpcext.suspended/1", "attempt": 1, "op": 6},
+        {"schema": "hpcext.suspended/2", "attempt": 1, "op": 7},
+        ["hpcext.suspended/1"],
+    ],
+)
+def test_an_acknowledgement_of_something_else_is_none(stage: Stage, document: object) -> None:
+    (stage.directory / "suspended.json").write_text(json.dumps(document))
+    assert end(stage.run("true")) == 0
+    assert stage.read("exit.json")["suspended"] is False
+
+
+def test_what_lingers_after_its_acknowledgement_is_killed_and_still_suspended(
+    stage: Stage,
+) -> None:
+    supervisor = stage.run(*stage.plain("block", "linger", "stubborn"))
+    stage.wait_said("ready")
+    supervisor.send_signal(signal.SIGTSTP)
+    stage.wait_for((stage.directory / "suspended.json").exists, "the acknowledgement")
+    supervisor.terminate()
+    assert end(supervisor) == 85
+    document = stage.read("exit.json")
+    assert document["suspended"] is True
+    assert document["exit_code"] == -signal.SIGKILL
+
+
+# Killing.
+
+
+def test_sigterm_ends_a_job_politely(stage: Stage) -> None:
+    supervisor = stage.run("bash", "-c", " ".join(stage.plain("deaf")) + "; true")
+    stage.wait_said("ready")
+    supervisor.terminate()
+    assert end(supervisor) == 128 + signal.SIGTERM
+    document = stage.read("exit.json")
+    assert document["exit_code"] == -signal.SIGTERM
+    assert document["kill_asked_at"] is not None
+
+
+def test_what_ignores_sigterm_is_killed_after_the_grace(stage: Stage) -> None:
+    supervisor = stage.run(*stage.plain("deaf", "stubborn"), kill_grace_s=0.3)
+    stage.wait_said("ready")
+    supervisor.terminate()
+    assert end(supervisor) == 128 + signal.SIGKILL
+    document = stage.read("exit.json")
+    assert document["exit_code"] == -signal.SIGKILL
+    assert document["main_ended_at"] - document["kill_asked_at"] >= 0.3
+
+
+def test_a_stopped_job_hears_sigterm(stage: Stage) -> None:
+    supervisor = stage.run(*stage.plain("deaf", "tidy", "stopped"), kill_grace_s=3600)
+    [[pid, *_]] = stage.wait_said("ready")
+    stage.wait_for(lambda: psutil.Process(int(pid)).status() == "stopped", "the stop")
+    supervisor.terminate()
+    assert end(supervisor) == 0
+    assert stage.read("exit.json")["kill_asked_at"] is not None
+
+
+@pytest.mark.parametrize("words", ["daemon deaf", "daemon deaf short", "daemon block"])
+def test_a_stubborn_daemon_does_not_outlive_its_attempt(stage: Stage, words: str) -> None:
+    """In a session of its own, without environment, deaf to SIGTERM, when its parents are gone."""
+    supervisor = stage.run(*stage.plain(*words.split()))
+    [[daemon]] = stage.wait_said("daemon")
+    stage.wait_said("ready")
+    if "short" not in words:
+        assert runs(int(daemon))
+        supervisor.send_signal(signal.SIGTSTP if "block" in words else signal.SIGTERM)
+    expected = 85 if "block" in words else 0 if "short" in words else 128 + signal.SIGTERM
+    assert end(supervisor) == expected
+    assert not runs(int(daemon))
+
+
+def test_workers_do_not_outlive_a_killed_leader(stage: Stage) -> None:
+    leader = (
+        "import subprocess, sys\n"
+        "for _ in range(2): subprocess.Popen(sys.argv[1:], start_new_session=True)\n"
+        "import time; time.sleep(3600)"
+    )
+    supervisor = stage.run(sys.executable, "-c", leader, *stage.plain("deaf"))
+    workers = [int(pid) for pid, *_ in stage.wait_said("ready", 2)]
+    [main] = psutil.Process(supervisor.pid).children()
+    main.kill()
+    assert end(supervisor) == 128 + signal.SIGKILL
+    assert stage.read("exit.json")["exit_code"] == -signal.SIGKILL
+    assert not any(runs(pid) for pid in workers)
+
+
+def test_a_child_killed_is_the_jobs_own_affair(stage: Stage) -> None:
+    job = "import os, subprocess, sys\nsys.exit(-subprocess.run(sys.argv[1:]).returncode)"
+    supervisor = stage.run(sys.executable, "-c", job, *stage.plain("deaf"))
+    [[pid, *_]] = stage.wait_said("ready")
+    os.kill(int(pid), signal.SIGKILL)
+    assert end(supervisor) == signal.SIGKILL
+
+
+def test_the_command_does_not_outlive_a_killed_supervisor(stage: Stage) -> None:
+    supervisor = stage.run(*stage.plain("deaf", "stubborn"))
+    [[pid, *_]] = stage.wait_said("ready")
+    supervisor.kill()
+    assert end(supervisor) == -signal.SIGKILL
+    stage.wait_for(lambda: not runs(int(pid)), "the end of the command")
+    assert not (stage.directory / "exit.json").exists()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR2", "SIGALRM", "SIGPIPE"])
+def test_other_signals_do_nothing(stage: Stage, name: str) -> None:
+    supervisor = stage.run(*stage.plain("wait", "short"))
+    stage.wait_said("importing")
+    supervisor.send_signal(signal.Signals[name])
+    Path(f"{stage.diary}.go").touch()
+    assert end(supervisor) == 0
+
+
+# One attempt, one supervisor.
+
+
+def test_of_many_supervisors_one_runs_the_command(stage: Stage) -> None:
+    stage.write_launch(*stage.plain("wait", "short"))
+    supervisors = [stage.supervise() for _ in range(5)]
+    stage.wait_said("importing")
+    stage.wait_for(lambda: sum(one.poll() == 75 for one in supervisors) == 4, "the losers")
+    Path(f"{stage.diary}.go").touch()
+    assert sorted(end(one) for one in supervisors) == [0, 75, 75, 75, 75]
+    assert len(stage.said("importing")) == 1
+    assert end(stage.supervise()) == 75, "an attempt that has ended does not run again"
+    assert len(stage.said("importing")) == 1
+    left = {path.name for path in stage.directory.iterdir()}
+    assert left == {"launch.json", "supervisor.json", "report.json", "exit.json"}
+
+
+def test_the_claim_says_who_has_it(stage: Stage) -> None:
+    supervisor = stage.run(*stage.plain("wait", "short"))
+    stage.wait_said("importing")
+    document = stage.read("supervisor.json")
+    assert document["schema"] == "hpcext.supervisor/1"
+    assert (document["attempt"], document["op"]) == (1, 7)
+    assert document["pid"] == supervisor.pid
+    assert document["start"] == start_ticks(supervisor.pid)
+    assert document["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    Path(f"{stage.diary}.go").touch()
+    end(supervisor)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a document"),
+        ('{"schema": "hpcext.launch/1"}', "KeyError: 'attempt'"),
+        (None, "No such file"),
+    ],
+)
+def test_without_a_good_launch_file_nothing_is_run(
+    stage: Stage, text: str | None, said: str
+) -> None:
+    if text is not None:
+        (stage.directory / "launch.json").write_text(text)
+    supervisor = stage.supervise()
+    _, message = supervisor.communicate()
+    assert supervisor.returncode == 71
+    assert said in message.decode()
+    assert not (stage.directory / "supervisor.json").exists()
+
+
+# News.
+
+
+def write_manager(stage: Stage, pid: int, start: int) -> Path:
+    path = stage.path / "manager.json"
+    document = {"schema": "hpcext.manager/1", "pid": pid, "start": start, "host": "n"}
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_news_goes_on_to_the_manager(stage: Stage) -> None:
+    manager = write_manager(stage, os.getpid(), start_ticks(os.getpid()))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        supervisor = stage.run(*stage.plain("deaf", "wait", "short"), manager=str(manager))
+        stage.wait_said("importing")
+        assert signal.SIGUSR1 not in signal.sigpending()
+        Path(f"{stage.diary}.go").touch()
+        info = signal.sigtimedwait({signal.SIGUSR1}, 60)
+        assert info is not None
+        assert info.si_pid == supervisor.pid
+        assert end(supervisor) == 0
+    finally:
+        while signal.sigtimedwait({signal.SIGUSR1}, 0):
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_later_process_with_the_managers_pid_is_left_alone(stage: Stage) -> None:
+    """SIGUSR1 would kill it."""
+    other = subprocess.Popen(["sleep", "3600"])
+    try:
+        manager = write_manager(stage, other.pid, start_ticks(other.pid) - 1)
+        assert end(stage.run(*stage.plain("short"), manager=str(manager))) == 0
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": "hpcext.manager/1", "pid": "x"}', None])
+def test_news_without_a_manager_harms_nobody(stage: Stage, text: str | None) -> None:
+    path = stage.path / "manager.json"
+    if text is not None:
+        path.write_text(text)
+    assert end(stage.run(*stage.plain("short"), manager=str(path))) == 0
+
+
+# A full disk: RLIMIT_FSIZE makes writing fail for root as for anybody, and for one process alone.
+
+
+def limit_files(pid: int, soft: int) -> None:
+    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def disk_full_at_the_end(stage: Stage) -> subprocess.Popen[bytes]:
+    """A supervisor whose command has ended, and which has tried in vain to record that."""
+    supervisor = stage.run(*stage.plain("wait", "short"))
+    stage.wait_said("importing")
+    limit_files(supervisor.pid, 0)
+    Path(f"{stage.diary}.go").touch()
+    stage.wait_said("done")
+    stage.wait_for(lambda: not psutil.Process(supervisor.pid).children(), "an empty tree")
+    before = stage.directory.stat().st_mtime_ns
+    stage.wait_for(lambda: stage.directory.stat().st_mtime_ns > before, "another try")
+    assert supervisor.poll() is None
+    assert not (stage.directory / "exit.json").exists()
+    return supervisor
+
+
+def test_the_end_is_recorded_once_there_is_room(stage: Stage) -> None:
+    supervisor = disk_full_at_the_end(stage)
+    limit_files(supervisor.pid, resource.RLIM_INFINITY)
+    assert end(supervisor) == 0
+    assert stage.read("exit.json")["exit_code"] == 0
+
+
+def test_sigterm_ends_the_wait_for_room(stage: Stage) -> None:
+    supervisor = disk_full_at_the_end(stage)
+    supervisor.terminate()
+    _, message = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 0
+    assert b"the end was not recorded: " in message
+    assert not (stage.directory / "exit.json").exists()
+
+
+def test_nothing_is_run_if_the_attempt_cannot_be_taken(stage: Stage) -> None:
+    stage.write_launch(*stage.plain("short"))
+    supervisor = stage.supervise(preexec_fn=lambda: limit_files(0, 0))
+    _, message = supervisor.communicate()
+    assert supervisor.returncode == 71
+    assert message.startswith(b"hpcext: nothing was run: OSError: [Errno 27] File too large")
+    assert not stage.said("importing")
+    assert {path.name for path in stage.directory.iterdir()} == {"launch.json"}
+
+
+def test_a_directory_that_was_removed_holds_nobody_up(stage: Stage) -> None:
+    supervisor = stage.run(*stage.plain("wait", "deaf"))
+    stage.wait_said("importing")
+    stage.directory.rename(stage.path / "elsewhere")
+    supervisor.terminate()
+    assert end(supervisor) == 128 + signal.SIGTERM
