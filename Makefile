@@ -2,10 +2,9 @@
 # make test       everything that continuous integration checks
 # make test-slow  the exhaustive tests
 # make man        the manual pages, in build/man
-# Say PYTHON=python3.12 to choose the interpreter, GPUS=2 to choose the slots of the demo.
+# Say PYTHON=python3.12 to choose the interpreter.
 
 PYTHON ?= python3
-GPUS ?= 6
 BIN := .venv/bin
 SCRIPTS := .ci/run .ci/venv .ci/install-packages
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
@@ -15,7 +14,8 @@ export PYTHON
 
 demo:
 	@.ci/venv examples
-	$(BIN)/hpcext run examples/jobs.toml --gpus $(GPUS)
+	@# Six logical slots, on a machine with one GPU or eight too: the same show everywhere.
+	CUDA_VISIBLE_DEVICES= $(BIN)/hpcext run examples/jobs.toml --gpus 6
 
 test: lint
 	$(BIN)/pytest

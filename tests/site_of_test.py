@@ -87,7 +87,10 @@ class Site:
     def document(self, *args: str) -> dict[str, Any]:
         """Run a command with ``--json`` and read what it prints."""
         finished = self.run(*args, "--json")
-        document = json.loads(finished.out)
+        try:
+            document = json.loads(finished.out)
+        except ValueError:
+            raise AssertionError(finished) from None
         assert isinstance(document, dict), finished
         return document
 

@@ -106,7 +106,8 @@ def _manage(directory: Path, out: Output, *, as_json: bool) -> int:
     pilot = pilots.load(directory)
     with out.live(view.COLUMNS) as show:
         if not as_json:
-            out.line(f"pilot {pilot.id} in {directory}")
+            kind = "logical slots" if pilot.logical else "GPUs"
+            out.line(f"pilot {pilot.id}: {len(pilot.gpus)} {kind}; {directory}")
         narrate = view.Narrator(out)
 
         def observe(engine: Engine, now_s: float) -> None:

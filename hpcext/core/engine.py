@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
@@ -24,8 +25,8 @@ from hpcext.core.world import Saved, World
 Policy: TypeAlias = Callable[[Snapshot], Target]
 """What a scheduler is here: a pure function. Each paper's is one module of `policies`."""
 
-ASKED = ~Cause.PROGRESS
-"""Causes for which the policy is asked. Progress alone never moves a job."""
+ASKED = ~(Cause.PROGRESS | Cause.STARTED)
+"""Causes for which the policy is asked. Neither progress nor a start frees or takes a GPU."""
 
 
 class Engine:
@@ -51,6 +52,8 @@ class Engine:
         self._policy = policy
         self.world = World.restore(saved) if saved else World()
         self.refusal = ""
+        self._wake_s: float | None = None
+        self._until_s = -math.inf  # until then, progress alone needs no decision
 
     def step(self, now_s: float, facts: Iterable[Fact]) -> tuple[tuple[Action, ...], float | None]:
         """Take in what happened and say what to do.
@@ -73,6 +76,9 @@ class Engine:
         cause = Cause(0)
         for fact in facts:
             cause |= world.apply(now_s, fact)
+        if cause == Cause.PROGRESS and now_s < self._until_s:
+            # By far the most frequent step, and nothing below depends on progress.
+            return (), self._wake_s
         cause |= world.refresh(now_s)
         if world.wake_s is not None and now_s >= world.wake_s:
             # Once: a policy whose target is refused must not keep the driver awake for ever.
@@ -81,7 +87,10 @@ class Engine:
         if cause & ASKED:
             self._decide(world.snapshot(now_s, cause))
         actions = reconcile(world.snapshot(now_s, cause))
-        return tuple(world.carry_out(now_s, action) for action in actions), self._wake_s(now_s)
+        carried_out = tuple(world.carry_out(now_s, action) for action in actions)
+        self._wake_s = self._next_wake_s(now_s)
+        self._until_s = math.inf if self._wake_s is None else self._wake_s
+        return carried_out, self._wake_s
 
     def outstanding(self) -> tuple[Action, ...]:
         """Every action that has not been answered, for an executor that begins anew.
@@ -134,17 +143,17 @@ class Engine:
             return "is being cancelled"
         if job.on_hold:
             return "is suspended by its user; hpcext resume lets it go on"
-        needs = ", ".join(
-            need if isinstance(need, str) else need.name for need in self.world.unmet(job)
-        )
-        if needs:
-            return f"waits for {needs} to complete"
+        if job.after:
+            unmet = self.world.unmet(job)
+            names = ", ".join(need if isinstance(need, str) else need.name for need in unmet)
+            if names:
+                return f"waits for {names} to complete"
         if not job.ready:
             # Backing off after a failure: `why` says so already. Draining is all that is left.
             return "waits because the manager is draining" if self.world.draining else job.why
         return target.waits.get(job.id, "waits for its turn")
 
-    def _wake_s(self, now_s: float) -> float | None:
+    def _next_wake_s(self, now_s: float) -> float | None:
         times = [self.world.wake_s] if self.world.wake_s is not None else []
         for job in self.world.unfinished():
             if job.deadline_s is not None:

@@ -262,6 +262,7 @@ class Cause(enum.Flag):
     ENDED = enum.auto()
     NODES = enum.auto()
     REQUEST = enum.auto()
+    STARTED = enum.auto()
     REGISTERED = enum.auto()
     PROGRESS = enum.auto()
     TIME = enum.auto()

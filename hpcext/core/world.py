@@ -241,7 +241,7 @@ class World:
         record = self.records[job.id]
         segment = Segment(now_s, fact.gpus, job.role, from_step=job.saved_step)
         self.records[job.id] = replace(record, segments=(*record.segments, segment))
-        return NOTHING
+        return Cause.STARTED
 
     def _registered(self, now_s: float, fact: Registered) -> Cause:
         job = self._current(fact)
@@ -433,7 +433,7 @@ class World:
             return False
         if self.draining and job.goal is None and not job.state.active:
             return False
-        return not any(True for _ in self.unmet(job))
+        return not job.after or not any(True for _ in self.unmet(job))
 
     def unmet(self, job: Job) -> Iterable[Job | str]:
         """Dependencies of a job that are not completed; an unknown one by its id."""

@@ -75,6 +75,8 @@ class LocalExecutor:
         That of the driver; everything here happens in its thread.
     manager_file : pathlib.Path, optional
         ``manager.json`` of who is to be signalled when there is news.
+    hide_gpus : bool
+        The indices are logical slots, and jobs must not see the machine's own GPUs.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class LocalExecutor:
         emit: Emit,
         loop: asyncio.AbstractEventLoop,
         manager_file: Path | None = None,
+        hide_gpus: bool = False,
     ) -> None:
         self._directory = directory.absolute()
         self._node = node
@@ -95,6 +98,7 @@ class LocalExecutor:
         self._emit = emit
         self._loop = loop
         self._manager_file = manager_file.absolute() if manager_file else None
+        self._hide_gpus = hide_gpus
         self._watches: dict[int, _Watch] = {}
         self._sweeps: set[asyncio.Task[None]] = set()
         self._closed = False

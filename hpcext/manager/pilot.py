@@ -28,6 +28,7 @@ from hpcext.config import Settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.values import Began, Fact, Node, NodeJoined, NodeLost, Submitted
+from hpcext.executors.gpus import find_gpus
 from hpcext.executors.local import LocalExecutor
 from hpcext.jobfile import JobSpec, parse_jobs
 from hpcext.manager import journal as journals
@@ -268,6 +269,7 @@ async def _run(directory: Path, pilot: Pilot, observe: Observe) -> tuple[Engine,
         emit=driver.emit,
         loop=asyncio.get_running_loop(),
         manager_file=directory / spool.MANAGER_FILE,
+        hide_gpus=pilot.logical and bool(find_gpus(environ={})),
     )
     for fact in _news(engine, pilot.as_node(), submissions):
         driver.emit(fact)

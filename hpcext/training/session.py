@@ -20,7 +20,6 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from pathlib import Path
@@ -29,15 +28,10 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from hpcext import protocol
-from hpcext.training.checkpoint import (
-    MANIFEST,
-    Checkpoint,
-    CheckpointError,
-    Store,
-    warn,
-)
+from hpcext.training.checkpoint import MANIFEST, Checkpoint, CheckpointError, Store, warn
 from hpcext.training.keeper import Keeper
 from hpcext.training.leave import EXIT_NOT_SAVED, leave
+from hpcext.training.loading import open_loader
 from hpcext.training.place import AFTER, BEFORE, EPOCH, Place
 from hpcext.training.ranks import Control, Ranks
 from hpcext.training.reports import Reporter
@@ -108,7 +102,11 @@ class Session:
         self.rank, self.world_size = self._ranks.rank, self._ranks.size
         self._reporter = Reporter(self._attempt if self.rank == 0 else None, self.world_size)
         self._state = self._make_state(state)
-        self._keeper = self._make_keeper(directory, keep)
+        self._keeper: Keeper | None = None
+        if directory is not None:
+            number = self._attempt.attempt if self._attempt else None
+            store = Store(Path(directory), attempt=number, keep=keep)
+            self._keeper = Keeper(store, self._state, self._ranks)
         self._every_s = checkpoint_every_s
         self._every_steps = checkpoint_every_steps
         self._seed = seed
@@ -181,7 +179,8 @@ class Session:
             if not place.validation:
                 self._arrive()
             return
-        position, source = self._open(loader)
+        begun_on = self._resume.manifest["world_size"] if self._resume else self.world_size
+        position, source = open_loader(loader, place, resized=begun_on != self.world_size)
         self._arrive()
         try:
             for turns, batch in enumerate(source, start=1):
@@ -259,12 +258,6 @@ class Session:
 
     # -- the beginning
 
-    def _make_keeper(self, directory: str | Path | None, keep: int) -> Keeper | None:
-        if directory is None:
-            return None
-        number = self._attempt.attempt if self._attempt else None
-        return Keeper(Store(Path(directory), attempt=number, keep=keep), self._state, self._ranks)
-
     def _begin(self) -> None:
         self._state.check()
         self._resume = self._keeper.find() if self._keeper else None
@@ -309,43 +302,6 @@ class Session:
             self._state.set_random(self._resume_random["epoch"])
         self._epoch_random = self._state.random()
 
-    def _open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
-        """Begin to read a loader at the session's place.
-
-        Returns
-        -------
-        position : Callable[[int], int]
-            Turns of the loop → position of the sampler.
-        source : Iterator
-        """
-        place = self._place
-        sampler = getattr(loader, "sampler", None)
-        size = getattr(loader, "batch_size", None)
-        if isinstance(sampler, ResumableSampler) and isinstance(size, int):
-            sampler.place(place.epoch, place.samples)
-            return (lambda turns: sampler.consumed(turns, size)), iter(loader)
-        if sampler is not None and hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(place.epoch)
-        self._warn_if_resized()
-        source = iter(loader)
-        for turn in range(place.batch):
-            if next(source, self) is self:
-                raise CheckpointError(
-                    f"the loader ends after {turn} batches, and {place.batch} were consumed",
-                    do="resume with the data and batch size that the training began with",
-                )
-        return (lambda turns: 0), source
-
-    def _warn_if_resized(self) -> None:
-        if self._resume is None or self._place.batch == 0:
-            return
-        before = self._resume.manifest["world_size"]
-        if before != self.world_size:
-            warn(
-                f"resuming in mid-epoch on {self.world_size} ranks what was begun on {before}: "
-                "some samples are repeated or left out; sampler=session.sampler(data) avoids it"
-            )
-
     def _end_turn(self) -> None:
         """One step is done."""
         if self._turn is None:
@@ -372,6 +328,9 @@ class Session:
         agreed = self._ranks.exchange(Control(stop=int(self._request.asked())))
         if agreed.stop:
             self._suspend(place, random)
+        if agreed.save:
+            # Asked for at the last step, too late for it; asked for again after the next one.
+            self._save_asked = False
 
     def _wish(self) -> Control:
         due = (

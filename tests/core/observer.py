@@ -10,6 +10,8 @@ import collections
 import dataclasses
 from collections.abc import Callable
 
+import msgspec
+
 from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
 from hpcext.sim.executor import Simulated
@@ -74,7 +76,10 @@ class Observer:
 
     def policy(self, now: v.Snapshot) -> v.Target:
         """The policy under watch: what it was asked and what it said."""
+        before = msgspec.json.encode((now.nodes, now.jobs, now.memo))
         target = self.decide(now)
+        assert self.decide(now) == target, "not a function of its snapshot"
+        assert msgspec.json.encode((now.nodes, now.jobs, now.memo)) == before
         self.decisions.append((now, target))
         return target
 

@@ -2,74 +2,260 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.policies import find_policy
 
+NODE = v.Node("n", 6)
+SIZES = tuple(range(1, 7))
 
-def job(order: int, name: str, sizes: tuple[int, ...], optimal: int, **more: object) -> v.Submitted:
-    return v.Submitted(v.Job(str(order), name, order, sizes, optimal, **more))  # type: ignore[arg-type]
 
-
-def shorthand(actions: tuple[v.Action, ...]) -> list[str]:
-    return [f"{a.kind.value} {a.job} {v.total(a.alloc) or ''}".strip() for a in actions]
+def job(order: int, sizes: tuple[int, ...] = SIZES, optimal: int = 6, **more: Any) -> v.Submitted:
+    return v.Submitted(v.Job(str(order), f"j{order}", order, sizes, optimal, **more))
 
 
 @pytest.fixture
 def engine() -> Engine:
     engine = Engine(find_policy("marble"))
-    engine.step(0, [v.NodeJoined(v.Node("n", 6))])
+    engine.step(0, [v.NodeJoined(NODE)])
     return engine
 
 
 def run(engine: Engine, now_s: float, *facts: v.Fact) -> list[str]:
-    return shorthand(engine.step(now_s, facts)[0])
+    """Step, and say what came of it: the kind, the job, and how many GPUs."""
+    actions, _ = engine.step(now_s, facts)
+    assert not engine.refusal
+    return [f"{a.kind.value} {a.job} {v.total(a.alloc) or ''}".strip() for a in actions]
 
 
-def begin(engine: Engine, now_s: float, *jobs: str) -> None:
+def begin(engine: Engine, now_s: float, *jobs: str, register: bool = True) -> None:
     """Acknowledge the start of jobs, and register their sessions."""
     for name in jobs:
-        op = engine.world.jobs[name].op
-        run(engine, now_s, v.Started(name, op, tuple(f"n:{name}{i}" for i in range(2))))
-        run(engine, now_s, v.Registered(name, op, 0))
+        now = engine.world.jobs[name]
+        run(engine, now_s, v.Started(name, now.op, tuple(f"n:{i}" for i in range(2))))
+        if register:
+            run(engine, now_s, v.Registered(name, now.op, now.saved_step))
 
 
 def end(engine: Engine, name: str, outcome: v.Outcome, code: int | None = 0) -> v.Ended:
     return v.Ended(name, engine.world.jobs[name].op, outcome, code)
 
 
-def test_figure_5(engine: Engine) -> None:
-    """Job 2 on 3 of its 4 GPUs; when job 1 ends it is promoted, and job 3 gets the last two."""
-    sizes = tuple(range(1, 7))
-    submitted = [job(1, "resnet", sizes, 3), job(2, "inception", sizes, 4), job(3, "vgg", sizes, 5)]
-    assert run(engine, 1, *submitted) == ["start 1 3", "start 2 3"]
-    begin(engine, 2, "1", "2")
-    assert engine.world.jobs["2"].role is v.Role.SECONDARY
-    done = end(engine, "1", v.Outcome.COMPLETED)
-    assert run(engine, 9, done) == ["suspend 2", "start 3 2"]
-    assert run(engine, 10, end(engine, "2", v.Outcome.SUSPENDED)) == ["start 2 4"]
-    assert engine.world.jobs["2"].role is v.Role.PRIMARY
-    assert engine.world.jobs["3"].role is v.Role.SECONDARY
-
-
-def test_section_7b_job_set_2(engine: Engine) -> None:
-    """§VII-B: 4 + 2; job 3 takes the 2 that job 2 leaves, and is resumed with 3 after job 1."""
-    sizes = tuple(range(1, 7))
-    jobs = [job(1, "inception", sizes, 4), job(2, "resnet50", sizes, 3), job(3, "r101", sizes, 3)]
-    assert run(engine, 1, *jobs) == ["start 1 4", "start 2 2"]
-    begin(engine, 2, "1", "2")
-    assert run(engine, 5, end(engine, "2", v.Outcome.COMPLETED)) == ["start 3 2"]
-    begin(engine, 6, "3")
-    assert run(engine, 9, end(engine, "1", v.Outcome.COMPLETED)) == ["suspend 3"]
-    assert run(engine, 9.5, end(engine, "3", v.Outcome.SUSPENDED)) == ["start 3 3"]
+def state(engine: Engine, name: str) -> v.State:
+    return engine.world.jobs[name].state
 
 
 def test_stale_acknowledgement_frees_nothing(engine: Engine) -> None:
-    run(engine, 1, job(1, "a", (6,), 6), job(2, "b", (6,), 6))
+    run(engine, 1, job(1, (6,)), job(2, (6,)))
     stale = end(engine, "1", v.Outcome.FAILED, 1)
     assert run(engine, 2, stale) == ["start 2 6"]
     assert run(engine, 4, end(engine, "2", v.Outcome.COMPLETED)) == ["start 1 6"]
     assert run(engine, 5, stale) == []
-    assert engine.world.jobs["1"].state is v.State.STARTING
+    assert state(engine, "1") is v.State.STARTING
+
+
+def test_nothing_starts_before_the_release_is_acknowledged(engine: Engine) -> None:
+    run(engine, 1, job(1), job(2))
+    begin(engine, 2, "1")
+    assert run(engine, 3, v.Hold("1")) == ["suspend 1"]
+    assert engine.world.jobs["2"].goal == {"n": 6}
+    assert run(engine, 4) == []
+    assert run(engine, 5, end(engine, "1", v.Outcome.SUSPENDED, 85)) == ["start 2 6"]
+
+
+def test_an_unanswered_suspension_is_followed_by_harder_and_harder_kills(engine: Engine) -> None:
+    run(engine, 0, job(1, suspend_timeout_s=10))
+    begin(engine, 0, "1")
+    run(engine, 5, v.Hold("1"))
+    assert engine.step(14.9, ()) == ((), 15)
+    assert run(engine, 15) == ["kill 1"]
+    (second,), wake_s = engine.step(30, ())
+    assert (second.kind, second.force, wake_s) == (v.Kind.KILL, True, 45)
+    run(engine, 31, end(engine, "1", v.Outcome.FAILED, -9))
+    assert state(engine, "1") is v.State.PENDING
+    assert not engine.world.jobs["1"].suspendable
+
+
+def test_a_failure_is_tried_again_as_often_as_the_job_says(engine: Engine) -> None:
+    run(engine, 0, job(1, retries=1))
+    begin(engine, 0, "1")
+    actions, wake_s = engine.step(1, [end(engine, "1", v.Outcome.FAILED, 1)])
+    assert (actions, wake_s) == ((), 2)
+    assert run(engine, 2) == ["start 1 6"]
+    begin(engine, 3, "1")
+    run(engine, 4, end(engine, "1", v.Outcome.FAILED, 1))
+    assert state(engine, "1") is v.State.FAILED
+
+
+def test_a_checkpoint_in_between_forgives_earlier_failures(engine: Engine) -> None:
+    run(engine, 0, job(1, retries=1))
+    for attempt in range(1, 6):
+        now_s = attempt * 10
+        begin(engine, now_s, "1")
+        op = engine.world.jobs["1"].op
+        run(engine, now_s, v.Progressed("1", op, attempt * 100 + 7, attempt * 100))
+        run(engine, now_s, end(engine, "1", v.Outcome.FAILED, 1))
+        assert run(engine, now_s + 1) == ["start 1 6"]
+    # Each time the 7 steps after the checkpoint were lost, but for the last, not yet resumed.
+    assert engine.world.records["1"].lost_steps == 4 * 7
+
+
+def test_what_needs_a_failed_job_is_cancelled_with_all_that_needs_it(engine: Engine) -> None:
+    run(engine, 0, job(1, retries=0), job(2, after=("1",)), job(3, after=("2",)))
+    run(engine, 1, end(engine, "1", v.Outcome.FAILED, 1))
+    assert [state(engine, name) for name in "23"] == [v.State.CANCELLED, v.State.CANCELLED]
+    assert engine.world.jobs["2"].why == "needs j1, which failed"
+    assert engine.world.jobs["3"].why == "needs j2, which was cancelled"
+    assert engine.finished
+
+
+def test_a_job_that_waited_for_one_submitted_too_late_is_cancelled_with_it(
+    engine: Engine,
+) -> None:
+    """3 waits for 2, which comes when 1, that it needs, has failed already."""
+    run(engine, 0, job(1, retries=0), job(3, after=("2",)))
+    run(engine, 1, end(engine, "1", v.Outcome.FAILED, 1))
+    assert state(engine, "3") is v.State.PENDING
+    run(engine, 2, job(2, after=("1",)))
+    assert [state(engine, name) for name in "23"] == [v.State.CANCELLED, v.State.CANCELLED]
+
+
+def test_a_lost_node_takes_back_what_was_promised_on_it(engine: Engine) -> None:
+    """Job 2 was promised the GPUs that job 1 is giving back when their node is lost."""
+    run(engine, 0, job(1, (6,)), job(2, (6,)))
+    begin(engine, 0, "1")
+    run(engine, 1, v.Hold("1"))
+    assert engine.world.jobs["2"].goal == {"n": 6}
+    assert run(engine, 2, v.NodeLost("n")) == []
+    assert [job.goal for job in engine.world.unfinished()] == [None, None]
+    assert run(engine, 3, v.NodeJoined(v.Node("m", 6))) == ["start 2 6"]
+
+
+def test_a_node_that_comes_again_smaller_keeps_what_fits_it(engine: Engine) -> None:
+    run(engine, 0, job(1, (3,), 3), job(2, (3,), 3))
+    begin(engine, 0, "1", "2")
+    assert run(engine, 1, v.NodeJoined(v.Node("n", 4))) == ["suspend 2"]
+    assert run(engine, 2, end(engine, "2", v.Outcome.SUSPENDED, 85)) == []
+    assert engine.world.jobs["2"].why == (
+        "is next in the queue and needs at least 3 GPUs where 1 are free"
+    )
+    assert run(engine, 3, end(engine, "1", v.Outcome.COMPLETED)) == ["start 2 3"]
+
+
+@pytest.mark.parametrize(
+    ("grant", "what"),
+    [
+        ({"9": {"n": 1}}, "job 9, which is unknown"),
+        ({"3": {"n": 1}}, "job 3, which is not ready"),
+        ({"1": {"n": 5}}, r"grants 5 GPUs to job 1, which takes \(1, 2, 4\)"),
+        ({"1": {"m": 1}}, "node m, which is not there"),
+        ({"1": {"n": 4}, "2": {"n": 3}}, "grants 3 GPUs on node n, which has 2 left"),
+        ({"1": {"n": 4, "m": 0}}, "node m"),
+        ({"1": {}}, "grants 0 GPUs"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_and_the_old_goal_kept(
+    grant: dict[str, dict[str, int]], what: str
+) -> None:
+    target = v.Target({"1": v.Grant({"n": 2}, v.Role.PRIMARY, "")})
+    engine = Engine(lambda now: target)
+    sizes = (1, 2, 4)
+    jobs = [job(1, sizes), job(2, (1, 3)), job(3, sizes, after=("2",))]
+    assert run(engine, 0, v.NodeJoined(NODE), *jobs) == ["start 1 2"]
+    target = v.Target(
+        {name: v.Grant(alloc, v.Role.PRIMARY, "") for name, alloc in grant.items()},
+        wake_s=5.0,
+        memo={"new": True},
+    )
+    assert engine.step(1, [v.Resize("2", 3)]) == ((), None)
+    assert re.search(what, engine.refusal)
+    assert engine.world.jobs["1"].goal == {"n": 2}
+    assert engine.world.memo is None
+
+
+def test_progress_alone_does_not_ask_the_policy() -> None:
+    asked: list[v.Cause] = []
+
+    def policy(now: v.Snapshot) -> v.Target:
+        asked.append(now.cause)
+        return find_policy("marble")(now)
+
+    engine = Engine(policy)
+    run(engine, 0, v.NodeJoined(NODE), job(1))
+    begin(engine, 1, "1")
+    before = len(asked)
+    run(engine, 2, v.Progressed("1", engine.world.jobs["1"].op, 10, 0, 10.0, 2.5))
+    assert len(asked) == before
+    assert engine.world.jobs["1"].estimate.measured == {6: 2.5}
+    run(engine, 3, v.Hold("1"))
+    assert asked[before:] == [v.Cause.REQUEST | v.Cause.TIME]
+
+
+def test_a_policy_is_woken_once_when_it_asked_to_be() -> None:
+    asked: list[float] = []
+
+    def policy(now: v.Snapshot) -> v.Target:
+        asked.append(now.now_s)
+        return v.Target(wake_s=10.0 if now.now_s < 10 else 3.0)
+
+    engine = Engine(policy)
+    assert engine.step(1, [v.NodeJoined(NODE)]) == ((), 10)
+    assert engine.step(9, ()) == ((), 10)
+    assert engine.step(10, ()) == ((), None)  # 3 s has been: it is not asked for ever
+    assert engine.step(11, ()) == ((), None)
+    assert asked == [1, 10]
+
+
+def test_draining_lets_finish_what_runs_and_starts_nothing(engine: Engine) -> None:
+    run(engine, 0, job(1, optimal=3), job(2, optimal=4), job(3))
+    begin(engine, 1, "1", "2")
+    run(engine, 2, v.Drain())
+    # Job 2 runs on three of the four GPUs that are best: it is promoted still.
+    assert run(engine, 3, end(engine, "1", v.Outcome.COMPLETED)) == ["suspend 2"]
+    assert run(engine, 4, end(engine, "2", v.Outcome.SUSPENDED, 85)) == ["start 2 4"]
+    assert engine.world.jobs["3"].why == "waits because the manager is draining"
+    assert not engine.finished
+    run(engine, 5, end(engine, "2", v.Outcome.COMPLETED))
+    assert engine.finished
+    assert run(engine, 6, v.Began()) == ["start 3 6"]
+
+
+def test_a_drain_that_stops_suspends_what_runs(engine: Engine) -> None:
+    run(engine, 0, job(1, optimal=3), job(2, optimal=3), job(3))
+    begin(engine, 1, "1", "2")
+    assert run(engine, 2, v.Drain(stop=True)) == ["suspend 1", "suspend 2"]
+    run(engine, 3, *(end(engine, name, v.Outcome.SUSPENDED, 85) for name in "12"))
+    assert engine.finished
+    assert {state(engine, name) for name in "123"} == {v.State.PENDING}
+
+
+def test_a_starting_job_is_stopped_when_it_is_known_to_run(engine: Engine) -> None:
+    run(engine, 0, job(1))
+    assert run(engine, 1, v.Hold("1")) == []
+    op = engine.world.jobs["1"].op
+    assert run(engine, 2, v.Started("1", op, ("n:0",))) == ["suspend 1"]
+
+
+def test_unanswered_actions_are_given_again_to_a_new_manager(engine: Engine) -> None:
+    run(engine, 0, *(job(order, optimal=2) for order in (1, 2, 3)))
+    begin(engine, 1, "1", "2", "3")
+    run(engine, 2, v.Hold("2"), v.Cancel("3"))
+    again = Engine(find_policy("marble"), engine.world.save()).outstanding()
+    assert [(action.kind.value, action.job) for action in again] == [
+        ("start", "1"), ("start", "2"), ("suspend", "2"), ("start", "3"), ("kill", "3"),
+    ]  # fmt: skip
+    ops = {job.id: job.op for job in engine.world.jobs.values()}
+    assert all(action.op == ops[action.job] and action.attempt == 1 for action in again)
+
+
+def test_a_job_that_was_completed_while_it_was_cancelled_is_completed(engine: Engine) -> None:
+    run(engine, 0, job(1))
+    begin(engine, 0, "1")
+    assert run(engine, 1, v.Cancel("1")) == ["kill 1"]
+    run(engine, 2, end(engine, "1", v.Outcome.COMPLETED))
+    assert state(engine, "1") is v.State.COMPLETED

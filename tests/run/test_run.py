@@ -259,7 +259,7 @@ def test_a_person_sees_a_table_that_moves(shared: Site) -> None:
         timeout=60,
         cwd=str(shared.path),
     )
-    terminal.expect("pilot jobs-")
+    terminal.expect("pilot jobs-.*: 6 logical slots")
     terminal.expect("second +running +secondary +3,4,5")
     terminal.expect("second +running +primary")
     terminal.expect("completed")

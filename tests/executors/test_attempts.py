@@ -1,0 +1,421 @@
+"""Attempt directories: what is written for the supervisor, and what is made of hostile files."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcext import protocol
+from hpcext.core import values as v
+from hpcext.executors import attempts
+from hpcext.executors.attempts import AttemptFiles, fill
+from hpcext.jobfile import Gpus, JobSpec
+
+START = v.Action(v.Kind.START, "12", 7, 3, {"n": 2})
+REPORT = {
+    "schema": "hpcext.report/1",
+    "attempt": 3,
+    "op": 7,
+    "pid": 1,
+    "start": 1,
+    "world_size": 2,
+    "step": 20,
+    "resumed_step": 10,
+    "saved_step": 15,
+    "done": 20.0,
+    "rate": 4.5,
+    "metrics": {"loss": 0.25},
+    "registered_at": 1003.0,
+    "restored_at": 1003.5,
+    "first_step_at": None,
+    "at": 1004.0,
+}
+SUSPENDED = {
+    "schema": "hpcext.suspended/1",
+    "attempt": 3,
+    "op": 7,
+    "step": 30,
+    "manifest": "m",
+    "agreed_at": 100.5,
+    "written_at": 102.5,
+    "acknowledged_at": 102.625,
+}
+EXIT = {
+    "schema": "hpcext.exit/1",
+    "attempt": 3,
+    "op": 7,
+    "exit_code": 0,
+    "suspended": False,
+    "started_at": 90.0,
+    "suspend_asked_at": 100.0,
+    "kill_asked_at": None,
+    "main_ended_at": 103.0,
+    "ended_at": 103.125,
+    "cpu_s": 1.0,
+}
+
+
+class Directory:
+    """An attempt's directory whose files the test writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.files = AttemptFiles(path / "jobs", START)
+        self.path = path / "jobs" / "12" / "attempt-0003"
+        self.path.mkdir(parents=True)
+
+    def put(self, name: str, document: object, **changes: Any) -> None:
+        """Put a file into place as a session does: as a whole."""
+        if isinstance(document, dict):
+            document = {**document, **changes}
+        temporary = self.path / f".{name}.new"
+        temporary.write_text(json.dumps(document))
+        temporary.rename(self.path / name)
+
+    def report(self, **changes: Any) -> list[v.Fact]:
+        self.put("report.json", REPORT, **changes)
+        return self.files.news()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(tmp_path)
+
+
+# Writing.
+
+
+def test_placeholders_are_filled_and_other_braces_left_alone() -> None:
+    values = {"gpus": "2", "nodes": "1", "checkpoint_dir": "/c/{name}", "name": "cnn"}
+    argv = [
+        "run",
+        "--n={gpus}x{nodes}",
+        "{checkpoint_dir}/{name}",
+        "{}{other}{{gpus}}${gpus",
+        "{ gpus }",
+    ]
+    assert fill(argv, values) == [
+        "run", "--n=2x1", "/c/{name}/cnn", "{}{other}{2}${gpus", "{ gpus }",
+    ]  # fmt: skip
+
+
+def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
+    files = AttemptFiles(tmp_path / "jobs", START)
+    spec = JobSpec(
+        "cnn",
+        ("torchrun", "--nproc-per-node", "{gpus}", "train.py"),
+        Gpus(1, 4),
+        env={"SEED": "1", "HPCEXT_OP": "999", "CUDA_VISIBLE_DEVICES": "7"},
+        workdir="/work",
+        suspend_timeout_s=33.0,
+    )
+    gpus, environ = ("n:0", "n:2"), {"CUDA_VISIBLE_DEVICES": "0,2"}
+    manager = tmp_path / "manager.json"
+    files.write_launch(spec, START.alloc, gpus=gpus, environ=environ, manager=manager)
+    home = tmp_path / "jobs" / "12"
+    assert (home / "checkpoint").is_dir()
+    document = json.loads((home / "attempt-0003" / "launch.json").read_text())
+    told = protocol.Attempt.from_environ(document["environ"])
+    assert told == protocol.Attempt("12", 3, 7, home / "checkpoint", home / "attempt-0003", 2)
+    assert document["environ"]["SEED"] == "1"
+    assert document["environ"]["CUDA_VISIBLE_DEVICES"] == "0,2"
+    del document["environ"]
+    assert document == {
+        "schema": "hpcext.launch/1",
+        "job": "12",
+        "attempt": 3,
+        "op": 7,
+        "argv": ["torchrun", "--nproc-per-node", "2", "train.py"],
+        "cwd": "/work",
+        "log": str(home / "log.txt"),
+        "gpus": ["n:0", "n:2"],
+        "kill_grace_s": 5.0,
+        "suspend_timeout_s": 33.0,
+        "manager": str(manager),
+    }
+    assert files.gpus() == ("n:0", "n:2")
+
+
+# Reports.
+
+
+def test_a_session_registers_once_and_progresses_when_something_changed(
+    directory: Directory,
+) -> None:
+    assert directory.files.news() == []
+    progressed = v.Progressed("12", 7, 20, 15, 20.0, 4.5, {"loss": 0.25})
+    assert directory.report() == [v.Registered("12", 7, 10), progressed]
+    assert directory.files.news() == []
+    assert directory.report(at=2000.0) == [], "nothing that matters has changed"
+    assert directory.report(step=21, rate=None) == [
+        v.Progressed("12", 7, 21, 15, 20.0, None, {"loss": 0.25})
+    ]
+
+
+def test_the_parts_of_a_resumption_come_once_with_the_first_step(directory: Directory) -> None:
+    directory.put("supervisor.json", {"schema": "hpcext.supervisor/1", "at": 1000.0})
+    directory.report()
+    [fact] = directory.report(step=21, first_step_at=1003.75)
+    assert isinstance(fact, v.Progressed)
+    assert fact.resume_s == {"start_s": 3.0, "restore_s": 0.5, "first_step_s": 0.25}
+    [fact] = directory.report(step=22, first_step_at=1003.75)
+    assert isinstance(fact, v.Progressed)
+    assert fact.resume_s is None
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_durations(directory: Directory) -> None:
+    directory.put("supervisor.json", {"schema": "hpcext.supervisor/1", "at": 5000.0})
+    *_, fact = directory.report(first_step_at=1003.75)
+    assert isinstance(fact, v.Progressed)
+    assert fact.resume_s == {"start_s": 0.0, "restore_s": 0.5, "first_step_s": 0.25}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"op": 6},
+        {"attempt": 2},
+        {"schema": "hpcext.report/2"},
+        {"step": -1},
+        {"step": 1.5},
+        {"step": True},
+        {"step": 10**400},
+        {"step": None},
+        {"saved_step": "5"},
+        {"resumed_step": [5]},
+        {"done": math.nan},
+        {"done": math.inf},
+        {"done": -1},
+        {"done": 10**400},
+        {"done": {}},
+    ],
+)
+def test_a_report_that_makes_no_sense_is_left_out_with_one_warning(
+    directory: Directory, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert directory.report(**changes) == []
+    assert directory.report(**changes) == []
+    assert len(caplog.records) == 1
+    assert caplog.text.count("\n") == 1
+    facts = directory.report()
+    assert [type(fact) for fact in facts] == [v.Registered, v.Progressed], "the next one counts"
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -1.0, "fast", 10**400])
+def test_a_rate_that_makes_no_sense_is_unknown(directory: Directory, rate: object) -> None:
+    *_, fact = directory.report(rate=rate)
+    assert isinstance(fact, v.Progressed)
+    assert fact.rate is None
+
+
+def test_metrics_that_make_no_sense_are_left_out_and_the_rest_stays(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = {
+        "loss": math.nan,
+        "val/acc@5": 0.5,
+        "grad-norm": -3,
+        "\x1b[31mred": 1.0,
+        "two words": 1.0,
+        "x" * 65: 1.0,
+        "": 1.0,
+        "text": "1",
+        "flag": True,
+        "list": [1],
+        "large": 10**400,
+    }
+    *_, fact = directory.report(metrics=metrics)
+    assert isinstance(fact, v.Progressed)
+    assert fact.metrics == {"val/acc@5": 0.5, "grad-norm": -3.0}
+    assert len(caplog.records) == 1
+    *_, fact = directory.report(metrics={f"m{number}": number for number in range(1000)})
+    assert isinstance(fact, v.Progressed)
+    assert len(fact.metrics) == 32
+    *_, fact = directory.report(metrics=[1, 2])
+    assert isinstance(fact, v.Progressed)
+    assert fact.metrics == {}
+
+
+def test_what_is_no_file_is_left_out_and_no_descriptor_lost(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = directory.path / "report.json"
+    good = directory.path / "good.json"
+    good.write_text(json.dumps(REPORT))
+    before = len(os.listdir("/proc/self/fd"))
+
+    def sock(path: Path) -> None:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(path))
+
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink(good, path), sock):
+        make(path)
+        assert directory.files.news() == []
+        os.rmdir(path) if path.is_dir() and not path.is_symlink() else os.unlink(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"\0" * 100,
+        b"[" * 500_000,
+        b'{"a":' * 100_000,
+        b" " * (protocol.MAX_FILE_BYTES + 1),
+        b'{"schema": "hpcext.report/1", "attempt": 3, "op": 7, "step": ' + b"9" * 10_000 + b"}",
+        b'{"schema": "hpcext.report/1", "\\ud800": 1, "attempt": "\\ud800"}',
+    ],
+    ids=["empty", "binary", "zeros", "deep list", "deep object", "huge", "digits", "surrogates"],
+)
+@pytest.mark.parametrize("name", ["report.json", "exit.json", "suspended.json", "supervisor.json"])
+def test_hostile_bytes_raise_nothing(directory: Directory, name: str, content: bytes) -> None:
+    (directory.path / name).write_bytes(content)
+    assert directory.files.news() == []
+    assert directory.files.ended() is None
+    assert directory.files.supervisor() is None
+    assert directory.files.lost("gone").outcome is v.Outcome.LOST
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from([10**400, -(10**400), "\x1b[2J", "\ud800", 2**53 + 1, 1e308, -0.0])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def changed(document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A document with some of its values replaced by anything."""
+    keys = sorted(set(document) - {"schema"})
+    return st.dictionaries(st.sampled_from(keys), VALUES, max_size=4)
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(report=changed(REPORT), exit_=changed(EXIT), suspended=changed(SUSPENDED))
+def test_whatever_the_files_hold_facts_make_sense(
+    tmp_path: Path, report: dict[str, Any], exit_: dict[str, Any], suspended: dict[str, Any]
+) -> None:
+    directory = Directory(tmp_path / os.urandom(8).hex())
+    directory.put("supervisor.json", {"schema": "hpcext.supervisor/1", "at": 900.0})
+    facts = directory.report(**report)
+    directory.put("exit.json", EXIT, **exit_)
+    directory.put("suspended.json", SUSPENDED, **suspended)
+    ends = [directory.files.ended(), directory.files.lost("gone")]
+    assert len(facts) in {0, 1, 2}
+    for fact in facts:
+        if isinstance(fact, v.Registered):
+            assert type(fact.step) is int
+            assert fact.step >= 0
+            continue
+        assert isinstance(fact, v.Progressed)
+        assert type(fact.step) is type(fact.saved_step) is int
+        assert min(fact.step, fact.saved_step) >= 0
+        numbers = [fact.done, fact.rate or 0.0, *(fact.resume_s or {}).values()]
+        assert all(type(number) is float and 0 <= number < math.inf for number in numbers)
+        assert all(math.isfinite(value) for value in fact.metrics.values())
+    for ended in ends:
+        parts = (ended and ended.suspend_s) or {}
+        assert all(0 <= value < math.inf for value in parts.values())
+    # What is journaled must be JSON.
+    assert msgspec.json.encode([*facts, *ends])
+
+
+# Ends.
+
+
+def test_a_suspension_is_told_with_its_parts(directory: Directory) -> None:
+    directory.put("suspended.json", SUSPENDED)
+    directory.put("exit.json", EXIT, suspended=True)
+    assert directory.files.ended() == v.Ended(
+        "12",
+        7,
+        v.Outcome.SUSPENDED,
+        0,
+        {"agree_s": 0.5, "write_s": 2.0, "acknowledge_s": 0.125, "teardown_s": 0.5},
+    )
+
+
+def test_a_job_that_suspended_itself_was_not_asked(directory: Directory) -> None:
+    directory.put("suspended.json", SUSPENDED)
+    directory.put("exit.json", EXIT, suspended=True, suspend_asked_at=None)
+    ended = directory.files.ended()
+    assert ended is not None
+    assert ended.suspend_s == {"write_s": 2.0, "acknowledge_s": 0.125, "teardown_s": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "code"),
+    [
+        ({}, v.Outcome.COMPLETED, 0),
+        ({"exit_code": 1}, v.Outcome.FAILED, 1),
+        ({"exit_code": -9}, v.Outcome.FAILED, -9),
+        ({"kill_asked_at": 102.0}, v.Outcome.FAILED, 0),
+    ],
+)
+def test_how_an_attempt_ended(
+    directory: Directory, changes: dict[str, Any], outcome: v.Outcome, code: int
+) -> None:
+    assert directory.files.ended() is None
+    directory.put("exit.json", EXIT, **changes)
+    ended = directory.files.ended()
+    assert ended is not None
+    assert (ended.outcome, ended.exit_code) == (outcome, code)
+
+
+@pytest.mark.parametrize("changes", [{"op": 6}, {"exit_code": None}, {"exit_code": True}])
+def test_an_end_that_makes_no_sense_is_none(
+    directory: Directory, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    directory.put("exit.json", EXIT, **changes)
+    assert directory.files.ended() is None
+    assert directory.files.lost("gone") == v.Ended("12", 7, v.Outcome.LOST, why="gone")
+
+
+def test_an_acknowledgement_counts_though_nobody_recorded_the_end(directory: Directory) -> None:
+    directory.put("suspended.json", SUSPENDED)
+    assert directory.files.lost("gone") == v.Ended(
+        "12", 7, v.Outcome.SUSPENDED, None, {"write_s": 2.0, "acknowledge_s": 0.125}, "gone"
+    )
+    directory.put("suspended.json", SUSPENDED, op=6)
+    assert directory.files.lost("gone").outcome is v.Outcome.LOST
+
+
+def test_what_the_supervisor_said_is_fit_for_a_terminal(directory: Directory) -> None:
+    path = directory.path / attempts.SUPERVISOR_LOG
+    assert directory.files.supervisor_said() == ""
+    path.write_bytes(b"first\nhpcext: no \x1b[31mroom \xff\n\n")
+    assert directory.files.supervisor_said() == "no \\x1b[31mroom \ufffd"
+    path.write_bytes(b"x" * 100_000)
+    assert len(directory.files.supervisor_said()) == 200
+
+
+def test_warnings_are_fit_for_a_terminal(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        directory.report(metrics={"\x1b[2J\n": 1.0})
+    assert "\x1b" not in caplog.records[0].getMessage()
+    assert "\n" not in caplog.records[0].getMessage()

@@ -1,0 +1,190 @@
+"""MARBLE's Algorithm 1, case by case: a snapshot in, a target out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcext.core import values as v
+from hpcext.policies import find_policy
+
+SIZES = tuple(range(1, 7))
+
+
+def job(order: int, optimal: int, sizes: tuple[int, ...] = SIZES, **more: Any) -> v.Job:
+    return v.Job(str(order), f"j{order}", order, sizes, optimal, **more)
+
+
+def running(order: int, optimal: int, gpus: int, node: str = "n", **more: Any) -> v.Job:
+    """A job that runs on so many GPUs with a session that answers."""
+    role = v.Role.PRIMARY if gpus == optimal else v.Role.SECONDARY
+    known: dict[str, Any] = {"state": v.State.RUNNING, "registered": True, "role": role, "op": 1}
+    alloc = {node: gpus}
+    return job(order, optimal, **{**known, "goal": alloc, "held": alloc, **more})
+
+
+def ask(*jobs: v.Job, nodes: dict[str, int] | None = None) -> v.Target:
+    there = {name: v.Node(name, gpus) for name, gpus in (nodes or {"n": 6}).items()}
+    return find_policy("marble")(v.Snapshot(0.0, there, jobs, v.Cause.ENDED))
+
+
+def brief(target: v.Target) -> dict[str, str]:
+    """Job → node, GPUs and role: ``n 4 primary``."""
+    return {
+        name: " ".join(f"{node} {gpus}" for node, gpus in grant.alloc.items())
+        + f" {grant.role.value}"
+        for name, grant in target.grants.items()
+    }
+
+
+def test_the_first_job_is_primary_the_next_gets_what_is_left() -> None:
+    target = ask(job(1, 4), job(2, 3), job(3, 1))
+    assert brief(target) == {"1": "n 4 primary", "2": "n 2 secondary"}
+    assert target.grants["2"].why == "runs on 2 of 3 GPUs: no more were free on n"
+    assert target.waits == {"3": "is next in the queue and waits for a GPU to come free"}
+
+
+def test_two_primaries_where_both_fit() -> None:
+    """Line 16 asks for as many as are best, or more: exactly as many will do."""
+    assert brief(ask(job(1, 3), job(2, 3))) == {"1": "n 3 primary", "2": "n 3 primary"}
+
+
+def test_a_completion_promotes_the_secondary_before_the_queue_gets_anything() -> None:
+    """Figure 5, the moment when job 1 ends: 3 GPUs are free and job 2 has 3 of 4."""
+    assert brief(ask(running(2, 4, 3), job(3, 5))) == {"2": "n 4 primary", "3": "n 2 secondary"}
+
+
+def test_a_secondary_is_not_promoted_by_halves() -> None:
+    """Line 6: only if the best number is available; what is free goes to the next job."""
+    target = ask(running(1, 2, 2), running(2, 5, 2), job(3, 4))
+    assert brief(target) == {"1": "n 2 primary", "2": "n 2 secondary", "3": "n 2 secondary"}
+    assert target.grants["2"].why == "runs on 2 of 5 GPUs: 2 of the 3 more it could use are free"
+
+
+def test_several_secondaries_are_promoted_in_the_order_of_the_queue() -> None:
+    both = ask(running(1, 3, 2), running(2, 3, 1))
+    assert brief(both) == {"1": "n 3 primary", "2": "n 3 primary"}
+    first = ask(running(1, 4, 2), running(2, 3, 1))
+    assert brief(first) == {"1": "n 4 primary", "2": "n 1 secondary"}
+    # The first one cannot have enough, the second one can: nothing is kept back for the first.
+    second = ask(running(1, 6, 2), running(2, 3, 1))
+    assert brief(second) == {"1": "n 2 secondary", "2": "n 3 primary"}
+
+
+def test_a_primary_is_left_alone() -> None:
+    assert brief(ask(running(1, 2, 2))) == {"1": "n 2 primary"}
+
+
+def test_a_job_whose_needs_are_not_met_is_passed_over() -> None:
+    """The next job "which is marked as independent" is taken, section V-C."""
+    target = ask(job(1, 3), job(2, 3, after=("1",), ready=False), job(3, 3))
+    assert brief(target) == {"1": "n 3 primary", "3": "n 3 primary"}
+    assert target.waits == {}
+
+
+def test_a_job_that_does_not_fit_keeps_those_behind_it_waiting() -> None:
+    target = ask(running(1, 4, 4), job(2, 4, sizes=(3, 4)), job(3, 1), job(4, 1))
+    assert brief(target) == {"1": "n 4 primary"}
+    assert target.waits == {
+        "2": "is next in the queue and needs at least 3 GPUs where 2 are free",
+        "3": "waits behind j2",
+        "4": "waits behind j2",
+    }
+
+
+def test_the_order_of_the_snapshot_is_the_order_of_the_queue() -> None:
+    """The engine has sorted the jobs by priority."""
+    urgent = job(9, 4, priority=1.0)
+    assert brief(ask(urgent, job(1, 4))) == {"9": "n 4 primary", "1": "n 2 secondary"}
+
+
+def test_only_sizes_that_a_job_can_have() -> None:
+    target = ask(job(1, 4, sizes=(1, 2, 4)), job(2, 4, sizes=(1, 4)))
+    assert brief(target) == {"1": "n 4 primary", "2": "n 1 secondary"}
+    # Its best size is more than the node has: what comes next is the best there.
+    assert brief(ask(job(1, 8, sizes=(2, 4, 8)))) == {"1": "n 4 primary"}
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ({"registered": False}, "stays on 2 of 6 GPUs: no session has registered"),
+        ({"suspendable": False}, "stays on 2 of 6 GPUs: it ignored a suspension"),
+        (
+            {"state": v.State.STARTING, "registered": False},
+            "stays on 2 of 6 GPUs: no session has registered",
+        ),
+    ],
+)
+def test_whoever_would_lose_work_is_not_moved(state: dict[str, Any], why: str) -> None:
+    """Its free GPUs go to the next in the queue meanwhile."""
+    target = ask(running(1, 6, 2, **state), job(2, 2))
+    assert brief(target) == {"1": "n 2 secondary", "2": "n 2 primary"}
+    assert target.grants["1"].why == why
+
+
+def test_a_secondary_that_has_not_started_yet_is_promoted_on_paper() -> None:
+    waiting = running(1, 4, 2, state=v.State.PENDING, held={}, registered=False)
+    assert brief(ask(waiting)) == {"1": "n 4 primary"}
+
+
+def test_a_primary_goes_where_it_fits_most_tightly() -> None:
+    nodes = {"a": 6, "b": 4, "c": 5}
+    assert brief(ask(job(1, 4), nodes=nodes)) == {"1": "b 4 primary"}
+
+
+def test_a_secondary_goes_where_most_is_left() -> None:
+    jobs = (running(1, 3, 3, "a"), running(2, 4, 4, "b"), job(3, 5))
+    assert brief(ask(*jobs, nodes={"a": 6, "b": 6}))["3"] == "a 3 secondary"
+
+
+def test_a_secondary_is_promoted_on_its_own_node_only() -> None:
+    jobs = (running(1, 3, 3, "a"), running(2, 4, 3, "a"), job(3, 6))
+    target = ask(*jobs, nodes={"a": 6, "b": 6})
+    assert brief(target) == {"1": "a 3 primary", "2": "a 3 secondary", "3": "b 6 primary"}
+
+
+def test_a_job_over_several_nodes_is_left_as_it_is() -> None:
+    wide = running(1, 6, 2, goal={"a": 2, "b": 2}, held={"a": 2, "b": 2})
+    target = ask(wide, job(2, 4), nodes={"a": 6, "b": 4})
+    assert target.grants["1"].alloc == {"a": 2, "b": 2}
+    assert brief(target)["2"] == "a 4 primary"
+
+
+def test_resize_moves_a_primary_up_or_down() -> None:
+    up = running(1, 5, 2, sizes=(5,), role=v.Role.PRIMARY)
+    assert brief(ask(up)) == {"1": "n 5 primary"}
+    assert ask(up).grants["1"].why == "resized from 2 to 5 GPUs, its best size"
+    down = running(1, 1, 4, sizes=(1,), role=v.Role.PRIMARY)
+    assert brief(ask(down, job(2, 5))) == {"1": "n 1 primary", "2": "n 5 primary"}
+
+
+def test_resize_waits_for_its_gpus_and_a_session_that_answers() -> None:
+    asked = running(1, 5, 2, sizes=(5,), role=v.Role.PRIMARY)
+    target = ask(asked, running(2, 3, 3))
+    assert brief(target)["1"] == "n 2 primary"
+    assert target.grants["1"].why == "runs on 2 of 5 GPUs: 1 of the 3 more it could use are free"
+    deaf = running(1, 5, 2, sizes=(5,), role=v.Role.PRIMARY, suspendable=False)
+    assert brief(ask(deaf)) == {"1": "n 2 primary"}
+
+
+def test_resize_to_more_than_the_node_has_changes_nothing() -> None:
+    target = ask(running(1, 8, 2, sizes=(8,)), job(2, 2))
+    assert brief(target) == {"1": "n 2 secondary", "2": "n 2 primary"}
+    assert target.grants["1"].why == (
+        "stays on 2 GPUs: n is too small for the size that was asked for"
+    )
+
+
+def test_no_nodes_no_grants() -> None:
+    target = find_policy("marble")(v.Snapshot(0.0, {}, (job(1, 2),), v.Cause.NODES))
+    assert target.grants == {}
+    assert target.waits == {"1": "is next in the queue and waits for a GPU to come free"}
+
+
+def test_what_is_wanted_is_said_in_words_for_each_job_that_waits() -> None:
+    jobs = [job(order, 6) for order in range(1, 50)]
+    target = ask(*jobs)
+    assert set(target.grants) | set(target.waits) == {job.id for job in jobs}
+    assert all(target.waits.values())
