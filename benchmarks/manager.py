@@ -10,6 +10,7 @@ Run: ``python benchmarks/manager.py [--seconds 30]``
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import sys
@@ -67,9 +68,7 @@ def hand_over(times: int) -> list[float]:
             for name in (f"job{number}" for number in range(times + 1))
             if (taken := site.steps(name))
         )
-        return [
-            after[0] - 0.02 - before[1] for before, after in zip(spans, spans[1:], strict=False)
-        ]
+        return [after[0] - 0.02 - before[1] for before, after in itertools.pairwise(spans)]
 
 
 def main() -> None:

@@ -56,8 +56,6 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds to sleep per sample")
-    parser.add_argument("--deterministic", action="store_true")
-    parser.add_argument("--checkpoint-dir", help="where to save when run without a manager")
     parser.add_argument("--result", type=Path, help="file to write the accuracy to")
     args = parser.parse_args()
 
@@ -65,17 +63,12 @@ def main() -> None:
     train, test = data()
     model = network(args.width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
     loss_of = nn.CrossEntropyLoss()
 
-    session = Session(  # hpcext
-        model=model,
-        optimizer=optimizer,
-        scheduler=scheduler,
-        seed=args.seed,
-        deterministic=args.deterministic,
-        checkpoint_dir=args.checkpoint_dir,
-    )
+    session = Session(
+        model=model, optimizer=optimizer, scheduler=schedule, seed=args.seed
+    )  # hpcext
     model = session.parallel(model)  # hpcext
     size, rest = divmod(BATCH, session.world_size)
     if rest:
@@ -92,7 +85,7 @@ def main() -> None:
             optimizer.step()
             time.sleep(args.pace * len(labels))
             session.report(loss=loss)
-        scheduler.step()
+        schedule.step()
 
     model.eval()
     right = 0

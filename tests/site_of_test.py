@@ -66,7 +66,9 @@ class Site:
             **more,
         }
 
-    def start(self, *args: str, python: tuple[str, ...] = ("-m", "hpcext")) -> subprocess.Popen[str]:
+    def start(
+        self, *args: str, python: tuple[str, ...] = ("-m", "hpcext")
+    ) -> subprocess.Popen[str]:
         """Start an hpcext command."""
         return subprocess.Popen(
             [sys.executable, *python, *args],

@@ -42,6 +42,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--name", help="name of the pilot (default: that of the file)")
     parser.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
     parser.add_argument("--resume", metavar="PILOT", help="go on with a pilot that ended")
+    parser.add_argument(
+        "--moved", action="store_true", help="with --resume: the last machine is gone"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the first plan alone")
     parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
     parser.set_defaults(run=run)
@@ -51,9 +54,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Run the command; the exit status is that of the jobs."""
     settings = load_settings(flags={"policy": args.policy, "gpus": args.gpus})
     if args.resume is not None:
-        if args.jobs is not None:
-            raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
-        return _manage(pilots.find(args.resume, settings.state_dir), out, as_json=args.json)
+        _refuse_with_resume(args)
+        directory = pilots.find(args.resume, settings.state_dir)
+        return _manage(directory, out, as_json=args.json, moved=args.moved)
+    if args.moved:
+        raise InputError("is for --resume only", where="--moved")
     if args.jobs is None:
         raise InputError("no job file", valid="hpcext run JOBS.toml, or hpcext run --resume PILOT")
     specs = read_jobs(args.jobs, suspend_timeout_s=settings.suspend_timeout_s)
@@ -70,6 +75,16 @@ def run(args: argparse.Namespace, out: Output) -> int:
         directory=args.dir,
     )
     return _manage(directory, out, as_json=args.json)
+
+
+def _refuse_with_resume(args: argparse.Namespace) -> None:
+    """A pilot is what it was begun as."""
+    if args.jobs is not None:
+        raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
+    for name in ("gpus", "policy", "name", "dir", "dry_run"):
+        if getattr(args, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag} cannot be given with it", where="--resume")
 
 
 def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:
@@ -101,7 +116,7 @@ def _name(path: Path) -> str:
     return kept.strip("-")[:64] or "run"
 
 
-def _manage(directory: Path, out: Output, *, as_json: bool) -> int:
+def _manage(directory: Path, out: Output, *, as_json: bool, moved: bool = False) -> int:
     logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     pilot = pilots.load(directory)
     with out.live(view.COLUMNS) as show:
@@ -119,7 +134,7 @@ def _manage(directory: Path, out: Output, *, as_json: bool) -> int:
                     narrate(engine, now_s)
 
         interval_s = None if show is None else LIVE_S
-        engine, driver = pilots.run(directory, observe, interval_s=interval_s)
+        engine, driver = pilots.run(directory, observe, interval_s=interval_s, moved=moved)
     if as_json:
         world, now_s = engine.world, driver.now_s()
         policy, began_at = pilot.policy, pilot.began_at

@@ -211,7 +211,9 @@ class LocalExecutor:
                 cwd="/",
                 start_new_session=True,
             )
-        # Not at once, so that Started comes before Ended however fast it is.
+        # Known from now on, so that an action that follows at once reaches it.
+        watch.process = Process.of(watch.child.pid)
+        # Later, so that Started comes before Ended however fast it is.
         self._loop.call_soon(self._settle, watch)
 
     def _not_started(self, files: AttemptFiles, why: str) -> None:

@@ -80,8 +80,16 @@ class Driver:
         self._facts.append(fact)
         self._awake.set()
 
-    async def run(self, executor: Executor) -> None:
-        """Drive until nothing is left to do, or until told to leave."""
+    async def run(self, executor: Executor, news: Iterable[Fact] = ()) -> None:
+        """Drive until nothing is left to do, or until told to leave.
+
+        Parameters
+        ----------
+        executor : Executor
+        news : iterable of Fact
+            What the engine does not know yet. It hears first how attempts ended that are known
+            to have ended: a job that completed before its node was lost is complete.
+        """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(NEWS_SIGNAL, self._on_news)
         for signum in STOP_SIGNALS:
@@ -89,6 +97,7 @@ class Driver:
         try:
             for action in self.engine.outstanding():
                 executor.perform(action)
+            self._facts.extend(news)
             while not self._leave:
                 self._turn(executor)
                 if self.engine.finished and not self._facts:

@@ -220,7 +220,7 @@ def sole_manager(directory: Path) -> Iterator[None]:
 
 
 def run(
-    directory: Path, observe: Observe, *, interval_s: float | None = None
+    directory: Path, observe: Observe, *, interval_s: float | None = None, moved: bool = False
 ) -> tuple[Engine, Driver]:
     """Be the manager of a pilot until its jobs are done; goes on where the last one ended.
 
@@ -231,6 +231,8 @@ def run(
         Told after each turn.
     interval_s : float, optional
         How often progress is looked at, if not as the pilot says.
+    moved : bool
+        The pilot's last machine is gone, and all that ran there.
 
     Raises
     ------
@@ -242,16 +244,21 @@ def run(
     if interval_s is not None:
         pilot = msgspec.structs.replace(pilot, report_interval_s=interval_s)
     with sole_manager(directory):
-        return asyncio.run(_run(directory, pilot, observe))
+        return asyncio.run(_run(directory, pilot, observe, moved=moved))
 
 
-async def _run(directory: Path, pilot: Pilot, observe: Observe) -> tuple[Engine, Driver]:
+async def _run(
+    directory: Path, pilot: Pilot, observe: Observe, *, moved: bool
+) -> tuple[Engine, Driver]:
     submissions = Submissions(directory / "submissions")
     path = directory / "journal.jsonl"
     header = journals.Header(began_at=pilot.began_at, policy=pilot.policy)
     journal = journals.Journal(path, header)
     past = journals.read(path)
     engine = past.replay(find_policy(past.header.policy))
+    if not moved:
+        _check_same_machine(engine, directory)
+    pilot = msgspec.structs.replace(pilot, node=host())
     inbox = Inbox(directory, pilot, engine, submissions)
     driver = Driver(
         engine,
@@ -271,13 +278,23 @@ async def _run(directory: Path, pilot: Pilot, observe: Observe) -> tuple[Engine,
         manager_file=directory / spool.MANAGER_FILE,
         hide_gpus=pilot.logical and bool(find_gpus(environ={})),
     )
-    for fact in _news(engine, pilot.as_node(), submissions):
-        driver.emit(fact)
     try:
-        await driver.run(executor)
+        await driver.run(executor, _news(engine, pilot.as_node(), submissions))
     finally:
         journal.close()
     return engine, driver
+
+
+def _check_same_machine(engine: Engine, directory: Path) -> None:
+    """Refuse to start again what may still run on another machine."""
+    for job in engine.world.unfinished():
+        elsewhere = [node for node in job.held if node != host()]
+        if elsewhere:
+            raise NoManagerError(
+                f"job {job.name} may still run on {elsewhere[0]}, and this is {host()}",
+                where=str(directory),
+                do=f"resume it on {elsewhere[0]}, or say --moved if that machine is gone",
+            )
 
 
 def _news(engine: Engine, node: Node, submissions: Submissions) -> Iterator[Fact]:

@@ -144,8 +144,8 @@ async def test_a_job_runs_to_its_end(stage: Stage) -> None:
 @in_loop
 async def test_placeholders_gpus_and_log(stage: Stage) -> None:
     local = Local(stage)
-    local.job("1", "bash", "-c", "echo {gpus} {nodes} {name} {checkpoint_dir} $CUDA_DEVICE_ORDER $X",
-              env={"X": "y"})  # fmt: skip
+    words = "{gpus} {nodes} {name} {checkpoint_dir} $CUDA_DEVICE_ORDER $X"
+    local.job("1", "bash", "-c", f"echo {words}", env={"X": "y"})
     local.start("1", gpus=3)
     await local.heard(v.Ended, "1")
     heading, line = (local.jobs / "1" / "log.txt").read_text().splitlines()
@@ -376,18 +376,26 @@ def test_an_attempt_whose_supervisor_died_meanwhile_is_swept(stage: Stage) -> No
 def test_after_a_restart_of_the_machine_an_attempt_is_lost(stage: Stage) -> None:
     """Though a process has the pid and start time that the old supervisor had."""
     first = leave(stage, "deaf")
+    os.kill(first.supervisor("1"), signal.SIGKILL)
+    stage.wait_for(lambda: not stage.processes(), "the end of everything")
     path = first.directory("1") / "supervisor.json"
-    owner = path.read_text()
-    other = json.dumps({**json.loads(owner), "boot_id": "00000000-0000-0000-0000-000000000000"})
-    path.write_text(other)
+    other = subprocess.Popen(["sleep", "3600"])
+    try:
+        start = int(Path(f"/proc/{other.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+        document = {**json.loads(path.read_text()), "pid": other.pid, "start": start}
+        path.write_text(json.dumps({**document, "boot_id": "another boot"}))
 
-    async def scenario() -> None:
-        local = Local(stage)
-        local.start("1", "deaf", gpus=2)
-        ended = await local.heard(v.Ended, "1")
-        assert (ended.outcome, ended.why) == (v.Outcome.LOST, "the machine was restarted")
+        async def scenario() -> None:
+            local = Local(stage)
+            local.start("1", "deaf", gpus=2)
+            ended = await local.heard(v.Ended, "1")
+            assert (ended.outcome, ended.why) == (v.Outcome.LOST, "the machine was restarted")
 
-    asyncio.run(scenario())
+        asyncio.run(scenario())
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_a_manager_killed_before_its_supervisor_began_has_a_successor(stage: Stage) -> None:
@@ -474,30 +482,20 @@ async def test_without_free_descriptors_nothing_is_taken_for_dead(stage: Stage) 
     await _until(lambda: bool(local.said("importing", "1")))
     supervisor = local.supervisor("1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
-    (stage.path / "diary1.go").touch()
-    taken = take_descriptors()
+    # What is open stays open; nothing can be opened.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        os.mkdir(stage.path / "diary1.go")
         peek = os.WEXITED | os.WNOWAIT | os.WNOHANG
         await _until(lambda: os.waitid(os.P_PID, supervisor, peek) is not None)
         for _ in range(10):
             await asyncio.sleep(0)
         assert not any(isinstance(fact, v.Ended) for fact in local.facts)
     finally:
-        for fd in taken:
-            os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert await local.heard(v.Ended, "1") == v.Ended("1", 101, v.Outcome.COMPLETED, 0)
-
-
-def take_descriptors() -> list[int]:
-    """All that are left."""
-    taken = []
-    while True:
-        try:
-            taken.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            return taken
 
 
 # Closing.

@@ -1,8 +1,8 @@
 """``hpcext`` whose manager kills itself at a chosen record of its journal.
 
 Usage: ``dying.py FACT WHEN ARGS...``: SIGKILL ``before`` the first record that holds a FACT is
-written, ``after`` it (between record and action), or when its actions were ``acted``. With ``compact`` as
-FACT: before or after the journal is compacted, which then is soon.
+written, ``after`` it (between record and action), or when its actions were ``acted``. With
+``compact`` as FACT: before or after the journal is compacted, which then is soon.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpcext.manager.journal import Journal
 
 fact_name, when = sys.argv[1:3]
 append, turn, compact = Journal.append, Driver._turn, Journal.compact
-reached = False
+reached: list[bool] = []
 if fact_name == "compact":
     journal.COMPACT_AFTER = 4
 
@@ -29,14 +29,13 @@ def die() -> None:
 
 
 def dying_append(self: Journal, now_s: float, facts: tuple[Any, ...]) -> None:
-    global reached
     hit = any(type(fact).__name__ == fact_name for fact in facts)
     if hit and when == "before":
         die()
     append(self, now_s, facts)
     if hit and when == "after":
         die()
-    reached = reached or hit
+    reached.extend([hit] if hit else [])
 
 
 def dying_turn(self: Driver, executor: Any) -> None:

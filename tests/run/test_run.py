@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pytest
@@ -26,8 +27,8 @@ def shared(site: Site) -> Site:
     return site
 
 
-def states(document: dict[str, object]) -> dict[str, str]:
-    return {job["name"]: job["state"] for job in document["jobs"]}  # type: ignore[attr-defined]
+def states(document: dict[str, Any]) -> dict[str, str]:
+    return {job["name"]: job["state"] for job in document.get("jobs", [])}
 
 
 def running(site: Site, name: str, pilot: str | None = None) -> bool:
@@ -43,7 +44,7 @@ def test_jobs_share_are_promoted_and_lose_nothing(shared: Site) -> None:
     first, second, third = document["jobs"]
     assert [len(part["gpus"]) for part in second["segments"]] == [3, 4]
     assert [part["role"] for part in second["segments"]] == ["secondary", "primary"]
-    assert [len(part["gpus"]) for part in third["segments"]][0] == 2
+    assert len(third["segments"][0]["gpus"]) == 2
     assert (second["suspends"], second["lost_steps"], first["suspends"]) == (1, 0, 0)
     assert sum(part["steps"] for part in second["segments"]) == 120
     assert set(second["suspend_s"][0]) == {"agree_s", "write_s", "acknowledge_s", "teardown_s"}
@@ -302,3 +303,29 @@ def test_the_manager_outlives_whoever_reads_its_output(site: Site) -> None:
     manager.wait(timeout=60)
     assert states(site.document("status", str(site.pilot))) == {"only": "completed"}
     site.check_account({"only": 60})
+
+
+def test_a_pilot_is_not_resumed_beside_jobs_of_another_machine(site: Site) -> None:
+    """As after a move to another login node: the journal says that a job runs elsewhere."""
+    site.write_jobs(site.counter("only", steps=60), site.counter("done", steps=5))
+    manager = site.start("run", str(site.jobs), "--gpus", "2", "--dir", str(site.pilot))
+    status = ("status", str(site.pilot))
+    wait_for(lambda: states(site.document(*status)).get("done") == "completed", "one of them")
+    manager.kill()
+    manager.communicate()
+    wait_for(lambda: not site.left_behind(), "the end of the other")
+    here = os.uname().nodename.partition(".")[0]
+    journal = site.pilot / "journal.jsonl"
+    journal.write_text(journal.read_text().replace(f'"{here}', '"elsewhere'))
+    refused = site.run("run", "--resume", str(site.pilot))
+    assert (refused.code, "may still run on elsewhere" in refused.err) == (3, True), refused
+    document = site.document("run", "--resume", str(site.pilot), "--moved")
+    assert states(document) == {"only": "completed", "done": "completed"}
+    # What had completed is not run again, wherever it ran.
+    assert [job["attempts"] for job in document["jobs"]] == [1, 1]
+
+
+@pytest.mark.parametrize("flag", [["--gpus", "3"], ["--policy", "marble"], ["--name", "x"]])
+def test_a_pilot_stays_what_it_was_begun_as(site: Site, flag: list[str]) -> None:
+    refused = site.run("run", "--resume", "anything", *flag)
+    assert (refused.code, flag[0] in refused.err) == (2, True), refused

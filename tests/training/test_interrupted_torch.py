@@ -1,0 +1,133 @@
+"""Interrupted PyTorch training ends with the very weights of the uninterrupted one."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from harness import Job, Run, suspend_tree
+
+SCRIPT = "train_torch.py"
+STEPS = 30
+
+
+def finals(job: Job) -> dict[str, str]:
+    """What each rank held at the end, by its own account."""
+    return {line[1]: line[3] for line in job.log if line[2] == "final"}
+
+
+def steps(job: Job, rank: str = "0") -> list[int]:
+    return [int(line[3]) for line in job.log if line[2] == "step" and line[1] == rank]
+
+
+def uninterrupted(tmp_path: Path, ranks: int, *args: str) -> Job:
+    job = Job(tmp_path / "reference", SCRIPT, *args, ranks=ranks)
+    run = job.run()
+    assert run.code == 0, run.output
+    assert steps(job) == list(range(STEPS))
+    return job
+
+
+def check_suspended(run: Run, ranks: int) -> None:
+    assert run.code == 0, run.output
+    record = run.suspended
+    assert record is not None, run.output
+    assert record["agreed_at"] <= record["written_at"] <= record["acknowledged_at"]
+    assert Path(record["manifest"]).exists()
+    assert run.report["world_size"] == ranks
+    assert run.report["step"] == record["step"]
+
+
+# Mid-step by one rank alone; in a validation; and from outside, to the whole tree.
+@pytest.mark.parametrize(
+    ("ranks", "options", "asks"),
+    [
+        (1, ["--loader=plain", "--workers=2"], ["step:3", "validation:1:1"]),
+        (2, ["--loader=plain"], ["step:12@1", "validation:1:0@1"]),
+        (4, ["--loader=sampler"], ["validation:0:1@3"]),
+    ],
+)
+def test_weights_are_bit_identical(
+    tmp_path: Path, ranks: int, options: list[str], asks: list[str]
+) -> None:
+    reference = uninterrupted(tmp_path, ranks, *options)
+    job = Job(tmp_path / "interrupted", SCRIPT, *options, ranks=ranks)
+    for ask in asks:
+        check_suspended(job.run(f"--ask={ask}"), ranks)
+    with job.steps() as wait_for:
+        process = job.start()
+        wait_for(random.Random(ranks).randrange(22, 27))
+        suspend_tree(process)
+        check_suspended(job.finish(process), ranks)
+    last = job.run()
+    assert last.code == 0, last.output
+    assert last.suspended is None
+    # Every step once, none lost, whatever the interruptions.
+    assert steps(job) == list(range(STEPS))
+    assert finals(job) == finals(reference)
+    assert len(finals(job)) == ranks
+    assert Counter(line[2] for line in job.log)["callback"] == ranks * (len(asks) + 1)
+
+
+def test_a_finished_job_trains_no_more(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job", SCRIPT)
+    first, again = job.run(), job.run()
+    assert (first.code, again.code) == (0, 0), again.output
+    assert steps(job) == list(range(STEPS))
+    assert again.report["step"] == again.report["resumed_step"] == STEPS
+    assert again.report["metrics"] == {"accuracy": 0.5}
+    one, two = [line[3] for line in job.log if line[2] == "final"]
+    assert one == two
+
+
+def test_suspended_after_the_last_epoch(tmp_path: Path) -> None:
+    reference = uninterrupted(tmp_path, 1)
+    job = Job(tmp_path / "job", SCRIPT)
+    check_suspended(job.run("--ask=test:1"), 1)
+    assert job.run().code == 0
+    assert steps(job) == list(range(STEPS))
+    assert finals(job) == finals(reference)
+
+
+def test_left_by_break_counts_the_step(tmp_path: Path) -> None:
+    reference = Job(tmp_path / "reference", SCRIPT, "--break-at=4")
+    assert reference.run().code == 0
+    job = Job(tmp_path / "job", SCRIPT, "--break-at=4")
+    # The signal comes in the very step that the loop is left in: the validation stops.
+    check_suspended(job.run("--ask=step:4"), 1)
+    assert job.run().code == 0
+    assert steps(job) == steps(reference) == list(range(15))
+    assert finals(job) == finals(reference)
+
+
+def test_a_signal_during_imports_is_kept(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job", SCRIPT)
+    run = job.run("--ask=import")
+    check_suspended(run, 1)
+    assert steps(job) == [0]
+
+
+def test_ranks_change_in_mid_epoch(tmp_path: Path) -> None:
+    job = Job(tmp_path / "job", SCRIPT, "--epochs=1", ranks=2)
+    check_suspended(job.run("--ask=step:3@1"), 2)
+    job.ranks = 1
+    check_suspended(job.run("--ask=step:6"), 1)
+    job.ranks = 3
+    assert job.run().code == 0
+    seen = [i for line in job.log if line[2] == "step" for i in line[5].split(",")]
+    assert sorted(map(int, seen)) == list(range(120))
+
+
+@pytest.mark.parametrize("start", ["--workers=2", "--spawn"])
+def test_workers_neither_stop_nor_stay(tmp_path: Path, start: str) -> None:
+    """The whole tree gets the signal; a worker goes on serving until its parent leaves."""
+    job = Job(tmp_path / "job", SCRIPT, "--workers=2", start)
+    with job.steps() as wait_for:
+        process = job.start()
+        wait_for(4)
+        suspend_tree(process)
+        # The pipe ends when the last process that holds it has ended: workers included.
+        run = job.finish(process)
+    check_suspended(run, 1)
