@@ -56,19 +56,18 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds to sleep per sample")
+    parser.add_argument("--toll", type=float, default=0.0, help="and per step and further rank")
     parser.add_argument("--result", type=Path, help="file to write the accuracy to")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
     train, test = data()
     model = network(args.width)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
+    optim = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optim, gamma=0.8)
     loss_of = nn.CrossEntropyLoss()
 
-    session = Session(
-        model=model, optimizer=optimizer, scheduler=schedule, seed=args.seed
-    )  # hpcext
+    session = Session(model=model, optim=optim, schedule=schedule, seed=args.seed)  # hpcext
     model = session.parallel(model)  # hpcext
     size, rest = divmod(BATCH, session.world_size)
     if rest:
@@ -79,11 +78,11 @@ def main() -> None:
     for _ in session.epochs(args.epochs):  # hpcext
         model.train()
         for images, labels in session.batches(loader):  # hpcext
-            optimizer.zero_grad()
+            optim.zero_grad()
             loss = loss_of(model(images.to(session.device)), labels.to(session.device))
             loss.backward()
-            optimizer.step()
-            time.sleep(args.pace * len(labels))
+            optim.step()
+            time.sleep(args.pace * len(labels) + args.toll * (session.world_size - 1))
             session.report(loss=loss)
         schedule.step()
 

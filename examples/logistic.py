@@ -45,16 +45,14 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds to sleep per sample")
-    parser.add_argument("--checkpoint-dir", help="where to save when run without a manager")
+    parser.add_argument("--dir", help="where to save when run without a manager")
     parser.add_argument("--result", type=Path, help="file to write the accuracy to")
     args = parser.parse_args()
 
     pixels, labels = data()
     weights = np.zeros((pixels.shape[1], 10))
     momentum = np.zeros_like(weights)
-    session = Session(  # hpcext
-        weights=weights, momentum=momentum, seed=args.seed, checkpoint_dir=args.checkpoint_dir
-    )
+    session = Session(w=weights, v=momentum, seed=args.seed, checkpoint_dir=args.dir)  # hpcext
     sampler = session.sampler(len(labels) - TEST)
     for _ in session.epochs(args.epochs):  # hpcext
         for rows in session.batches(sampler.batched(BATCH)):  # hpcext

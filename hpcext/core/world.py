@@ -339,7 +339,7 @@ class World:
         killed, ran = job.kills > 0, bool(job.gpus)
         job = self._set(job, held={}, gpus=(), deadline_s=None, registered=False, op=0)
         if fact.outcome is Outcome.COMPLETED:
-            self._finish(job, now_s, State.COMPLETED, why=fact.why or "completed")
+            self._finish(job, now_s, State.COMPLETED, why=fact.why)
         elif job.cancelling:
             self._finish(job, now_s, State.CANCELLED, why="cancelled by its user")
         elif suspended:

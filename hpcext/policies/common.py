@@ -5,6 +5,11 @@ from __future__ import annotations
 from hpcext.core.values import Grant, Job, Role, Snapshot, State
 
 
+def named(gpus: int) -> str:
+    """``1 GPU``, ``3 GPUs``."""
+    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
 def largest(job: Job, limit: int) -> int:
     """The largest size of a job within a limit; 0 if it has none."""
     return max((size for size in job.sizes if size <= limit), default=0)

@@ -14,7 +14,7 @@ secondary where most is left.
 from __future__ import annotations
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, Target
-from hpcext.policies.common import keep, largest, movable
+from hpcext.policies.common import keep, largest, movable, named
 
 
 def allocate(now: Snapshot) -> Target:
@@ -55,15 +55,15 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
     if grant.role is Role.PRIMARY and not asked:
         return grant
     if free[node] + has < best:
-        more = f"{free[node]} of the {best - has} more it could use are free"
-        return Grant(grant.alloc, grant.role, f"runs on {has} of {best} GPUs: {more}")
+        short = f"{best - has} more needed, {free[node]} free"
+        return Grant(grant.alloc, grant.role, f"runs on {has} of {best} GPUs: {short}")
     if not movable(job):
         reason = "no session has registered" if job.suspendable else "it ignored a suspension"
         why = f"stays on {has} of {best} GPUs: {reason}"
         return Grant(grant.alloc, grant.role, why)
     free[node] -= best - has
     how = "resized" if asked else "promoted"
-    return Grant({node: best}, Role.PRIMARY, f"{how} from {has} to {best} GPUs, its best size")
+    return Grant({node: best}, Role.PRIMARY, f"{how} from {has} to {named(best)}, its best size")
 
 
 def _run_multiple_jobs(
@@ -92,7 +92,7 @@ def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
     fitting = [name for name in free if 0 < best[name] <= free[name]]
     if fitting:
         node = min(fitting, key=lambda name: free[name])
-        return Grant({node: best[node]}, Role.PRIMARY, f"runs on {best[node]} GPUs, its best size")
+        return Grant({node: best[node]}, Role.PRIMARY, f"runs on {named(best[node])}, its best size")
     node = max(free, key=lambda name: largest(job, free[name]), default="")
     size = largest(job, free[node]) if node else 0
     if not size:

@@ -88,6 +88,8 @@ def drive(
     wake_s = heap.now_s
     while (now_s := min(heap.next_s, wake_s)) <= until_s and now_s < math.inf:
         facts = heap.advance(now_s)
+        if not facts and heap.now_s < wake_s:
+            continue  # an event that came to nothing: its attempt was over
         actions, wake = engine.step(heap.now_s, facts)
         wake_s = math.inf if wake is None else wake
         if observe is not None:

@@ -6,6 +6,7 @@ Words on the command line, in any order:
 ``block``      blocks SIGTSTP itself, as sessions do; else it relies on what it inherits
 ``threads``    starts a thread before that, as libraries do
 ``wait``       waits for ``$DIARY.go`` before it begins: a long import
+``quiet``      tells nobody that it is ready
 ``deaf``       never looks for a suspension
 ``stubborn``   ignores SIGTERM
 ``tidy``       answers SIGTERM by exit code 0
@@ -117,7 +118,8 @@ while "wait" in words and not Path(f"{DIARY}.go").exists():
 if "block" in words:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
 report(0)
-tell_supervisor()
+if "quiet" not in words:
+    tell_supervisor()
 note("ready", os.getpid(), attempt.attempt, os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
 if "stopped" in words:
     os.kill(os.getpid(), signal.SIGSTOP)

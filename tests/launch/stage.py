@@ -50,6 +50,8 @@ class Stage:
                 "HPCEXT_REPORT_DIR": str(self.directory),
                 "HPCEXT_NUM_GPUS": "2",
                 "DIARY": str(self.diary),
+                # A torchrun that is killed leaves its temporary directory behind.
+                "TMPDIR": str(self.path),
             },
             "log": str(self.log),
             "gpus": ["n:0", "n:1"],

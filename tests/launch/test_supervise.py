@@ -148,9 +148,12 @@ def test_a_suspension_reaches_a_session_below_a_shell(stage: Stage, shell: str, 
     assert before <= document["suspend_asked_at"] <= document["ended_at"]
 
 
+@pytest.mark.parametrize("words", ["wait block", "wait block quiet"])
 @pytest.mark.parametrize("shell", ["none", "sh"])
-def test_a_suspension_during_imports_is_kept_or_told_again(stage: Stage, shell: str) -> None:
-    command = SHELLS[shell].format(" ".join(stage.plain("wait", "block")))
+def test_a_suspension_during_imports_is_kept_or_told_again(
+    stage: Stage, shell: str, words: str
+) -> None:
+    command = SHELLS[shell].format(" ".join(stage.plain(*words.split())))
     supervisor = stage.run("bash", "-c", f"exec {command}")
     stage.wait_said("importing")
     supervisor.send_signal(signal.SIGTSTP)

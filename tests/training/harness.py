@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from hpcext.protocol import Attempt, Process
 
 HERE = Path(__file__).parent
 WAIT_S = 120.0
+
+Started = subprocess.Popen[str]
+Act = Callable[[Started], object]
 
 
 def as_supervised() -> None:
@@ -75,7 +78,7 @@ class Job:
         """What the script itself wrote down: words of each line."""
         return [line.split() for line in (self.path / "log").read_text().splitlines()]
 
-    def start(self, *args: str, attempt: int | None = None) -> subprocess.Popen[str]:
+    def start(self, *args: str, attempt: int | None = None, **environ: str) -> Started:
         self.attempts = self.attempts + 1 if attempt is None else attempt
         directory = self.path / f"attempt-{self.attempts:04d}"
         directory.mkdir()
@@ -94,45 +97,45 @@ class Job:
             command += ["--nproc-per-node", str(self.ranks)]
         return subprocess.Popen(
             [*self.prefix, *command, str(self.script), *self.args, *args],
-            env={**os.environ, **self.environ, **told.environ()},
+            env={**os.environ, **self.environ, **told.environ(), **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             preexec_fn=as_supervised,  # noqa: PLW1509
         )
 
-    def finish(self, process: subprocess.Popen[str]) -> Run:
+    def finish(self, process: Started) -> Run:
         output, _ = process.communicate(timeout=WAIT_S)
         return Run(self.path / f"attempt-{self.attempts:04d}", process.returncode, output)
 
     def run(self, *args: str, attempt: int | None = None) -> Run:
         return self.finish(self.start(*args, attempt=attempt))
 
-    @contextmanager
-    def steps(self) -> Iterator[Callable[[int], None]]:
-        """Gives a function that waits until the script has come into a step."""
-        fifo = self.path / "fifo"
-        os.mkfifo(fifo)
-        self.environ["SCRIPT_FIFO"] = str(fifo)
-        # For reading and writing: opening does not wait, and there is no end of file.
-        with open(os.open(fifo, os.O_RDWR)) as lines:
+    def run_held(self, step: int, act: Act, *args: str) -> Run:
+        """Run; while rank 0 is held in the middle of a step, do something to the process."""
+        here, go = self.path / "here", self.path / "go"
+        for fifo in (here, go):
+            fifo.unlink(missing_ok=True)
+            os.mkfifo(fifo)
+        # For reading and writing: opening does not wait for the other side.
+        with open(here, "r+b", buffering=0) as reached, open(go, "r+b", buffering=0) as release:
+            process = self.start(*args, SCRIPT_HOLD=f"{step} {here} {go}")
+            gone = os.pidfd_open(process.pid)
+            ready, _, _ = select.select([reached, gone], [], [], WAIT_S)
+            os.close(gone)
+            if reached not in ready:
+                process.kill()
+                raise AssertionError(f"never came to step {step}: {self.finish(process).output}")
+            act(process)
+            release.write(b"go")
+            return self.finish(process)
 
-            def wait(step: int) -> None:
-                for line in lines:
-                    if int(line) >= step:
-                        return
 
-            yield wait
-        fifo.unlink()
-        del self.environ["SCRIPT_FIFO"]
-
-
-def suspend_tree(process: subprocess.Popen[str]) -> None:
+def suspend_tree(process: Started) -> None:
     """Send the suspend signal to a process and all below it."""
     root = psutil.Process(process.pid)
     for member in (*root.children(recursive=True), root):
-        with_signal = member.pid
         try:
-            os.kill(with_signal, signal.SIGTSTP)
+            os.kill(member.pid, signal.SIGTSTP)
         except ProcessLookupError:
             continue

@@ -4,7 +4,6 @@ three sources of random numbers, a schedule, validation, data-loader workers."""
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 
@@ -34,18 +33,18 @@ class Points(Dataset):
         return index, x, index % 4
 
 
-def main():
+def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--loader", default="sampler", choices=["sampler", "plain"])
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--every", type=int)
     parser.add_argument("--spawn", action="store_true")
     parser.add_argument("--break-at", type=int)
-    args, _ = parser.parse_known_args()
+    return parser.parse_known_args()[0]
 
-    torch.manual_seed(3)
-    model = torch.nn.Sequential(
+
+def network():
+    return torch.nn.Sequential(
         torch.nn.Linear(12, 24),
         torch.nn.BatchNorm1d(24),
         torch.nn.ReLU(),
@@ -54,6 +53,12 @@ def main():
         torch.nn.Tanh(),
         torch.nn.Linear(24, 4),
     )
+
+
+def main():
+    args = arguments()
+    torch.manual_seed(3)
+    model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2])
     session = Session(
@@ -63,7 +68,6 @@ def main():
         deterministic=True,
         seed=5,
         checkpoint_every_s=None,
-        checkpoint_every_steps=args.every,
         on_suspend=[lambda: traces.note("callback")],
     )
     net = session.parallel(model)
@@ -83,9 +87,9 @@ def main():
     for epoch in session.epochs(args.epochs):
         net.train()
         for turn, (index, x, y) in enumerate(session.batches(loader)):
-            x = x + 0.01 * random.random() + 0.01 * np.random.random()
+            noise = 0.01 * random.random() + 0.01 * np.random.random()
             optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(net(x), y)
+            loss = torch.nn.functional.cross_entropy(net(x + noise), y)
             loss.backward()
             traces.step(session.step)
             optimizer.step()
@@ -114,5 +118,4 @@ def main():
 
 
 if __name__ == "__main__":
-    os.environ["MKL_NUM_THREADS"] = "1"
     main()

@@ -1,0 +1,141 @@
+"""The session without a framework, in real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import Job, suspend_tree
+
+from hpcext.protocol import Process
+
+SCRIPT = "train_numpy.py"
+STEPS = 40
+
+
+def final(job: Job) -> str:
+    return [line[3] for line in job.log if line[2] == "final"][-1]
+
+
+def steps(job: Job) -> list[int]:
+    return [int(line[3]) for line in job.log if line[2] == "step"]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
+    job = Job(tmp_path_factory.mktemp("reference"), SCRIPT)
+    run = job.run()
+    assert run.code == 0, run.output
+    assert run.report["done"] == STEPS * 8
+    assert run.report["saved_step"] == STEPS
+    assert set(run.report["metrics"]) == {"loss"}
+    return final(job)
+
+
+def test_bit_identical(tmp_path: Path, reference: str) -> None:
+    job = Job(tmp_path, SCRIPT)
+    draw = random.Random(8)
+    early = [f"step:{step}" for step in sorted(draw.sample(range(30), 3))]
+    late = [f"step:{step}" for step in sorted(draw.sample(range(30, 40), 2))]
+    for ask in [*early, "validation:2:1", *late, "validation:3:0"]:
+        run = job.run(f"--ask={ask}")
+        assert run.code == 0, run.output
+        assert run.suspended is not None, ask
+        assert "ZeroDivisionError" in run.output
+    assert job.run().code == 0
+    assert steps(job) == list(range(STEPS))
+    assert final(job) == reference
+    assert len(job.checkpoints) == 2
+
+
+def test_from_outside(tmp_path: Path, reference: str) -> None:
+    job = Job(tmp_path, SCRIPT)
+    for step in (7, 23):
+        run = job.run_held(step, suspend_tree)
+        assert run.suspended is not None, run.output
+        assert run.suspended["step"] == step + 1
+    assert job.run().code == 0
+    assert steps(job) == list(range(STEPS))
+    assert final(job) == reference
+
+
+def test_records(tmp_path: Path) -> None:
+    """What the manager is told, and that it is told to look."""
+    job = Job(tmp_path, SCRIPT)
+    job.notify = Process.me()
+    news = {signal.SIGUSR1}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, news)
+    try:
+        process = job.start("--ask=step:2")
+        assert signal.sigtimedwait(news, 60) is not None
+        run = job.finish(process)
+        # The second word may have come together with the first one.
+        signal.sigtimedwait(news, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        job.notify = None
+    record, report = run.suspended, run.report
+    assert record is not None
+    assert record["schema"] == "hpcext.suspended/1"
+    assert (record["attempt"], record["op"], record["step"]) == (1, 11, 3)
+    assert Path(record["manifest"]) == job.checkpoints[-1] / "manifest.json"
+    assert report["schema"] == "hpcext.report/1"
+    assert (report["attempt"], report["op"], report["pid"]) == (1, 11, process.pid)
+    assert (report["step"], report["saved_step"], report["resumed_step"]) == (3, 3, 0)
+    assert report["registered_at"] <= report["restored_at"] <= report["first_step_at"]
+    assert report["first_step_at"] <= report["at"] <= record["acknowledged_at"]
+    assert job.run("--ask=step:5").report["resumed_step"] == 3
+
+
+def test_lost_without_notice(tmp_path: Path, reference: str) -> None:
+    """SIGKILL: back to the last periodic checkpoint, and no step is left out."""
+    job = Job(tmp_path, SCRIPT, "--every=10")
+    assert job.run_held(25, lambda process: process.kill()).code == -signal.SIGKILL
+    assert job.run().code == 0
+    assert steps(job) == [*range(25), *range(20, STEPS)]
+    assert final(job) == reference
+
+
+def test_finished_early_stays_finished(tmp_path: Path) -> None:
+    job = Job(tmp_path, SCRIPT, "--finish-at=1")
+    assert job.run().code == 0
+    assert steps(job) == list(range(20))
+    assert job.run().code == 0
+    assert steps(job) == list(range(20))
+
+
+def without_manager(job: Job, *args: str) -> subprocess.CompletedProcess[str]:
+    """As a user starts a script: no supervisor, nothing blocked, no variables of ours."""
+    return subprocess.run(
+        [sys.executable, str(job.script), *args],
+        env={"SCRIPT_LOG": str(job.path / "log"), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_without_a_manager(tmp_path: Path, reference: str) -> None:
+    """A directory is enough; the exit code then says that there is more to do."""
+    job = Job(tmp_path, SCRIPT)
+    where = f"--dir={tmp_path / 'mine'}"
+    assert without_manager(job, where, "--ask=step:11").returncode == 85
+    last = without_manager(job, where)
+    assert last.returncode == 0, last.stderr
+    assert steps(job) == list(range(STEPS))
+    assert final(job) == reference
+
+
+def test_plain_loop(tmp_path: Path, reference: str) -> None:
+    """Neither a manager nor a directory: the same training, and nothing is written."""
+    job = Job(tmp_path, SCRIPT)
+    run = without_manager(job)
+    assert run.stdout.split() == ["finished", str(STEPS), "quiet"]
+    assert final(job) == reference
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
