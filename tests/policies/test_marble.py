@@ -59,7 +59,7 @@ def test_a_secondary_is_not_promoted_by_halves() -> None:
     """Line 6: only if the best number is available; what is free goes to the next job."""
     target = ask(running(1, 2, 2), running(2, 5, 2), job(3, 4))
     assert brief(target) == {"1": "n 2 primary", "2": "n 2 secondary", "3": "n 2 secondary"}
-    assert target.grants["2"].why == "runs on 2 of 5 GPUs: 2 of the 3 more it could use are free"
+    assert target.grants["2"].why == "runs on 2 of 5 GPUs: 3 more needed, 2 free"
 
 
 def test_several_secondaries_are_promoted_in_the_order_of_the_queue() -> None:
@@ -164,7 +164,7 @@ def test_resize_waits_for_its_gpus_and_a_session_that_answers() -> None:
     asked = running(1, 5, 2, sizes=(5,), role=v.Role.PRIMARY)
     target = ask(asked, running(2, 3, 3))
     assert brief(target)["1"] == "n 2 primary"
-    assert target.grants["1"].why == "runs on 2 of 5 GPUs: 1 of the 3 more it could use are free"
+    assert target.grants["1"].why == "runs on 2 of 5 GPUs: 3 more needed, 1 free"
     deaf = running(1, 5, 2, sizes=(5,), role=v.Role.PRIMARY, suspendable=False)
     assert brief(ask(deaf)) == {"1": "n 2 primary"}
 
