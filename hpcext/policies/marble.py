@@ -92,7 +92,8 @@ def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
     fitting = [name for name in free if 0 < best[name] <= free[name]]
     if fitting:
         node = min(fitting, key=lambda name: free[name])
-        return Grant({node: best[node]}, Role.PRIMARY, f"runs on {named(best[node])}, its best size")
+        why = f"runs on {named(best[node])}, its best size"
+        return Grant({node: best[node]}, Role.PRIMARY, why)
     node = max(free, key=lambda name: largest(job, free[name]), default="")
     size = largest(job, free[node]) if node else 0
     if not size:

@@ -271,7 +271,7 @@ class Simulated:
     def _end(self, attempt: Attempt, outcome: Outcome, code: int | None) -> tuple[Fact, ...]:
         """Empty the process tree; the job goes on from what is saved."""
         order = attempt.order
-        attempt.phase, attempt.gpus = Phase.OVER, ()
+        attempt.phase = Phase.OVER
         self._saved[order.job] = attempt.saved
         del self._attempts[order.op]
         parts = {"save": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None

@@ -162,32 +162,37 @@ def wild(seed: int) -> Policy:
             return find_policy("marble")(now)
         about = [(job.id, job.state.value, job.op, job.ready) for job in now.jobs]
         source = random.Random(f"{seed}/{now.now_s}/{now.cause.value}/{now.memo}/{about}")
-        jobs = [job.id for job in now.jobs] + ["nobody"] * (source.random() < 0.05)
-        nodes = [*now.nodes] + ["nowhere"] * (source.random() < 0.05)
-        grants = {job: _any_grant(source, job, now, nodes) for job in jobs if source.random() < 0.5}
+        left = {name: node.gpus for name, node in now.nodes.items()}
+        if source.random() < 0.1:
+            left["nowhere"] = 8
+        grants = {}
+        for job in now.jobs:
+            if source.random() < 0.6 and (alloc := _any_alloc(source, job, left)):
+                grants[job.id] = v.Grant(alloc, source.choice(list(v.Role)), "because")
+        if source.random() < 0.05:
+            grants["nobody"] = v.Grant({"n0": 1}, v.Role.PRIMARY, "because")
         wake_s = now.now_s + source.choice([-5.0, 0.0, 1.0, 20.0])
         return v.Target(
-            {job: grant for job, grant in grants.items() if grant},
-            wake_s=wake_s if source.random() < 0.3 else None,
+            grants,
+            wake_s=wake_s if source.random() < 0.5 else None,
             memo={"asked": (now.memo or {"asked": 0})["asked"] + 1},
         )
 
     return allocate
 
 
-def _any_grant(
-    source: random.Random, job_id: str, now: v.Snapshot, nodes: Sequence[str]
-) -> v.Grant | None:
-    """Often what the job could run on, sometimes nonsense."""
-    if not nodes:
-        return None
-    job = next((job for job in now.jobs if job.id == job_id), None)
-    if job is None or (not job.ready and source.random() < 0.9):
-        return None
-    size = source.choice(job.sizes) if source.random() < 0.9 else source.randint(-1, 9)
-    first, second = source.choice(nodes), source.choice(nodes)
+def _any_alloc(source: random.Random, job: v.Job, left: dict[str, int]) -> dict[str, int]:
+    """Mostly what the job could run on, on one node or two; sometimes nonsense."""
+    if not left or (not job.ready and source.random() < 0.95):
+        return {}
+    size = source.choice(job.sizes) if source.random() < 0.97 else source.randint(-1, 9)
+    first, second = source.choice(list(left)), source.choice(list(left))
     split = source.randint(1, size - 1) if size > 1 and source.random() < 0.3 else size
     alloc = {first: split}
     if split != size:
         alloc[second] = alloc.get(second, 0) + size - split
-    return v.Grant(alloc, source.choice(list(v.Role)), "because")
+    if source.random() < 0.97 and any(left[node] < gpus for node, gpus in alloc.items()):
+        return {}
+    for node, gpus in alloc.items():
+        left[node] -= gpus
+    return alloc

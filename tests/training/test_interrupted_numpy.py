@@ -53,6 +53,20 @@ def test_bit_identical(tmp_path: Path, reference: str) -> None:
     assert len(job.checkpoints) == 2
 
 
+def test_left_by_break_counts_the_step(tmp_path: Path) -> None:
+    whole = Job(tmp_path / "whole", SCRIPT, "--break-at=5")
+    assert whole.run().code == 0
+    job = Job(tmp_path / "job", SCRIPT, "--break-at=5")
+    # Asked in the very step that the loop is left in: the validation is the place to stop.
+    run = job.run("--ask=step:9")
+    assert run.suspended is not None
+    assert run.suspended["step"] == 10
+    assert job.run("--ask=step:13").suspended is not None
+    assert job.run().code == 0
+    assert steps(job) == steps(whole) == list(range(20))
+    assert final(job) == final(whole)
+
+
 def test_from_outside(tmp_path: Path, reference: str) -> None:
     job = Job(tmp_path, SCRIPT)
     for step in (7, 23):

@@ -41,6 +41,7 @@ def main():
     parser.add_argument("--dir")
     parser.add_argument("--big", type=int, default=0, help="bytes more to save")
     parser.add_argument("--finish-at", type=int)
+    parser.add_argument("--break-at", type=int)
     args, _ = parser.parse_known_args()
     traces = Traces()
     rng = np.random.default_rng(3)
@@ -69,6 +70,8 @@ def main():
             w["bias"] += np.float32(noise.mean())
             traces.step(session.step)
             traces.note("step", session.step, epoch, ",".join(map(str, rows.tolist())))
+            if args.break_at and session.step % args.break_at == args.break_at - 1:
+                break
             session.report(loss=float(w["first"].mean()), nonsense="text", bad=float("nan"))
         decay.step()
         for turn in session.validation(range(3)):

@@ -39,7 +39,6 @@ def arguments():
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--spawn", action="store_true")
-    parser.add_argument("--break-at", type=int)
     return parser.parse_known_args()[0]
 
 
@@ -86,7 +85,7 @@ def main():
 
     for epoch in session.epochs(args.epochs):
         net.train()
-        for turn, (index, x, y) in enumerate(session.batches(loader)):
+        for index, x, y in session.batches(loader):
             noise = 0.01 * random.random() + 0.01 * np.random.random()
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(net(x + noise), y)
@@ -95,8 +94,6 @@ def main():
             optimizer.step()
             traces.note("step", session.step, epoch, ",".join(map(str, index.tolist())))
             session.report(loss=loss)
-            if args.break_at == turn:
-                break
         scheduler.step()
         net.eval()
         with torch.no_grad():
