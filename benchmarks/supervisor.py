@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import os
 import signal
 import statistics
@@ -114,7 +115,7 @@ async def told(bench: Bench, times: int) -> list[float]:
     delays = []
     for _ in range(times):
         action = bench.start(sys.executable, "-I", "-S", "-c", POLL)
-        await bench.until(lambda job=action.job: bench.said(job))
+        await bench.until(functools.partial(bench.said, action.job))
         asked = time.time()
         bench.executor.perform(v.Action(v.Kind.SUSPEND, action.job, action.op, 1))
         await bench.heard("Ended")

@@ -53,8 +53,8 @@ class Attempt:
         Work in the newest checkpoint, as of when it stopped training.
     done : float
         Work done, as of when it stopped training.
-    registered, asked : bool
-        Its session is up; a suspension was asked for.
+    registered, asked, reported : bool
+        Its session is up; a suspension was asked for; what its start took was reported.
     """
 
     order: Action
@@ -68,6 +68,7 @@ class Attempt:
     since_s: float = 0.0
     registered: bool = False
     asked: bool = False
+    reported: bool = False
 
     @property
     def rate(self) -> float:
@@ -274,7 +275,7 @@ class Simulated:
         attempt.phase = Phase.OVER
         self._saved[order.job] = attempt.saved
         del self._attempts[order.op]
-        parts = {"save": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
+        parts = {"write_s": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
         ended = Ended(order.job, order.op, outcome, code, suspend_s=parts)
         # As on a real machine, who never had a session never reported.
         last = (self._progress(attempt),) if attempt.registered else ()
@@ -294,8 +295,13 @@ class Simulated:
     def _progress(self, attempt: Attempt) -> Progressed:
         now_s, order = self._heap.now_s, attempt.order
         done, saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
-        rate = attempt.rate if done > attempt.began else None
-        return Progressed(order.job, order.op, int(done), int(saved), done, rate)
+        trained = done > attempt.began
+        rate = attempt.rate if trained else None
+        parts = {"restore_s": attempt.physics.resume_s} if trained else None
+        if attempt.reported:
+            parts = None
+        attempt.reported |= trained
+        return Progressed(order.job, order.op, int(done), int(saved), done, rate, resume_s=parts)
 
     def _tell(self, attempt: Attempt, *facts: Fact, late: bool) -> tuple[Fact, ...]:
         """Make facts known: now or late, and perhaps once more."""

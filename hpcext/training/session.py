@@ -124,8 +124,6 @@ class Session:
         self._resume_random: Tree | None = None
         self._begin()
 
-    # -- what a script uses
-
     def sampler(self, data: Sized | int, *, shuffle: bool = True) -> ResumableSampler:
         """A sampler for this rank that resumes in mid-epoch, at any number of ranks.
 
@@ -238,8 +236,6 @@ class Session:
         self._save()
         self._reporter.flush()
 
-    # -- what a framework overrides
-
     def _join(self) -> Ranks:
         """The ranks of this job."""
         return Ranks()
@@ -255,8 +251,6 @@ class Session:
         self.step = manifest["step"]
         self._done = manifest["done"]
         self._place = Place.of(manifest)
-
-    # -- the beginning
 
     def _begin(self) -> None:
         self._state.check()
@@ -290,8 +284,6 @@ class Session:
     def _drop_resume(self) -> None:
         self._resume = None
         self._place.validation = 0
-
-    # -- loops
 
     def _begin_epoch(self, epoch: int) -> None:
         self._phase, self._validations = EPOCH, 0
@@ -342,8 +334,6 @@ class Session:
         # Asked once only: the answer comes one step later.
         self._save_asked = self._save_asked or due
         return Control(stop=int(self._request.asked()), save=int(due))
-
-    # -- saving
 
     def _save(self) -> None:
         """Write a checkpoint beside the training; if that fails, training goes on."""

@@ -117,10 +117,11 @@ while "wait" in words and not Path(f"{DIARY}.go").exists():
     time.sleep(0.01)
 if "block" in words:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+# First, so that who hears of the session finds this.
+note("ready", os.getpid(), attempt.attempt, os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
 report(0)
 if "quiet" not in words:
     tell_supervisor()
-note("ready", os.getpid(), attempt.attempt, os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
 if "stopped" in words:
     os.kill(os.getpid(), signal.SIGSTOP)
 for step in range(1, 2 if "short" in words else 1_000_000):

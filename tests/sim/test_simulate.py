@@ -54,7 +54,8 @@ def test_a_suspension_costs_its_time_and_loses_nothing() -> None:
     assert [part.steps for part in record.segments] == [38, 62]
     assert [part.role for part in record.segments] == [v.Role.SECONDARY, v.Role.PRIMARY]
     assert (record.suspends, record.lost_steps) == (1, 0)
-    assert record.suspend_s == ({"save": 1.5},)
+    assert record.suspend_s == ({"write_s": 1.5},)
+    assert record.resume_s[0] == {"restore_s": 0.5}
 
 
 def test_jobs_arrive_when_they_are_submitted() -> None:
@@ -173,7 +174,7 @@ def test_look_reports_what_trains() -> None:
     heap.advance(2.0)
     executor.look()
     (fact,) = heap.advance(2.0)
-    assert fact == v.Progressed("1", 1, 6, 0, 6.0, 3.0)
+    assert fact == v.Progressed("1", 1, 6, 0, 6.0, 3.0, resume_s={"restore_s": 0.0})
 
 
 def test_a_second_manager_goes_on_where_the_first_one_stopped() -> None:

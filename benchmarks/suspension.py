@@ -1,0 +1,281 @@
+"""What a suspension costs beyond finishing the step and writing the state, and what a step costs.
+
+Each run trains a perceptron of 2 million parameters with Adam (24 MB of state) on 1, 2 and 4 ranks
+and is then suspended. The figures come from outside the session: ranks note the end of each step
+in a shared file, rank 0 times a plain ``torch.save`` and fsync of the same state in the same run,
+and this process sees ``suspended.json`` appear (inotify). Steps with and without the session
+alternate in one run.
+
+*added*: from the end of the last step on the last rank to the record, less the plain write (best
+of three; its median is shown). *resume*: from starting the command to the end of its first step,
+of which most is the import of torch. MARBLE, section VII-D: suspending and resuming took 13.2 to
+26.6 % of the training time of its job sets, which lasted about 500 s.
+
+Run: ``python benchmarks/suspension.py [--ranks 1 2 4] [--times 3]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import select
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcext.protocol import Attempt
+
+WIDTH = 1408
+BLOCK = 20
+BLOCKS = 6
+SLOT = struct.Struct("dd")
+IN_MOVED_TO = 0x80
+PAPER_RUN_S = 500.0
+
+
+class Marks:
+    """A shared file in which each rank notes the end of its first and last step."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        with path.open("a+b") as file:
+            file.truncate(ranks * SLOT.size)
+            self._memory = mmap.mmap(file.fileno(), ranks * SLOT.size)
+        self.ranks = ranks
+
+    def note(self, rank: int) -> None:
+        first, _ = self.read(rank)
+        now = time.time()
+        SLOT.pack_into(self._memory, rank * SLOT.size, first or now, now)
+
+    def read(self, rank: int) -> tuple[float, float]:
+        first, last = SLOT.unpack_from(self._memory, rank * SLOT.size)
+        return first, last
+
+
+def train(directory: Path) -> None:
+    """One rank of the training."""
+    import torch
+    from torch import nn
+
+    from hpcext.training.torch import Session
+
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH // 2), nn.ReLU(), nn.Linear(WIDTH // 2, WIDTH))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    session = Session(model=model, optimizer=optimizer)
+    net = session.parallel(model)
+    marks = Marks(directory / f"marks-{os.environ['HPCEXT_ATTEMPT']}", session.world_size)
+    x = torch.randn(8, WIDTH)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x), x).backward()
+        optimizer.step()
+
+    for _ in session.epochs(1):
+        turns = session.batches(range(100_000))
+        for number, _ in enumerate(turns):
+            step()
+            marks.note(session.rank)
+            if number == BLOCK and not session.resumed:
+                ratio = compare(turns, step)
+                if session.rank == 0:
+                    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    document = {"steps": ratio, "write": plain_writes(directory, state)}
+                    (directory / "measured.tmp").write_text(json.dumps(document))
+                    (directory / "measured.tmp").rename(directory / "measured")
+
+
+def compare(turns: Iterator[Any], step: Any) -> dict[str, float]:
+    """Median seconds of a step in blocks that alternate, with and without the session."""
+    with_s, without_s = [], []
+    for _ in range(BLOCKS):
+        begun = time.perf_counter()
+        for _ in range(BLOCK):
+            step()
+        middle = time.perf_counter()
+        for _ in range(BLOCK):
+            next(turns)
+            step()
+        without_s.append((middle - begun) / BLOCK)
+        with_s.append((time.perf_counter() - middle) / BLOCK)
+    return {"with": statistics.median(with_s), "without": statistics.median(without_s)}
+
+
+def plain_writes(directory: Path, state: dict[str, Any]) -> list[float]:
+    """Seconds of writing the state, three times."""
+    import torch
+
+    taken = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        with (directory / "plain").open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        taken.append(time.perf_counter() - begun)
+    return taken
+
+
+class Observer:
+    """Waits for files that are renamed into a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = libc.inotify_init1(os.O_CLOEXEC)
+        if (
+            self._fd < 0
+            or libc.inotify_add_watch(self._fd, os.fsencode(directory), IN_MOVED_TO) < 0
+        ):
+            raise OSError(ctypes.get_errno(), "inotify")
+
+    def wait(self, name: str, process: subprocess.Popen[bytes]) -> float:
+        """The instant at which a file of this name was seen."""
+        gone = os.pidfd_open(process.pid)
+        try:
+            while True:
+                ready, _, _ = select.select([self._fd, gone], [], [], 120)
+                seen_at = time.time()
+                if self._fd not in ready:
+                    raise RuntimeError(f"{name} did not appear")
+                if f"{name}\0".encode() in os.read(self._fd, 65536):
+                    return seen_at
+        finally:
+            os.close(gone)
+
+
+def supervised() -> None:
+    """What a supervisor does before it starts the command."""
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTSTP,))
+
+
+def start(directory: Path, ranks: int, number: int) -> subprocess.Popen[bytes]:
+    """Start an attempt."""
+    report_dir = directory / f"attempt-{number}"
+    report_dir.mkdir()
+    told = Attempt("bench", number, number, directory / "checkpoint", report_dir, ranks)
+    command = [sys.executable]
+    if ranks > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return subprocess.Popen(
+        [*command, __file__, "--train", str(directory)],
+        env={**os.environ, **told.environ(), "OMP_NUM_THREADS": "1"},
+        preexec_fn=supervised,  # noqa: PLW1509
+    )
+
+
+def suspend(process: subprocess.Popen[bytes]) -> float:
+    """Ask the whole tree; the instant at which it was asked."""
+    asked_at = time.time()
+    for pid in [process.pid, *children(process.pid)]:
+        try:
+            os.kill(pid, signal.SIGTSTP)
+        except ProcessLookupError:
+            continue
+    return asked_at
+
+
+def children(pid: int) -> list[int]:
+    """Processes below this one."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    try:
+        mine = [int(word) for word in path.read_text().split()]
+    except FileNotFoundError:
+        return []
+    return mine + [each for child in mine for each in children(child)]
+
+
+def attempt(directory: Path, ranks: int, number: int) -> dict[str, float]:
+    """Train, suspend; what was seen."""
+    begun = time.time()
+    process = start(directory, ranks, number)
+    try:
+        if number == 1:
+            Observer(directory).wait("measured", process)
+        else:
+            Observer(directory / f"attempt-{number}").wait("report.json", process)
+            marks = Marks(directory / f"marks-{number}", ranks)
+            while not all(marks.read(rank)[0] for rank in range(ranks)):
+                time.sleep(0.05)
+        observer = Observer(directory / f"attempt-{number}")
+        asked_at = suspend(process)
+        seen_at = observer.wait("suspended.json", process)
+        process.wait(60)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    marks = Marks(directory / f"marks-{number}", ranks)
+    spans = [marks.read(rank) for rank in range(ranks)]
+    return {
+        "resume": max(first for first, _ in spans) - begun,
+        "record": seen_at - max(last for _, last in spans),
+        "teardown": time.time() - seen_at,
+        "suspend": time.time() - asked_at,
+    }
+
+
+def measure(ranks: int, times: int) -> dict[str, float]:
+    """The figures of one number of ranks."""
+    directory = Path(tempfile.mkdtemp(prefix="suspension-", dir=Path.cwd()))
+    try:
+        seen = [attempt(directory, ranks, number) for number in range(1, times + 1)]
+        measured = json.loads((directory / "measured").read_text())
+    finally:
+        shutil.rmtree(directory)
+    middle = {key: statistics.median(one[key] for one in seen) for key in seen[0]}
+    # The first start is not a resumption.
+    resume = statistics.median(one["resume"] for one in seen[1:] or seen)
+    return {
+        "ranks": ranks,
+        "write_ms": 1e3 * statistics.median(measured["write"]),
+        "record_ms": 1e3 * middle["record"],
+        "added_ms": 1e3 * (middle["record"] - min(measured["write"])),
+        "teardown_ms": 1e3 * middle["teardown"],
+        "resume_s": resume,
+        "share": 100 * (middle["suspend"] + resume) / PAPER_RUN_S,
+        "step_ms": 1e3 * measured["steps"]["without"],
+        "cost_us": 1e6 * (measured["steps"]["with"] - measured["steps"]["without"]),
+        "ratio": measured["steps"]["without"] / measured["steps"]["with"],
+    }
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.train:
+        train(args.train)
+        return
+    print(
+        f"{'ranks':>5} {'write':>9} {'record':>9} {'added':>9} {'teardown':>9} {'resume':>8} "
+        f"{'of 500 s':>9} {'step':>9} {'session':>9} {'steps/s':>8}"
+    )
+    for ranks in args.ranks:
+        row = measure(ranks, args.times)
+        print(
+            "{ranks:5.0f} {write_ms:6.1f} ms {record_ms:6.1f} ms {added_ms:6.1f} ms "
+            "{teardown_ms:6.0f} ms {resume_s:6.2f} s {share:7.2f} % {step_ms:6.2f} ms "
+            "{cost_us:6.0f} us {ratio:8.3f}".format(**row),
+            flush=True,
+        )
+    print("added: goal under 50 ms. of 500 s: one suspension and resumption; the paper 13.2-26.6 %")
+
+
+if __name__ == "__main__":
+    main()
