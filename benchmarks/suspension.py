@@ -34,7 +34,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from hpcext.protocol import Attempt
+from hpcext.training.torch import Session
 
 WIDTH = 1408
 BLOCK = 20
@@ -54,22 +58,19 @@ class Marks:
         self.ranks = ranks
 
     def note(self, rank: int) -> None:
+        """A step of this rank has ended."""
         first, _ = self.read(rank)
         now = time.time()
         SLOT.pack_into(self._memory, rank * SLOT.size, first or now, now)
 
     def read(self, rank: int) -> tuple[float, float]:
+        """Ends of the first and the last step of a rank, seconds since the epoch; 0: none yet."""
         first, last = SLOT.unpack_from(self._memory, rank * SLOT.size)
         return first, last
 
 
 def train(directory: Path) -> None:
     """One rank of the training."""
-    import torch
-    from torch import nn
-
-    from hpcext.training.torch import Session
-
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH // 2), nn.ReLU(), nn.Linear(WIDTH // 2, WIDTH))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
@@ -80,7 +81,7 @@ def train(directory: Path) -> None:
 
     def step() -> None:
         optimizer.zero_grad()
-        nn.functional.mse_loss(net(x), x).backward()
+        torch.autograd.backward(nn.functional.mse_loss(net(x), x))
         optimizer.step()
 
     for _ in session.epochs(1):
@@ -115,8 +116,6 @@ def compare(turns: Iterator[Any], step: Any) -> dict[str, float]:
 
 def plain_writes(directory: Path, state: dict[str, Any]) -> list[float]:
     """Seconds of writing the state, three times."""
-    import torch
-
     taken = []
     for _ in range(3):
         begun = time.perf_counter()

@@ -96,6 +96,14 @@ class Site:
         assert isinstance(document, dict), finished
         return document
 
+    def run_until_done(self, *args: str) -> None:
+        """Ask again until it is granted: a manager may have to start first, or a session."""
+        asked = self.run(*args)
+        deadline = time.monotonic() + WAIT_S
+        while asked.code and time.monotonic() < deadline:
+            asked = self.run(*args)
+        assert asked.code == 0, (asked, self.run("status", args[1]), self.run("why", *args[1:3]))
+
     def steps(self, name: str) -> list[Step]:
         """What a counter says that it did."""
         path = self.path / f"{name}.steps"
@@ -137,7 +145,8 @@ class Site:
                 assert len({step.pid for step in taken}) == 1, f"{name} ran twice at once"
                 numbers = [step.step for step in taken]
                 assert numbers == list(range(numbers[0], numbers[-1] + 1))
-                saved = done - done % save_every
+                # Killed between its account of a step and the checkpoint there: one earlier.
+                saved = max(0, done - 1) // save_every * save_every
                 assert saved < numbers[0] <= done + 1, f"{name}: lost steps in attempt {attempt}"
                 done = numbers[-1]
                 spans.append((taken[0].time_s, taken[-1].time_s, taken[0].gpus, name, attempt))

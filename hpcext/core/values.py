@@ -161,6 +161,8 @@ class Job(msgspec.Struct, frozen=True):
     cancelling : bool
     kills : int
         How often the current attempt was told to die.
+    maimed : bool
+        Its current attempt has lost a node.
     suspendable : bool
         False once a suspension went unanswered: it is not resized again.
     failures : int
@@ -202,6 +204,7 @@ class Job(msgspec.Struct, frozen=True):
     on_hold: bool = False
     cancelling: bool = False
     kills: int = 0
+    maimed: bool = False
     suspendable: bool = True
     failures: int = 0
     step: int = 0

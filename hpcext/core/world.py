@@ -44,8 +44,8 @@ KILL_GRACE_S = 15.0
 BACKOFF_MAX_S = 60.0
 """Longest wait before a failed job is tried again."""
 
-UNSTARTED_WAIT_S = 5.0
-"""Wait before a job that could not be started is tried again."""
+BLAMELESS_WAIT_S = 5.0
+"""Wait before a job is tried again that could not be started, or whose node was lost."""
 
 NOT_RETRIED = frozenset({126, 127})
 """Exit codes of a shell (and our supervisor) for a command that cannot be run at all."""
@@ -144,7 +144,7 @@ class World:
             self.next_op += 1
             self._enter(
                 job, State.STARTING, now_s, held=action.alloc, op=action.op, gpus=(),
-                attempt=action.attempt, registered=False, kills=0, deadline_s=None,
+                attempt=action.attempt, registered=False, maimed=False, kills=0, deadline_s=None,
             )  # fmt: skip
         elif action.kind is Kind.SUSPEND:
             self._enter(job, State.STOPPING, now_s, deadline_s=now_s + job.suspend_timeout_s)
@@ -211,6 +211,7 @@ class World:
         if name not in job.held:
             return
         held = {node: gpus for node, gpus in job.held.items() if node != name}
+        job = self._set(job, maimed=True)
         if held:
             # Its other nodes still run: kill there at once, nobody can answer a suspension.
             self._enter(job, State.STOPPING, now_s, held=held, deadline_s=now_s)
@@ -336,7 +337,11 @@ class World:
             suspend_s=(*record.suspend_s, fact.suspend_s) if fact.suspend_s else record.suspend_s,
             exit_code=fact.exit_code,
         )
-        killed, ran = job.kills > 0, bool(job.gpus)
+        killed = job.kills > 0
+        # It lost its node, or it never ran (a full disk, say): not the job's failure.
+        blameless = job.maimed or (fact.outcome is Outcome.LOST and not job.gpus)
+        # Progress is a checkpoint newer than the one that this attempt resumed from.
+        progressed = bool(job.gpus) and job.saved_step > segments[-1].from_step
         job = self._set(job, held={}, gpus=(), deadline_s=None, registered=False, op=0)
         if fact.outcome is Outcome.COMPLETED:
             self._finish(job, now_s, State.COMPLETED, why=fact.why)
@@ -344,32 +349,30 @@ class World:
             self._finish(job, now_s, State.CANCELLED, why="cancelled by its user")
         elif suspended:
             self._enter(job, State.PENDING, now_s, failures=0)
-        elif killed:
+        elif killed and not job.maimed:
             # It did not answer a suspension. Its own fault or not, it is not a failure of the
             # training; but asking again would lose work again.
             why = f"did not answer a suspension within {job.suspend_timeout_s:g} s"
             self._enter(job, State.PENDING, now_s, suspendable=False, why=why)
         else:
-            self._failed(job, now_s, fact, ran=ran)
+            self._failed(job, now_s, fact, blameless=blameless, progressed=progressed)
 
-    def _failed(self, job: Job, now_s: float, fact: Ended, *, ran: bool) -> None:
-        """Try again, unless it failed too often without getting further."""
+    def _failed(
+        self, job: Job, now_s: float, fact: Ended, *, blameless: bool, progressed: bool
+    ) -> None:
+        """Try again later, unless it failed too often without getting further."""
         how = fact.why or f"exit code {fact.exit_code}"
-        if not ran and fact.outcome is Outcome.LOST:
-            # It never ran (a full disk, say): not the job's failure, however often.
-            failures, wait_s = job.failures, UNSTARTED_WAIT_S
+        if blameless:
+            wait_s = BLAMELESS_WAIT_S
         else:
-            # Progress is a checkpoint newer than the one that this attempt resumed from.
-            segments = self.records[job.id].segments
-            progressed = ran and job.saved_step > segments[-1].from_step
-            failures = 1 if progressed else job.failures + 1
-            wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
-        if fact.exit_code in NOT_RETRIED or failures > job.retries:
-            why = f"failed {failures} time(s) in a row without new progress; last: {how}"
-            self._finish(self._set(job, failures=failures), now_s, State.FAILED, why=why)
-            return
+            job = self._set(job, failures=1 if progressed else job.failures + 1)
+            wait_s = min(2.0 ** (job.failures - 1), BACKOFF_MAX_S)
+            if fact.exit_code in NOT_RETRIED or job.failures > job.retries:
+                why = f"failed {job.failures} time(s) in a row without new progress; last: {how}"
+                self._finish(job, now_s, State.FAILED, why=why)
+                return
         self._enter(
-            job, State.PENDING, now_s, failures=failures, goal=None, ready=False,
+            job, State.PENDING, now_s, goal=None, ready=False,
             not_before_s=now_s + wait_s, why=f"tried again in {wait_s:g} s after: {how}",
         )  # fmt: skip
 

@@ -163,10 +163,12 @@ class LocalExecutor:
             self._not_started(files, f"only {len(indices)} GPUs are free")
             return
         gpus = tuple(self._name(index) for index in indices)
+        # No device has index -1, so CUDA sees none.
+        visible = [-1] if self._hide_gpus else indices
         environ = {
             # Indices are those of the driver (nvidia-smi), whose order is not CUDA's by default.
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in indices),
+            "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in visible),
         }
         watch = _Watch(files, gpus)
         try:

@@ -253,7 +253,7 @@ class Store:
             **facts,
             "files": draft.files,
         }
-        manifest["blake2b"] = _digest(manifest)
+        manifest["sha256"] = _digest(manifest)
         with (draft.path / MANIFEST).open("xb") as file:
             file.write(json.dumps(manifest).encode() + b"\n")
             file.flush()
@@ -303,7 +303,7 @@ def verify(path: Path) -> dict[str, Any]:
             size = file.stat().st_size
             if size != entry["size"]:
                 raise CheckpointError(f"{size} bytes, not {entry['size']}", where=file)
-            if checksum_of_file(file) != entry["blake2b"]:
+            if checksum_of_file(file) != entry["sha256"]:
                 raise CheckpointError("its content has changed (checksum differs)", where=file)
         except OSError as error:
             raise CheckpointError(f"cannot be read ({error.strerror})", where=file) from None
@@ -315,7 +315,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_bytes())
         if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
             raise CheckpointError(f"not a document of schema {SCHEMA}", where=path)
-        stated = manifest.pop("blake2b", None)
+        stated = manifest.pop("sha256", None)
         if stated != _digest(manifest):
             raise CheckpointError("its content has changed (checksum differs)", where=path)
     except OSError as error:

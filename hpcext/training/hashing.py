@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
 from io import RawIOBase
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 _CHUNK_BYTES = 1 << 20
-_UNHASHED_BYTES = 64 << 20
-
-
-def _new() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=32)
+_END = -1
 
 
 def checksum(data: bytes) -> str:
-    """BLAKE2b of 256 bits (RFC 7693), in hexadecimal."""
-    digest = _new()
-    digest.update(data)
-    return digest.hexdigest()
+    """SHA-256 in hexadecimal.
+
+    Of the strong checksums in the standard library the fastest wherever the processor has
+    instructions for it (1.7 GB/s against 0.8 GB/s of BLAKE2b), and ``sha256sum`` can check it.
+    """
+    return hashlib.sha256(data).hexdigest()
 
 
 def checksum_of_file(path: Path) -> str:
     """The same of a file's content."""
-    digest = _new()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_CHUNK_BYTES):
             digest.update(block)
@@ -35,71 +35,90 @@ def checksum_of_file(path: Path) -> str:
 
 
 class HashingFile(RawIOBase):
-    """A new file, flushed to the disk when closed, whose checksum is taken while it is written.
+    """A new file, flushed to the disk at its end, whose checksum is taken while it is written.
 
-    The checksum is that of the bytes handed over, not of what the disk made of them, and is
-    computed in a thread of its own (hashlib and the disk both release the interpreter lock), so
-    that it costs next to no time. A failed write is remembered and raised by :meth:`finish`:
-    native serialisers do not all survive an exception out of ``write``.
+    Another thread follows the writer and hashes what it wrote, out of the page cache, also while
+    the disk is waited for; all of them release the interpreter lock. A failed write is remembered
+    and raised by :meth:`finish`: native serialisers do not all survive an exception out of
+    ``write``.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+
+    Raises
+    ------
+    OSError
+        It exists, or cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._file = path.open("xb")
-        self._hash = _new()
-        self._pool = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
-        self._waiting_bytes = 0
+        self._hash = hashlib.sha256()
         self._error: OSError | None = None
+        self._written: SimpleQueue[int] = SimpleQueue()
+        self._follower: threading.Thread | None = None
         self.size_bytes = 0
+        self._file = path.open("x+b", buffering=0)
+        self._follower = threading.Thread(target=self._follow, daemon=True)
+        self._follower.start()
 
     def writable(self) -> bool:
         """Yes."""
         return True
 
     def write(self, data: Any, /) -> int:
-        """Write bytes, and queue them to be hashed."""
-        block = data if isinstance(data, bytes) else bytes(data)
-        self._last = self._pool.submit(self._hash.update, block)
-        self._waiting_bytes += len(block)
-        if self._waiting_bytes > _UNHASHED_BYTES:
-            self._last.result()
-            self._waiting_bytes = 0
-        if self._error is None:
+        """Write a block; all of it is taken, always."""
+        block = memoryview(data).cast("B")
+        length = len(block)
+        self.size_bytes += length
+        while block and self._error is None:
             try:
-                self._file.write(block)
+                block = block[self._file.write(block) :]
             except OSError as error:
                 self._error = error
-        self.size_bytes += len(block)
-        return len(block)
+        if self._error is None:
+            self._written.put(self.size_bytes)
+        return length
 
     def finish(self) -> dict[str, Any]:
-        """Flush, sync, close; the entry of this file for a manifest.
+        """Flush to the disk and close; the entry of this file for a manifest.
 
         Raises
         ------
         OSError
-            Something could not be written.
+            Something could not be written, or not be read back.
         """
         try:
-            if self._error is not None:
-                raise self._error
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._error is None:
+                os.fsync(self._file.fileno())
         finally:
             self.close()
-        return {
-            "name": self._path.name,
-            "size": self.size_bytes,
-            "blake2b": self._hash.hexdigest(),
-        }
+        if self._error is not None:
+            raise self._error
+        return {"name": self._path.name, "size": self.size_bytes, "sha256": self._hash.hexdigest()}
 
     def close(self) -> None:
         """Close the file without waiting for the disk."""
-        if not self.closed:
-            self._pool.shutdown(wait=True)
-            # What the buffer still holds cannot be written either once a write has failed.
+        if not self.closed and self._follower is not None:
+            self._written.put(_END)
+            self._follower.join()
             with contextlib.suppress(OSError):
                 self._file.close()
         super().close()
+
+    def _follow(self) -> None:
+        """Hash as far as the file is written."""
+        buffer = memoryview(bytearray(_CHUNK_BYTES))
+        done = 0
+        try:
+            while (end := self._written.get()) != _END:
+                while done < end:
+                    length = os.preadv(self._file.fileno(), [buffer[: end - done]], done)
+                    if length == 0:
+                        raise OSError(errno.EIO, "shorter than what was written to it")
+                    self._hash.update(buffer[:length])
+                    done += length
+        except OSError as error:
+            self._error = error

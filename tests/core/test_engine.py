@@ -259,3 +259,31 @@ def test_a_job_that_was_completed_while_it_was_cancelled_is_completed(engine: En
     assert run(engine, 1, v.Cancel("1")) == ["kill 1"]
     run(engine, 2, end(engine, "1", v.Outcome.COMPLETED))
     assert state(engine, "1") is v.State.COMPLETED
+
+
+def test_a_lost_node_is_not_the_jobs_failure(engine: Engine) -> None:
+    run(engine, 1, job(1, (1, 2), 2, retries=0))
+    begin(engine, 2, "1")
+    assert run(engine, 3, v.NodeLost("n")) == []
+    assert engine.world.jobs["1"].state is v.State.PENDING
+    assert run(engine, 4, v.NodeJoined(v.Node("m", 6))) == []
+    assert run(engine, 8, *()) == ["start 1 2"]
+
+
+def test_what_is_left_of_a_job_that_lost_a_node_is_killed_and_it_starts_again() -> None:
+    both = {"n": 2, "m": 2}
+
+    def policy(now: v.Snapshot) -> v.Target:
+        fits = set(both) <= set(now.nodes)
+        grant = v.Grant(both, v.Role.PRIMARY, "")
+        return v.Target({one.id: grant for one in now.jobs if one.ready and fits})
+
+    engine = Engine(policy)
+    nodes = [v.NodeJoined(v.Node(name, 2)) for name in both]
+    assert run(engine, 1, *nodes, job(1, (4,), 4, retries=0)) == ["start 1 4"]
+    begin(engine, 2, "1")
+    assert run(engine, 3, v.NodeLost("m")) == ["kill 1"]
+    run(engine, 4, end(engine, "1", v.Outcome.FAILED, -15))
+    left = engine.world.jobs["1"]
+    assert (left.state, left.failures, left.suspendable) == (v.State.PENDING, 0, True)
+    assert run(engine, 20, v.NodeJoined(v.Node("m", 2))) == ["start 1 4"]

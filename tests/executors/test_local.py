@@ -42,7 +42,7 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 class Local:
     """An executor, with the facts that it emitted."""
 
-    def __init__(self, stage: Stage, *, manager_file: Path | None = None) -> None:
+    def __init__(self, stage: Stage, *, hide_gpus: bool = False) -> None:
         self.stage = stage
         self.jobs = stage.path / "jobs"
         self.facts: list[v.Fact] = []
@@ -55,7 +55,7 @@ class Local:
             spec=self.specs.__getitem__,
             emit=self._emit,
             loop=asyncio.get_running_loop(),
-            manager_file=manager_file,
+            hide_gpus=hide_gpus,
         )
 
     def _emit(self, fact: v.Fact) -> None:
@@ -229,6 +229,15 @@ async def test_gpus_are_the_lowest_that_are_free_and_free_only_at_the_end(stage:
         local.perform(v.Kind.KILL, job)
     for job in "135":
         await local.heard(v.Ended, job)
+
+
+@in_loop
+async def test_logical_slots_hide_the_gpus_that_the_machine_has(stage: Stage) -> None:
+    local = Local(stage, hide_gpus=True)
+    local.start("1", "short", gpus=2)
+    assert (await local.heard(v.Started, "1")).gpus == ("n:0", "n:1")
+    await local.heard(v.Ended, "1")
+    assert [line[2] for line in local.said("ready", "1")] == ["-1"]
 
 
 # Killing.

@@ -96,8 +96,7 @@ def test_killed_at_a_record_of_a_request(
     ask(site, begin_dying(site, fact, when), *words)
     if fact == "Hold":
         again = site.start("run", "--resume", str(site.pilot))
-        resume = ("resume", str(site.pilot), "first")
-        wait_for(lambda: site.run(*resume).code == 0, "the suspension, to be undone")
+        site.run_until_done("resume", str(site.pilot), "first")
         again.communicate()
     if fact == "Resize":
         finish(site)

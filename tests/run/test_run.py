@@ -169,7 +169,7 @@ def test_verbs_from_another_terminal(site: Site) -> None:
     for name in ("held", "gone"):
         wait_for(lambda name=name: site.steps(name), f"the first step of {name}")
         wait_for(lambda name=name: running(site, name, "verbs"), f"{name} to run")
-    wait_for(lambda: site.run("suspend", "verbs", "held").code == 0, "a session to suspend")
+    site.run_until_done("suspend", "verbs", "held")
     wait_for(lambda: not running(site, "held", "verbs"), "the suspension")
     assert "suspended by its user" in site.run("why", "verbs", "held").out
     refused = site.run("suspend", "verbs", "held")
