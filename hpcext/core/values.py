@@ -220,7 +220,16 @@ class Job(msgspec.Struct, frozen=True):
 class Segment(msgspec.Struct, frozen=True):
     """A stretch of time that a job ran on the same GPUs.
 
-    ``end_s`` is None while it lasts; it went from step ``from_step`` on, for ``steps`` steps.
+    Attributes
+    ----------
+    start_s, end_s : float
+        `end_s` is None while it lasts.
+    gpus : tuple of str
+    role : Role or None
+    from_step, steps : int
+        The step that it went on from, and how many it did.
+    resume_s, suspend_s : Mapping[str, float] or None
+        The parts of its beginning and, if it was suspended, of its end, seconds.
     """
 
     start_s: float
@@ -229,6 +238,8 @@ class Segment(msgspec.Struct, frozen=True):
     end_s: float | None = None
     from_step: int = 0
     steps: int = 0
+    resume_s: Mapping[str, float] | None = None
+    suspend_s: Mapping[str, float] | None = None
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -241,8 +252,6 @@ class Record(msgspec.Struct, frozen=True):
         Suspensions that were acknowledged.
     lost_steps : int
         Steps that were run and had to be run again.
-    suspend_s, resume_s : tuple of Mapping[str, float]
-        The parts of each suspension and each resumption, seconds.
     exit_code : int or None
         Of the last attempt.
     metrics : Mapping[str, float]
@@ -252,8 +261,6 @@ class Record(msgspec.Struct, frozen=True):
     segments: tuple[Segment, ...] = ()
     suspends: int = 0
     lost_steps: int = 0
-    suspend_s: tuple[Mapping[str, float], ...] = ()
-    resume_s: tuple[Mapping[str, float], ...] = ()
     exit_code: int | None = None
     metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
 

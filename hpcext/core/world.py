@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from hpcext.core import records
 from hpcext.core.values import (
     TRANSITIONS,
     Action,
@@ -30,7 +31,6 @@ from hpcext.core.values import (
     Registered,
     Release,
     Resize,
-    Segment,
     Snapshot,
     Started,
     State,
@@ -239,20 +239,15 @@ class World:
         job = self._set(job, gpus=fact.gpus)
         if job.state is State.STARTING:
             job = self._enter(job, State.RUNNING, now_s)
-        record = self.records[job.id]
-        segment = Segment(now_s, fact.gpus, job.role, from_step=job.saved_step)
-        self.records[job.id] = replace(record, segments=(*record.segments, segment))
+        self.records[job.id] = records.started(self.records[job.id], now_s, job)
         return Cause.STARTED
 
     def _registered(self, now_s: float, fact: Registered) -> Cause:
         job = self._current(fact)
         if job is None or job.registered:
             return NOTHING
-        record = self.records[job.id]
-        lost = max(0, job.step - fact.step)
-        self.records[job.id] = replace(record, lost_steps=record.lost_steps + lost)
+        self.records[job.id] = records.registered(self.records[job.id], job, fact)
         self._set(job, registered=True, step=fact.step, saved_step=fact.step)
-        self._count_steps(job.id, fact.step, start=True)
         return Cause.REGISTERED
 
     def _progressed(self, now_s: float, fact: Progressed) -> Cause:
@@ -264,14 +259,7 @@ class World:
             measured[total(job.held)] = fact.rate
         estimate = replace(job.estimate, measured=measured, done=fact.done)
         self._set(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate)
-        self._count_steps(job.id, fact.step)
-        record = self.records[job.id]
-        resume_s = record.resume_s
-        # A manager that begins anew reads the last report again.
-        if fact.resume_s is not None and (fact.resume_s,) != resume_s[-1:]:
-            resume_s = (*resume_s, fact.resume_s)
-        metrics = {**record.metrics, **fact.metrics}
-        self.records[job.id] = replace(record, metrics=metrics, resume_s=resume_s)
+        self.records[job.id] = records.progressed(self.records[job.id], fact)
         return Cause.PROGRESS
 
     def _ended(self, now_s: float, fact: Ended) -> Cause:
@@ -325,29 +313,17 @@ class World:
 
     def _close(self, job: Job, now_s: float, fact: Ended) -> None:
         """Free what the attempt held, and say what becomes of the job."""
-        record = self.records[job.id]
-        segments = record.segments
-        if job.gpus and segments and segments[-1].end_s is None:
-            segments = (*segments[:-1], replace(segments[-1], end_s=now_s))
-        suspended = fact.outcome is Outcome.SUSPENDED
-        self.records[job.id] = replace(
-            record,
-            segments=segments,
-            suspends=record.suspends + suspended,
-            suspend_s=(*record.suspend_s, fact.suspend_s) if fact.suspend_s else record.suspend_s,
-            exit_code=fact.exit_code,
-        )
+        self.records[job.id] = record = records.ended(self.records[job.id], now_s, job, fact)
         killed = job.kills > 0
         # It lost its node, or it never ran (a full disk, say): not the job's failure.
         blameless = job.maimed or (fact.outcome is Outcome.LOST and not job.gpus)
-        # Progress is a checkpoint newer than the one that this attempt resumed from.
-        progressed = bool(job.gpus) and job.saved_step > segments[-1].from_step
+        progressed = records.saved_anything(record, job)
         job = self._set(job, held={}, gpus=(), deadline_s=None, registered=False, op=0)
         if fact.outcome is Outcome.COMPLETED:
             self._finish(job, now_s, State.COMPLETED, why=fact.why)
         elif job.cancelling:
             self._finish(job, now_s, State.CANCELLED, why="cancelled by its user")
-        elif suspended:
+        elif fact.outcome is Outcome.SUSPENDED:
             self._enter(job, State.PENDING, now_s, failures=0)
         elif killed and not job.maimed:
             # It did not answer a suspension. Its own fault or not, it is not a failure of the
@@ -446,16 +422,6 @@ class World:
                 yield need
             elif other.state is not State.COMPLETED:
                 yield other
-
-    def _count_steps(self, job_id: str, step: int, *, start: bool = False) -> None:
-        """Keep the step count of the last segment."""
-        record = self.records[job_id]
-        if not record.segments:
-            return
-        last = record.segments[-1]
-        last = replace(last, from_step=step) if start else last
-        last = replace(last, steps=max(0, step - last.from_step))
-        self.records[job_id] = replace(record, segments=(*record.segments[:-1], last))
 
 
 def _gone(need: Job) -> str:

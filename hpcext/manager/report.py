@@ -62,8 +62,8 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "attempts": job.attempt,
         "metrics": dict(record.metrics),
         "segments": [_segment(segment) for segment in segments],
-        "suspend_s": [_parts(parts) for parts in record.suspend_s],
-        "resume_s": [_parts(parts) for parts in record.resume_s],
+        "suspend_s": [_parts(part.suspend_s) for part in segments if part.suspend_s],
+        "resume_s": [_parts(part.resume_s) for part in segments if part.resume_s],
     }
 
 

@@ -54,8 +54,8 @@ def test_a_suspension_costs_its_time_and_loses_nothing() -> None:
     assert [part.steps for part in record.segments] == [38, 62]
     assert [part.role for part in record.segments] == [v.Role.SECONDARY, v.Role.PRIMARY]
     assert (record.suspends, record.lost_steps) == (1, 0)
-    assert record.suspend_s == ({"write_s": 1.5},)
-    assert record.resume_s[0] == {"restore_s": 0.5}
+    assert [part.suspend_s for part in record.segments] == [{"write_s": 1.5}, None]
+    assert record.segments[0].resume_s == {"restore_s": 0.5}
 
 
 def test_jobs_arrive_when_they_are_submitted() -> None:
