@@ -15,7 +15,7 @@ export PYTHON
 demo:
 	@.ci/venv examples
 	@# Six logical slots, on a machine with one GPU or eight too: the same show everywhere.
-	CUDA_VISIBLE_DEVICES= $(BIN)/hpcext run examples/jobs.toml --gpus 6
+	PATH="$(CURDIR)/$(BIN):$$PATH" CUDA_VISIBLE_DEVICES= hpcext run examples/jobs.toml --gpus 6
 
 test: lint
 	$(BIN)/pytest

@@ -6,9 +6,11 @@ in a shared file, rank 0 times a plain ``torch.save`` and fsync of the same stat
 and this process sees ``suspended.json`` appear (inotify). Steps with and without the session
 alternate in one run.
 
-*added*: from the end of the last step on the last rank to the record, less the plain write (best
-of three; its median is shown). *resume*: from starting the command to the end of its first step,
-of which most is the import of torch. MARBLE, section VII-D: suspending and resuming took 13.2 to
+*added*: from the end of the last step on the last rank to the record, less the plain write.
+*resume*: from starting the command to the end of its first step, of which most is the import of
+torch. *between*: from the end of one step to the beginning of the next, spent in the session;
+*steps/s*: with the session relative to without, in blocks that alternate (noisy on a busy
+machine). MARBLE, section VII-D: suspending and resuming took 13.2 to
 26.6 % of the training time of its job sets, which lasted about 500 s.
 
 Run: ``python benchmarks/suspension.py [--ranks 1 2 4] [--times 3]``
@@ -30,22 +32,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hpcext.protocol import Attempt
+from hpcext.protocol import Attempt, write_json
 from hpcext.training.torch import Session
 
 WIDTH = 1408
-BLOCK = 20
-BLOCKS = 6
+BLOCK = 10
+BLOCKS = 15
 SLOT = struct.Struct("dd")
 IN_MOVED_TO = 0x80
 PAPER_RUN_S = 500.0
+MEASURED = "measured"
 
 
 class Marks:
@@ -88,43 +91,49 @@ def train(directory: Path) -> None:
         turns = session.batches(range(100_000))
         for number, _ in enumerate(turns):
             step()
-            marks.note(session.rank)
-            if number == BLOCK and not session.resumed:
-                ratio = compare(turns, step)
+            if number == BLOCK:
+                figures = compare(turns, step)
                 if session.rank == 0:
                     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                    document = {"steps": ratio, "write": plain_writes(directory, state)}
-                    (directory / "measured.tmp").write_text(json.dumps(document))
-                    (directory / "measured.tmp").rename(directory / "measured")
+                    figures["write"] = plain_write(directory, state)
+                    write_json(directory / MEASURED, figures)
+            marks.note(session.rank)
 
 
-def compare(turns: Iterator[Any], step: Any) -> dict[str, float]:
-    """Median seconds of a step in blocks that alternate, with and without the session."""
-    with_s, without_s = [], []
+def compare(turns: Iterator[Any], step: Callable[[], None]) -> dict[str, float]:
+    """Steps with and without the session, in blocks that alternate: median seconds of a step
+    without, of the time between two steps with, and the ratio of the speeds."""
+    ratios, without_s, between_s = [], [], []
     for _ in range(BLOCKS):
         begun = time.perf_counter()
         for _ in range(BLOCK):
             step()
         middle = time.perf_counter()
         for _ in range(BLOCK):
+            stepped = time.perf_counter()
             next(turns)
+            between_s.append(time.perf_counter() - stepped)
             step()
         without_s.append((middle - begun) / BLOCK)
-        with_s.append((time.perf_counter() - middle) / BLOCK)
-    return {"with": statistics.median(with_s), "without": statistics.median(without_s)}
+        ratios.append((middle - begun) / (time.perf_counter() - middle))
+    return {
+        "step": statistics.median(without_s),
+        "between": statistics.median(between_s),
+        "ratio": statistics.median(ratios),
+    }
 
 
-def plain_writes(directory: Path, state: dict[str, Any]) -> list[float]:
-    """Seconds of writing the state, three times."""
+def plain_write(directory: Path, state: dict[str, Any]) -> float:
+    """Median seconds of writing the state to a new file, as a checkpoint is one."""
     taken = []
-    for _ in range(3):
+    for number in range(5):
         begun = time.perf_counter()
-        with (directory / "plain").open("wb") as file:
+        with (directory / f"plain-{os.getpid()}-{number}").open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
         taken.append(time.perf_counter() - begun)
-    return taken
+    return statistics.median(taken)
 
 
 class Observer:
@@ -201,13 +210,7 @@ def attempt(directory: Path, ranks: int, number: int) -> dict[str, float]:
     begun = time.time()
     process = start(directory, ranks, number)
     try:
-        if number == 1:
-            Observer(directory).wait("measured", process)
-        else:
-            Observer(directory / f"attempt-{number}").wait("report.json", process)
-            marks = Marks(directory / f"marks-{number}", ranks)
-            while not all(marks.read(rank)[0] for rank in range(ranks)):
-                time.sleep(0.05)
+        Observer(directory).wait(MEASURED, process)
         observer = Observer(directory / f"attempt-{number}")
         asked_at = suspend(process)
         seen_at = observer.wait("suspended.json", process)
@@ -218,9 +221,11 @@ def attempt(directory: Path, ranks: int, number: int) -> dict[str, float]:
             process.wait()
     marks = Marks(directory / f"marks-{number}", ranks)
     spans = [marks.read(rank) for rank in range(ranks)]
+    figures: dict[str, float] = json.loads((directory / MEASURED).read_text())
     return {
+        **figures,
         "resume": max(first for first, _ in spans) - begun,
-        "record": seen_at - max(last for _, last in spans),
+        "added": seen_at - max(last for _, last in spans) - figures["write"],
         "teardown": time.time() - seen_at,
         "suspend": time.time() - asked_at,
     }
@@ -231,24 +236,21 @@ def measure(ranks: int, times: int) -> dict[str, float]:
     directory = Path(tempfile.mkdtemp(prefix="suspension-", dir=Path.cwd()))
     try:
         seen = [attempt(directory, ranks, number) for number in range(1, times + 1)]
-        measured = json.loads((directory / "measured").read_text())
     finally:
         shutil.rmtree(directory)
     middle = {key: statistics.median(one[key] for one in seen) for key in seen[0]}
-    # The first start is not a resumption.
-    resume = statistics.median(one["resume"] for one in seen[1:] or seen)
-    return {
-        "ranks": ranks,
-        "write_ms": 1e3 * statistics.median(measured["write"]),
-        "record_ms": 1e3 * middle["record"],
-        "added_ms": 1e3 * (middle["record"] - min(measured["write"])),
-        "teardown_ms": 1e3 * middle["teardown"],
-        "resume_s": resume,
-        "share": 100 * (middle["suspend"] + resume) / PAPER_RUN_S,
-        "step_ms": 1e3 * measured["steps"]["without"],
-        "cost_us": 1e6 * (measured["steps"]["with"] - measured["steps"]["without"]),
-        "ratio": measured["steps"]["without"] / measured["steps"]["with"],
-    }
+    return {**middle, "ranks": ranks, "worst": max(one["added"] for one in seen)}
+
+
+def line(row: dict[str, float]) -> str:
+    """The figures of one number of ranks as a line of the table."""
+    share = 100 * (row["suspend"] + row["resume"]) / PAPER_RUN_S
+    return (
+        f"{row['ranks']:5.0f} {1e3 * row['write']:6.1f} ms {1e3 * row['added']:6.1f} ms "
+        f"{1e3 * row['worst']:6.1f} ms {1e3 * row['teardown']:6.0f} ms {row['resume']:6.2f} s "
+        f"{share:7.2f} % {1e3 * row['step']:6.2f} ms {1e6 * row['between']:6.0f} us "
+        f"{row['ratio']:8.3f}"
+    )
 
 
 def main() -> None:
@@ -261,18 +263,10 @@ def main() -> None:
     if args.train:
         train(args.train)
         return
-    print(
-        f"{'ranks':>5} {'write':>9} {'record':>9} {'added':>9} {'teardown':>9} {'resume':>8} "
-        f"{'of 500 s':>9} {'step':>9} {'session':>9} {'steps/s':>8}"
-    )
+    columns = "ranks  plain write     added     worst  teardown   resume  of 500 s"
+    print(columns + "      step   between  steps/s")
     for ranks in args.ranks:
-        row = measure(ranks, args.times)
-        print(
-            "{ranks:5.0f} {write_ms:6.1f} ms {record_ms:6.1f} ms {added_ms:6.1f} ms "
-            "{teardown_ms:6.0f} ms {resume_s:6.2f} s {share:7.2f} % {step_ms:6.2f} ms "
-            "{cost_us:6.0f} us {ratio:8.3f}".format(**row),
-            flush=True,
-        )
+        print(line(measure(ranks, args.times)), flush=True)
     print("added: goal under 50 ms. of 500 s: one suspension and resumption; the paper 13.2-26.6 %")
 
 

@@ -80,15 +80,25 @@ class Site:
             cwd=self.path,
         )
 
-    def run(self, *args: str, python: tuple[str, ...] = ("-m", "hpcext")) -> Finished:
+    def run(
+        self,
+        *args: str,
+        python: tuple[str, ...] = ("-m", "hpcext"),
+        timeout_s: float = 2 * WAIT_S,
+    ) -> Finished:
         """Run an hpcext command to its end."""
         process = self.start(*args, python=python)
-        out, err = process.communicate(timeout=WAIT_S * 2)
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"{args} took longer than {timeout_s:g} s: {out}{err}") from None
         return Finished(process.returncode, out, err)
 
-    def document(self, *args: str) -> dict[str, Any]:
+    def document(self, *args: str, timeout_s: float = 2 * WAIT_S) -> dict[str, Any]:
         """Run a command with ``--json`` and read what it prints."""
-        finished = self.run(*args, "--json")
+        finished = self.run(*args, "--json", timeout_s=timeout_s)
         try:
             document = json.loads(finished.out)
         except ValueError:

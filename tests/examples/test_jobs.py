@@ -1,0 +1,52 @@
+"""The main job as the README shows it: the example jobs on six slots of this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from site_of_test import Site
+
+JOBS = Path(__file__).parents[2] / "examples" / "jobs.toml"
+CNN = ("cnn", "wide", "narrow", "last")
+
+
+@pytest.mark.timeout(600)
+def test_six_slots_are_shared_and_every_model_is_as_good_as_alone(site: Site) -> None:
+    site.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    document = site.document("run", str(JOBS), "--gpus", "6", "--name", "demo", timeout_s=500)
+    jobs = {job["name"]: job for job in document["jobs"]}
+    logs = {name: site.run("logs", "demo", name).out for name in jobs}
+    assert {job["state"] for job in jobs.values()} == {"completed"}, logs
+
+    # Figure 5: a primary, a secondary on what it left, promoted by suspension and resumption.
+    shape = {
+        name: [(part["role"], len(part["gpus"])) for part in job["segments"]]
+        for name, job in jobs.items()
+    }
+    assert shape["cnn"] == [("primary", 3)]
+    assert shape["wide"] == [("secondary", 3), ("primary", 4)]
+    assert shape["narrow"] == shape["logistic"] == [("primary", 1)]
+    assert jobs["wide"]["suspends"] == 1
+    assert jobs["last"]["started_s"] >= max(jobs["cnn"]["ended_s"], jobs["wide"]["ended_s"])
+    taken = [
+        (part["start_s"], part["end_s"], gpu)
+        for job in jobs.values()
+        for part in job["segments"]
+        for gpu in part["gpus"]
+    ]
+    for start, end, gpu in taken:
+        others = [span for span in taken if span[2] == gpu and span != (start, end, gpu)]
+        assert all(other[1] <= start or other[0] >= end for other in others)
+
+    # Each step was done once, and the accuracy is what the script itself printed into its log.
+    assert all(job["lost_steps"] == 0 for job in jobs.values())
+    assert all(sum(part["steps"] for part in job["segments"]) == 240 for job in jobs.values())
+    for name in CNN:
+        accuracy = jobs[name]["metrics"]["accuracy"]
+        assert accuracy >= 0.97
+        assert f"accuracy {accuracy:.4f} on 360 held-out digits after 240 steps" in logs[name]
+    assert jobs["logistic"]["metrics"]["accuracy"] >= 0.95
+    assert not site.left_behind()
