@@ -24,13 +24,15 @@ class TorchRanks(Ranks):
         self.size = dist.get_world_size()
         self._group = dist.new_group(backend="gloo")
         self._vector = torch.zeros(len(Control()), dtype=torch.int64)
+        # The same memory; setting it through NumPy costs a tenth.
+        self._values = self._vector.numpy()
         self._work: dist.Work | None = None
 
     def exchange(self, wish: Control) -> Control:
         """Read what was agreed on since the last call, and send the next wish on its way."""
         agreed = self._take()
         if not agreed.stop:
-            self._vector.copy_(torch.tensor(wish))
+            self._values[:] = wish
             self._work = dist.all_reduce(
                 self._vector, op=dist.ReduceOp.MAX, group=self._group, async_op=True
             )
@@ -76,7 +78,7 @@ class TorchRanks(Ranks):
             return Control()
         self._work.wait()
         self._work = None
-        return Control(*self._vector.tolist())
+        return Control(*self._values.tolist())
 
 
 def join(device: torch.device) -> Ranks:

@@ -1,0 +1,61 @@
+"""The examples really train, and say what they reached."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(tmp_path: Path, *command: str) -> float:
+    result = tmp_path / "result"
+    process = subprocess.run(
+        [sys.executable, *command, "--result", str(result)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr
+    accuracy = float(result.read_text())
+    assert f"accuracy {accuracy:.4f}" in process.stdout
+    return accuracy
+
+
+def test_cnn_alone(tmp_path: Path) -> None:
+    assert run(tmp_path, "digits_cnn.py", "--epochs", "8") >= 0.97
+
+
+def test_cnn_on_three_ranks(tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    assert run(tmp_path, *launcher, "digits_cnn.py", "--epochs", "8") >= 0.97
+
+
+def test_logistic_regression(tmp_path: Path) -> None:
+    assert run(tmp_path, "logistic.py") >= 0.93
+
+
+def test_logistic_regression_goes_on(tmp_path: Path) -> None:
+    """Ten epochs in two goes are ten epochs in one."""
+    whole = run(tmp_path, "logistic.py", "--epochs", "10")
+    where = ["--dir", str(tmp_path / "saved")]
+    run(tmp_path, "logistic.py", "--epochs", "4", *where)
+    assert run(tmp_path, "logistic.py", "--epochs", "10", *where) == whole
+
+
+@pytest.mark.parametrize("name", ["digits_cnn.py", "logistic.py"])
+def test_five_lines_at_most(name: str) -> None:
+    lines = (EXAMPLES / name).read_text().splitlines()
+    marked = [line for line in lines if line.endswith("# hpcext")]
+    assert 3 <= len(marked) <= 5
+    # Without them nothing of the session is there but the sampler, reports and the device.
+    rest = "\n".join(line for line in lines if line not in marked)
+    for needed in ("Session(", ".parallel(", ".epochs(", ".batches(", "import Session"):
+        assert needed not in rest
