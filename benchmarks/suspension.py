@@ -44,7 +44,7 @@ from hpcext.training.torch import Session
 
 WIDTH = 1408
 BLOCK = 10
-BLOCKS = 8
+BLOCKS = 5
 SLOT = struct.Struct("dd")
 IN_MOVED_TO = 0x80
 PAPER_RUN_S = 500.0

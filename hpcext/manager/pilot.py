@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import secrets
 import socket
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +39,7 @@ from hpcext.manager.driver import Driver, Observe
 from hpcext.manager.requests import VERBS
 from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.policies import find_policy
+from hpcext.text import shown
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +104,7 @@ def create(
     """
     if not _NAME.match(name):
         raise InputError(
-            f"{name!r} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
+            f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
         )
     check_fits(specs, Node(host(), len(gpus)), where)
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -167,7 +170,8 @@ def find(handle: str, state_dir: Path) -> Path:
     NoManagerError
         There is none.
     """
-    if (Path(handle) / "pilot.json").exists():
+    # Not Path.exists, which raises for a name that is too long or holds a NUL.
+    if os.path.exists(os.path.join(handle, "pilot.json")):
         return Path(handle).absolute()
     register = state_dir / "pilots"
     if _NAME.match(handle) and (register / handle / "pilot.json").exists():
@@ -180,7 +184,7 @@ def find(handle: str, state_dir: Path) -> Path:
                 named.append((pilot.began_at, path.parent.resolve()))
     if not named:
         raise NoManagerError(
-            f"no pilot {handle!r}", valid="a directory, an id or a name", do=f"ls {register}"
+            f"no pilot {shown(handle)}", valid="a directory, an id or a name", do=f"ls {register}"
         )
     return max(named)[1]
 
@@ -196,7 +200,8 @@ def sole_manager(directory: Path) -> Iterator[None]:
     """
     lock: filelock.BaseFileLock = filelock.UnixFileLock(directory / "manager.lock")
     try:
-        with contextlib.suppress(NotImplementedError):
+        with contextlib.suppress(NotImplementedError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what filelock warns of is refused below
             lock.acquire(timeout=0)
     except filelock.Timeout:
         other = spool.manager_of(directory)
@@ -207,6 +212,7 @@ def sole_manager(directory: Path) -> Iterator[None]:
     # Where there is no flock, filelock falls back to a mere marker file, which a killed manager
     # leaves behind and two machines can both believe in.
     if type(lock) is not filelock.UnixFileLock or not lock.is_locked:
+        lock.release()
         raise NoManagerError(
             "this file system has no locks", where=str(directory), do="use another --dir"
         )

@@ -87,13 +87,21 @@ def ask(site: Site, manager: subprocess.Popen[str], *words: str) -> None:
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
     ("fact", "words"),
-    [("Hold", ("suspend", "first")), ("Resize", ("resize", "first", "1")), ("Drain", ("drain",))],
+    [
+        ("Hold", ("suspend", "first")),
+        ("Release", ("resume", "last")),
+        ("Resize", ("resize", "first", "1")),
+        ("Drain", ("drain",)),
+    ],
 )
 def test_killed_at_a_record_of_a_request(
     site: Site, fact: str, words: tuple[str, ...], when: str
 ) -> None:
     """The request is in the journal or still in the spool: it is carried out either way."""
-    ask(site, begin_dying(site, fact, when), *words)
+    manager = begin_dying(site, fact, when)
+    if fact == "Release":
+        site.run_until_done("suspend", str(site.pilot), "last")
+    ask(site, manager, *words)
     if fact == "Hold":
         again = site.start("run", "--resume", str(site.pilot))
         site.run_until_done("resume", str(site.pilot), "first")
