@@ -127,6 +127,9 @@ class Session:
     def sampler(self, data: Sized | int, *, shuffle: bool = True) -> ResumableSampler:
         """A sampler for this rank that resumes in mid-epoch, at any number of ranks.
 
+        Augmentation in loader workers: draw it from (seed, epoch, index). Workers begin afresh
+        when an epoch is resumed, so what they draw from their own streams is not the same again.
+
         Parameters
         ----------
         data : Sized or int

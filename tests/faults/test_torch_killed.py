@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,37 +15,74 @@ from site_of_test import Site, wait_for
 PAIR = str(Path(__file__).parent / "pair.py")
 
 
-@pytest.mark.parametrize("victim", ["rank", "torchrun", "supervisor"])
-def test_training_goes_on_from_its_last_checkpoint(site: Site, victim: str) -> None:
-    account = site.path / "account"
+Lines = list[list[str]]
 
-    def lines() -> list[list[str]]:
-        return [line.split() for line in account.read_text().splitlines()]
 
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, "--nproc-per-node", "{gpus}", PAIR, str(account)]
-    site.write_jobs({"name": "pair", "command": command, "gpus": 2})
-    manager = site.start("run", str(site.jobs), "--gpus", "2", "--dir", str(site.pilot))
-    wait_for(lambda: account.exists() and len(lines()) >= 50, "25 steps of both")
-    rank, parent = (int(word) for word in lines()[-1][2:4])
-    pid = {"rank": rank, "torchrun": parent, "supervisor": psutil.Process(parent).ppid()}[victim]
-    os.kill(pid, signal.SIGKILL)
-    out, err = manager.communicate(timeout=120)
-    assert manager.returncode == 0, (out, err, site.run("logs", str(site.pilot), "pair").out)
+class Pair:
+    """Two ranks under a live manager, and their own account of what they did."""
 
-    (job,) = site.document("status", str(site.pilot))["jobs"]
-    assert (job["state"], job["attempts"]) == ("completed", 2)
-    for number in ("0", "1"):
-        mine = [line for line in lines() if line[0] == number]
-        first = [int(line[1]) for line in mine if line[2] == mine[0][2]]
-        second = [int(line[1]) for line in mine if line[2] == mine[-1][2]]
-        # A step that is in the account may not be in the checkpoint of the same step yet.
-        saved = (first[-1] - 1) // 10 * 10
-        assert saved < second[0] <= first[-1] + 1
-        assert (second[-1], len(first) + len(second)) == (60, len(mine))
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.account = site.path / "account"
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [*torchrun, "--nproc-per-node", "{gpus}", PAIR, str(self.account)]
+        site.write_jobs({"name": "pair", "command": command, "gpus": 2})
+        self.manager = site.start("run", str(site.jobs), "--gpus", "2", "--dir", str(site.pilot))
+        wait_for(lambda: self.account.exists() and len(self.lines()) >= 50, "25 steps of both")
+
+    def lines(self) -> Lines:
+        return [line.split() for line in self.account.read_text().splitlines()]
+
+    def end(self, saved: int | None = None) -> dict[str, Any]:
+        """Wait for the manager; what became of the job, whose account must add up.
+
+        The second attempt goes on from step `saved`, or from the last checkpoint that was due: a
+        step that is in the account may not be in the checkpoint of the same step yet.
+        """
+        out, err = self.manager.communicate(timeout=120)
+        log = self.site.run("logs", str(self.site.pilot), "pair").out
+        assert self.manager.returncode == 0, (out, err, log)
+        for rank in ("0", "1"):
+            mine = [line for line in self.lines() if line[0] == rank]
+            first = [int(line[1]) for line in mine if line[2] == mine[0][2]]
+            second = [int(line[1]) for line in mine if line[2] == mine[-1][2]]
+            least = (first[-1] - 1) // 10 * 10 if saved is None else saved
+            assert least < second[0] <= first[-1] + 1
+            assert (second[-1], len(first) + len(second)) == (60, len(mine))
         # What was run again came out the same.
         weights: dict[str, set[str]] = {}
-        for line in lines():
+        for line in self.lines():
             weights.setdefault(line[1], set()).add(line[4])
         assert all(len(values) == 1 for values in weights.values())
-    assert not site.left_behind()
+        assert not self.site.left_behind()
+        (job,) = self.site.document("status", str(self.site.pilot))["jobs"]
+        assert (job["state"], job["attempts"]) == ("completed", 2)
+        assert isinstance(job, dict)
+        return job
+
+
+@pytest.mark.parametrize("victim", ["rank", "torchrun", "supervisor"])
+def test_training_goes_on_from_its_last_checkpoint(site: Site, victim: str) -> None:
+    pair = Pair(site)
+    rank, parent = (int(word) for word in pair.lines()[-1][2:4])
+    pid = {"rank": rank, "torchrun": parent, "supervisor": psutil.Process(parent).ppid()}[victim]
+    os.kill(pid, signal.SIGKILL)
+    pair.end()
+
+
+def test_a_suspension_that_cannot_be_saved_is_none(site: Site) -> None:
+    """Every rank leaves, nothing is acknowledged, and the last checkpoint is as it was."""
+    pair = Pair(site)
+    # As root too, unlike a directory that may not be written: nothing can be made in a file.
+    checkpoints = site.pilot / "jobs" / "1" / "checkpoint"
+    checkpoints.rename(checkpoints.with_name("away"))
+    checkpoints.touch()
+    site.run_until_done("suspend", str(site.pilot), "pair")
+    wait_for(lambda: not site.left_behind(), "the end of both ranks")
+    checkpoints.unlink()
+    checkpoints.with_name("away").rename(checkpoints)
+    assert "could not be saved" in site.run("logs", str(site.pilot), "pair").out
+    assert not list(site.pilot.glob("jobs/1/attempt-*/suspended.json"))
+    saved = max(int(path.name[5:14]) for path in checkpoints.glob("step-*"))
+    site.run_until_done("resume", str(site.pilot), "pair")
+    assert pair.end(saved)["suspends"] == 0
