@@ -329,3 +329,17 @@ def test_a_pilot_is_not_resumed_beside_jobs_of_another_machine(site: Site) -> No
 def test_a_pilot_stays_what_it_was_begun_as(site: Site, flag: list[str]) -> None:
     refused = site.run("run", "--resume", "anything", *flag)
     assert (refused.code, flag[0] in refused.err) == (2, True), refused
+
+
+def test_a_log_is_followed_to_its_end(site: Site) -> None:
+    talk = "import time\nfor n in range(20): print('line', n, flush=True); time.sleep(0.05)"
+    site.write_jobs({"name": "talk", "command": [sys.executable, "-c", talk]})
+    manager = site.start("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
+    wait_for(lambda: (site.pilot / "jobs" / "1" / "log.txt").exists(), "the log")
+    followed = site.run("logs", str(site.pilot), "talk", "--follow")
+    manager.communicate()
+    lines = [line for line in followed.out.splitlines() if line.startswith("line")]
+    assert lines == [f"line {number}" for number in range(20)]
+    shown = site.run("status", str(site.pilot))
+    assert "talk  completed" in shown.out
+    assert "no manager runs this pilot" in shown.out
