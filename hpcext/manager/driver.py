@@ -107,7 +107,8 @@ class Driver:
                 self._awake.clear()
         finally:
             executor.close()
-            for signum in (NEWS_SIGNAL, *STOP_SIGNALS):
+            # News keeps its handler as long as there is a loop: by default it would kill us.
+            for signum in STOP_SIGNALS:
                 loop.remove_signal_handler(signum)
 
     def _turn(self, executor: Executor) -> None:

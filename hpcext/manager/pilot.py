@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import secrets
+import signal
 import socket
 import time
 import warnings
@@ -249,8 +250,23 @@ def run(
     pilot = load(directory)
     if interval_s is not None:
         pilot = msgspec.structs.replace(pilot, report_interval_s=interval_s)
-    with sole_manager(directory):
+    with _news_harmless(), sole_manager(directory):
         return asyncio.run(_run(directory, pilot, observe, moved=moved))
+
+
+@contextlib.contextmanager
+def _news_harmless() -> Iterator[None]:
+    """SIGUSR1 may come before the loop listens, and after: it must not kill the manager.
+
+    Whoever finds us in ``manager.json`` may send it. What it tells of is not lost: the first turn
+    looks at everything. Between the two the loop has a handler, which it takes away at its end.
+    """
+    signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {protocol.NEWS_SIGNAL})
 
 
 async def _run(
@@ -287,6 +303,7 @@ async def _run(
     try:
         await driver.run(executor, _news(engine, pilot.as_node(), submissions))
     finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {protocol.NEWS_SIGNAL})
         journal.close()
     return engine, driver
 

@@ -29,13 +29,15 @@ def test_descendants_are_found_through_sessions_and_odd_names(stage: Stage) -> N
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        found = tree.descendants(os.getpid())
-        pids = [process.pid for process in found]
-        assert pids.index(parent.pid) < pids.index(child)
-        assert all(process.alive() for process in found)
-        assert os.getpid() not in pids
-        assert [process.pid for process in tree.descendants(parent.pid)] == [child]
-        os.kill(child, signal.SIGKILL)
+        try:
+            found = tree.descendants(os.getpid())
+            pids = [process.pid for process in found]
+            assert pids.index(parent.pid) < pids.index(child)
+            assert os.getpid() not in pids
+            (only,) = tree.descendants(parent.pid)
+            assert (only.pid, only.alive()) == (child, True)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_a_later_process_with_the_same_pid_gets_no_signal() -> None:

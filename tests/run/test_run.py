@@ -331,11 +331,33 @@ def test_a_pilot_stays_what_it_was_begun_as(site: Site, flag: list[str]) -> None
     assert (refused.code, flag[0] in refused.err) == (2, True), refused
 
 
+NEWS = """
+import os, signal, sys
+from hpcext.cli import view
+from hpcext.cli.main import main
+from hpcext.manager import pilot
+def with_news(function):
+    def call(*args, **words):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return function(*args, **words)
+    return call
+pilot.Inbox, view.summary = with_news(pilot.Inbox), with_news(view.summary)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_news_before_and_after_the_loop_does_not_kill_the_manager(site: Site) -> None:
+    """By default SIGUSR1 does: it came to managers that had written manager.json a moment ago."""
+    site.write_jobs(site.counter("only", steps=5))
+    finished = site.run("run", str(site.jobs), "--gpus", "1", python=("-c", NEWS))
+    assert finished.code == 0, finished
+
+
 def test_a_log_is_followed_to_its_end(site: Site) -> None:
     talk = "import time\nfor n in range(20): print('line', n, flush=True); time.sleep(0.05)"
     site.write_jobs({"name": "talk", "command": [sys.executable, "-c", talk]})
     manager = site.start("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
-    wait_for(lambda: (site.pilot / "jobs" / "1" / "log.txt").exists(), "the log")
+    wait_for((site.pilot / "jobs" / "1" / "log.txt").exists, "the log")
     followed = site.run("logs", str(site.pilot), "talk", "--follow")
     manager.communicate()
     lines = [line for line in followed.out.splitlines() if line.startswith("line")]
