@@ -1,11 +1,11 @@
-"""What an executor is: the four things a new backend writes."""
+"""What an executor is: the three things a new backend writes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol
 
-from hpcext.core.values import Action, Fact, Node
+from hpcext.core.values import Action, Fact
 
 Emit = Callable[[Fact], None]
 """How an executor hands a fact to its driver; called in the driver's thread."""
@@ -13,9 +13,6 @@ Emit = Callable[[Fact], None]
 
 class Executor(Protocol):
     """Carries out actions on one kind of resource."""
-
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes to begin with."""
 
     def perform(self, action: Action) -> None:
         """Carry out an action; never blocks for long, never raises for a job's own fault.

@@ -103,10 +103,6 @@ class LocalExecutor:
         self._sweeps: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def nodes(self) -> tuple[Node, ...]:
-        """This machine."""
-        return (self._node,)
-
     def perform(self, action: Action) -> None:
         """Carry out an action, as :meth:`hpcext.executors.base.Executor.perform` says."""
         if action.kind is Kind.START and self._adopt(action):

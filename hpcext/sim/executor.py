@@ -130,10 +130,6 @@ class Simulated:
 
     # The protocol of executors.
 
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes that are there."""
-        return tuple(self._nodes.values())
-
     def perform(self, action: Action) -> None:
         """Carry out an action, once however often it is given."""
         attempt = self._attempts.get(action.op)

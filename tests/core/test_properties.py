@@ -145,9 +145,6 @@ class Mortal:
                 raise Died
         self.executor.perform(action)
 
-    def nodes(self) -> tuple[v.Node, ...]:
-        return self.executor.nodes()
-
     def look(self) -> None:
         self.executor.look()
 

@@ -29,9 +29,6 @@ class Echo:
         self.told: list[tuple[v.Kind, str]] = []
         self.looks = 0
 
-    def nodes(self) -> tuple[v.Node, ...]:
-        return (NODE,)
-
     def perform(self, action: v.Action) -> None:
         self.told.append((action.kind, action.job))
         if action.kind is v.Kind.START:
