@@ -101,7 +101,7 @@ def why(args: argparse.Namespace, out: Output) -> int:
     """Say in one sentence why a job waits, or runs as it does."""
     engine, _ = _read(_find(args))
     job = find_job(engine.world, args.job)
-    reason = f": it {job.why}" if job.why else ""
+    reason = f": {job.why}" if job.why else ""
     out.line(f"{job.name} is {display_state(job)}{reason}")
     return 0
 
@@ -129,18 +129,24 @@ def logs(args: argparse.Namespace, out: Output) -> int:
     directory = _find(args)
     job = find_job(_read(directory)[0].world, args.job)
     path = directory / "jobs" / job.id / "log.txt"
-    position = 0
+    position, seen = 0, None
+    ended = not args.follow
     while True:
-        ended = not args.follow or _ended(directory, job.id)
+        # Read anew only when it has grown or was compacted: a replay is not free.
+        now = _identity(directory / "journal.jsonl")
+        if not ended and now != seen:
+            seen, ended = now, _read(directory)[0].world.jobs[job.id].state.final
+        ended = ended or spool.manager_of(directory) is None
         position = _copy(path, position, out)
         if ended:
             return 0
         time.sleep(FOLLOW_S)
 
 
-def _ended(directory: Path, job_id: str) -> bool:
-    engine, _ = _read(directory)
-    return engine.world.jobs[job_id].state.final or spool.manager_of(directory) is None
+def _identity(path: Path) -> tuple[int, int]:
+    """What changes when a file is added to or replaced."""
+    facts = path.stat()
+    return facts.st_ino, facts.st_size
 
 
 def _copy(path: Path, position: int, out: Output) -> int:

@@ -140,9 +140,9 @@ class Engine:
     def _waits(self, job: Job, target: Target) -> str:
         """Why a job gets nothing: the engine's reasons come before the policy's."""
         if job.cancelling:
-            return "is being cancelled"
+            return "being cancelled"
         if job.on_hold:
-            return "is suspended by its user; hpcext resume lets it go on"
+            return "suspended by its user; hpcext resume lets it go on"
         if job.after:
             unmet = self.world.unmet(job)
             names = ", ".join(need if isinstance(need, str) else need.name for need in unmet)

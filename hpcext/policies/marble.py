@@ -105,5 +105,5 @@ def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
 def _waits(job: Job, free: dict[str, int]) -> str:
     left = max(free.values(), default=0)
     if not left:
-        return "is next in the queue and waits for a GPU to come free"
-    return f"is next in the queue and needs at least {min(job.sizes)} GPUs where {left} are free"
+        return "next in the queue; waits for a GPU to come free"
+    return f"next in the queue; needs at least {min(job.sizes)} GPUs where {left} are free"

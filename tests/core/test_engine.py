@@ -142,7 +142,7 @@ def test_a_node_that_comes_again_smaller_keeps_what_fits_it(engine: Engine) -> N
     assert run(engine, 1, v.NodeJoined(v.Node("n", 4))) == ["suspend 2"]
     assert run(engine, 2, end(engine, "2", v.Outcome.SUSPENDED, 85)) == []
     assert engine.world.jobs["2"].why == (
-        "is next in the queue and needs at least 3 GPUs where 1 are free"
+        "next in the queue; needs at least 3 GPUs where 1 are free"
     )
     assert run(engine, 3, end(engine, "1", v.Outcome.COMPLETED)) == ["start 2 3"]
 

@@ -42,7 +42,7 @@ def test_the_first_job_is_primary_the_next_gets_what_is_left() -> None:
     target = ask(job(1, 4), job(2, 3), job(3, 1))
     assert brief(target) == {"1": "n 4 primary", "2": "n 2 secondary"}
     assert target.grants["2"].why == "runs on 2 of 3 GPUs: no more were free on n"
-    assert target.waits == {"3": "is next in the queue and waits for a GPU to come free"}
+    assert target.waits == {"3": "next in the queue; waits for a GPU to come free"}
 
 
 def test_two_primaries_where_both_fit() -> None:
@@ -87,7 +87,7 @@ def test_a_job_that_does_not_fit_keeps_those_behind_it_waiting() -> None:
     target = ask(running(1, 4, 4), job(2, 4, sizes=(3, 4)), job(3, 1), job(4, 1))
     assert brief(target) == {"1": "n 4 primary"}
     assert target.waits == {
-        "2": "is next in the queue and needs at least 3 GPUs where 2 are free",
+        "2": "next in the queue; needs at least 3 GPUs where 2 are free",
         "3": "waits behind j2",
         "4": "waits behind j2",
     }
@@ -180,7 +180,7 @@ def test_resize_to_more_than_the_node_has_changes_nothing() -> None:
 def test_no_nodes_no_grants() -> None:
     target = find_policy("marble")(v.Snapshot(0.0, {}, (job(1, 2),), v.Cause.NODES))
     assert target.grants == {}
-    assert target.waits == {"1": "is next in the queue and waits for a GPU to come free"}
+    assert target.waits == {"1": "next in the queue; waits for a GPU to come free"}
 
 
 def test_what_is_wanted_is_said_in_words_for_each_job_that_waits() -> None:

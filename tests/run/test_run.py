@@ -171,12 +171,13 @@ def test_verbs_from_another_terminal(site: Site) -> None:
         wait_for(lambda name=name: running(site, name, "verbs"), f"{name} to run")
     site.run_until_done("suspend", "verbs", "held")
     wait_for(lambda: not running(site, "held", "verbs"), "the suspension")
-    assert "suspended by its user" in site.run("why", "verbs", "held").out
+    why = site.run("why", "verbs", "held").out
+    assert why == "held is suspended: suspended by its user; hpcext resume lets it go on\n"
     refused = site.run("suspend", "verbs", "held")
     assert (refused.code, "suspended already" in refused.err) == (2, True)
     steps = len(site.steps("held"))
 
-    assert "2 (" not in site.run("cancel", "verbs", "gone").out
+    assert site.run("cancel", "verbs", "gone").out == "gone is being cancelled\n"
     wait_for(lambda: states(site.document("status", "verbs"))["gone"] == "cancelled", "the cancel")
 
     assert site.run("resize", "verbs", "held", "9").code == 2
