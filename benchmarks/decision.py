@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterable
 
 from hpcext.core.engine import Engine
-from hpcext.core.values import Action, Fact, Job, Node, NodeJoined, Progressed, Submitted
+from hpcext.core.facts import Fact, NodeJoined, Progressed, Submitted
+from hpcext.core.values import Action, Job, Node
 from hpcext.policies import find_policy
 from hpcext.sim.executor import Simulated
 from hpcext.sim.heap import Heap, drive

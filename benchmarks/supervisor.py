@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.executors.local import LocalExecutor
 from hpcext.jobfile import JobSpec
@@ -54,7 +55,7 @@ class Bench:
             loop=asyncio.get_running_loop(),
         )
 
-    def _emit(self, fact: v.Fact) -> None:
+    def _emit(self, fact: f.Fact) -> None:
         self.came[type(fact).__name__] = time.time()
         self._news.set()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpcext.core.errors import InputError
-from hpcext.core.values import Estimate, Job
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job
 from hpcext.jobfile import JobSpec, optimum
 
 
@@ -59,5 +60,11 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         after=tuple(ids[name] for name in spec.after),
         retries=spec.retries,
         suspend_timeout_s=spec.suspend_timeout_s,
-        estimate=Estimate(stated=spec.scaling, work=spec.work),
+        estimate=Estimate(
+            stated=spec.scaling,
+            work=spec.work,
+            # A file that does not state them says 0.
+            up_s=spec.rescale_up_s or None,
+            down_s=spec.rescale_down_s or None,
+        ),
     )

@@ -8,18 +8,9 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from hpcext.core.facts import Fact
 from hpcext.core.reconcile import reconcile
-from hpcext.core.values import (
-    Action,
-    Cause,
-    Fact,
-    Job,
-    Kind,
-    Snapshot,
-    State,
-    Target,
-    total,
-)
+from hpcext.core.values import Action, Cause, Job, Kind, Snapshot, State, Target, total
 from hpcext.core.world import Saved, World
 
 Policy: TypeAlias = Callable[[Snapshot], Target]
@@ -107,6 +98,9 @@ class Engine:
                 actions.append(Action(Kind.KILL, job.id, job.op, job.attempt, force=job.kills > 1))
             elif job.state is State.STOPPING:
                 actions.append(Action(Kind.SUSPEND, job.id, job.op, job.attempt))
+            elif job.state is State.RESCALING:
+                again = Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=job.asked)
+                actions.append(replace(again, resize=job.resize))
         return tuple(actions)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hpcext.core.rescaling import can_rescale, growth
 from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State
 
 
@@ -36,18 +37,47 @@ def reconcile(now: Snapshot) -> tuple[Action, ...]:
     Returns
     -------
     tuple of Action
-        Kills and suspensions first, then starts, each in the order of the queue. A start has
-        op 0: the engine numbers it.
+        Kills and suspensions first, then starts and changes of size, each in the order of the
+        queue. A start has op 0: the engine numbers it.
     """
     stops = [action for job in now.jobs if (action := _stop(job, now.now_s))]
     free = free_gpus(now)
-    starts = []
+    others: list[Action] = []
     for job in now.jobs:
-        if job.state is State.PENDING and job.goal and fits(job.goal, free):
-            starts.append(Action(Kind.START, job.id, 0, job.attempt + 1, alloc=job.goal))
-            for node, gpus in job.goal.items():
-                free[node] -= gpus
-    return (*stops, *starts)
+        if action := _start(job, free) or _rescale(job, free):
+            (stops if action.kind is Kind.SUSPEND else others).append(action)
+    return (*stops, *others)
+
+
+def _start(job: Job, free: dict[str, int]) -> Action | None:
+    """Start a job whose goal is free now, and take that."""
+    if job.state is not State.PENDING or not job.goal or not fits(job.goal, free):
+        return None
+    _take(job.goal, free)
+    return Action(Kind.START, job.id, 0, job.attempt + 1, alloc=job.goal)
+
+
+def _rescale(job: Job, free: dict[str, int]) -> Action | None:
+    """Change the size of a job in place, if what it needs more is free now, and take that.
+
+    It goes on training while it waits for its GPUs. One that is to give GPUs back as well does not
+    wait: two such jobs could wait for each other for ever.
+    """
+    if job.goal is None or job.goal == job.held or not can_rescale(job):
+        return None
+    more = growth(job)
+    if fits(more, free):
+        _take(more, free)
+        number = job.resize + 1
+        return Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=job.goal, resize=number)
+    if any(gpus < job.held[node] for node, gpus in job.goal.items()):
+        return Action(Kind.SUSPEND, job.id, job.op, job.attempt)
+    return None
+
+
+def _take(alloc: Alloc, free: dict[str, int]) -> None:
+    for node, gpus in alloc.items():
+        free[node] -= gpus
 
 
 def _stop(job: Job, now_s: float) -> Action | None:
@@ -55,9 +85,14 @@ def _stop(job: Job, now_s: float) -> Action | None:
     if not job.state.active:
         return None
     overdue = job.deadline_s is not None and now_s >= job.deadline_s
-    if overdue or (job.cancelling and not job.kills):
+    changing = job.state is State.RESCALING
+    if (overdue and not changing) or (job.cancelling and not job.kills):
         return Action(Kind.KILL, job.id, job.op, job.attempt, force=job.kills > 0)
-    # A starting job is not stopped before it is known to run: its answer is on its way.
-    if job.state is State.RUNNING and job.goal != job.held:
-        return Action(Kind.SUSPEND, job.id, job.op, job.attempt)
-    return None
+    if changing:
+        # Of another goal it hears when it has answered; a suspension goes before its answer.
+        unwanted = overdue or job.goal is None
+    else:
+        # A starting job is not stopped before it is known to run: its answer is on its way.
+        moves = job.goal != job.held and not can_rescale(job)
+        unwanted = job.state is State.RUNNING and moves
+    return Action(Kind.SUSPEND, job.id, job.op, job.attempt) if unwanted else None

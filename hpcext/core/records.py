@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpcext.core.values import Ended, Job, Outcome, Progressed, Record, Registered, Segment
+from hpcext.core.facts import Ended, Outcome, Progressed, Registered, Rescaled
+from hpcext.core.values import Job, Record, Segment
 
 
 def started(record: Record, now_s: float, job: Job) -> Record:
@@ -26,8 +27,23 @@ def progressed(record: Record, fact: Progressed) -> Record:
     """It went further."""
     if record.segments:
         steps = max(0, fact.step - record.segments[-1].from_step)
-        record = _last(record, steps=steps, resume_s=fact.resume_s or record.segments[-1].resume_s)
+        record = _last(record, steps=steps)
+    if fact.resume_s and record.segments:
+        # It is told once the first step is done; the size may have changed meanwhile.
+        segments, first = list(record.segments), _first(record)
+        segments[first] = replace(segments[first], resume_s=fact.resume_s)
+        record = replace(record, segments=tuple(segments))
     return replace(record, metrics={**record.metrics, **fact.metrics})
+
+
+def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
+    """It goes on with other GPUs, those of ``job.gpus``: a new segment."""
+    segment = Segment(
+        now_s, job.gpus, job.role, from_step=job.step, rescaled=True, stall_s=fact.stall_s
+    )
+    record = _last(record, end_s=now_s)
+    rescales = record.rescales + fact.ok
+    return replace(record, segments=(*record.segments, segment), rescales=rescales)
 
 
 def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
@@ -40,7 +56,35 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
 
 def saved_anything(record: Record, job: Job) -> bool:
     """Whether the current attempt saved a checkpoint newer than the one it resumed from."""
-    return bool(job.gpus) and job.saved_step > record.segments[-1].from_step
+    return bool(job.gpus) and job.saved_step > record.segments[_first(record)].from_step
+
+
+def resizing_cost(record: Record) -> tuple[int, float] | None:
+    """What it cost to change the size by the last suspension and the resumption after it.
+
+    Returns
+    -------
+    gained : int
+        GPUs more than before; below zero: fewer.
+    cost_s : float
+        Seconds that the two took, without the wait between them. None where not both are known.
+    """
+    first = _first(record)
+    if first < 1:
+        return None
+    before, now = record.segments[first - 1], record.segments[first]
+    if not before.suspend_s or not now.resume_s:
+        return None
+    cost_s = sum(before.suspend_s.values()) + sum(now.resume_s.values())
+    return len(now.gpus) - len(before.gpus), cost_s
+
+
+def _first(record: Record) -> int:
+    """Where the segments of the last attempt begin; -1 if there are none."""
+    first = len(record.segments) - 1
+    while first > 0 and record.segments[first].rescaled:
+        first -= 1
+    return first
 
 
 def _last(record: Record, **changes: Any) -> Record:

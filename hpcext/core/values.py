@@ -1,4 +1,4 @@
-"""What is true, what is wanted, what happened, what to do: frozen values, nothing else.
+"""What is true, what is wanted, what to do: frozen values, nothing else.
 
 Instants (``*_s``) are seconds since the manager began; durations are seconds. Targets speak in
 GPUs per node; which GPUs a job got is the executor's answer and arrives as a fact.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, Union
+from typing import Any
 
 import msgspec
+
+from hpcext.core.estimate import Estimate
 
 Alloc = Mapping[str, int]
 """Node name → GPUs on it."""
@@ -27,6 +29,7 @@ class State(str, enum.Enum):
     PENDING = "pending"
     STARTING = "starting"
     RUNNING = "running"
+    RESCALING = "rescaling"
     STOPPING = "stopping"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -44,7 +47,7 @@ class State(str, enum.Enum):
 
 
 _FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
-_ACTIVE = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
+_ACTIVE = frozenset({State.STARTING, State.RUNNING, State.RESCALING, State.STOPPING})
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.PENDING: frozenset({State.STARTING, State.CANCELLED}),
@@ -53,7 +56,12 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
          State.CANCELLED}
     ),
     State.RUNNING: frozenset(
-        {State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED, State.CANCELLED}
+        {State.RESCALING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
+         State.CANCELLED}
+    ),
+    State.RESCALING: frozenset(
+        {State.RUNNING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
+         State.CANCELLED}
     ),
     State.STOPPING: frozenset(
         {State.PENDING, State.COMPLETED, State.FAILED, State.CANCELLED}
@@ -84,38 +92,6 @@ class Node(msgspec.Struct, frozen=True):
 
     name: str
     gpus: int
-
-
-class Estimate(msgspec.Struct, frozen=True):
-    """What is known of a job's speed; made from what the job states and reports.
-
-    Attributes
-    ----------
-    stated : Mapping[int, float]
-        GPUs → speed, from the job file; the unit is the job's own.
-    measured : Mapping[int, float]
-        GPUs → work per second, as last reported at that size.
-    work : float or None
-        Work of the whole job: steps or samples, as the job file says.
-    done : float
-        Work done and reported so far.
-    """
-
-    stated: Mapping[int, float] = msgspec.field(default_factory=dict)
-    measured: Mapping[int, float] = msgspec.field(default_factory=dict)
-    work: float | None = None
-    done: float = 0.0
-
-    def rate(self, gpus: int) -> float | None:
-        """Work per second on so many GPUs, or None where it was never measured."""
-        return self.measured.get(gpus)
-
-    def left_s(self, gpus: int) -> float | None:
-        """Seconds until the work is done on so many GPUs, where that is known."""
-        rate = self.rate(gpus)
-        if self.work is None or not rate:
-            return None
-        return max(0.0, self.work - self.done) / rate
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -156,6 +132,12 @@ class Job(msgspec.Struct, frozen=True):
         Whether it may be granted anything: dependencies met, not on hold, not backing off.
     registered : bool
         Whether its current attempt has a session that answers a suspension.
+    in_place : bool
+        Whether its current attempt can change its number of GPUs without stopping.
+    resize : int
+        Number of the last such change that the current attempt was asked for, from 1 on.
+    asked : Alloc
+        While it changes its size: what it is to have afterwards.
     on_hold : bool
         Suspended by its user until resumed.
     cancelling : bool
@@ -174,7 +156,7 @@ class Job(msgspec.Struct, frozen=True):
     submitted_s, since_s : float
         When it was submitted; when it entered its state.
     deadline_s : float or None
-        When a stopping job is told to die.
+        When a stopping job is told to die, and one that changes its size to suspend.
     not_before_s : float
         It is not started before this instant (backing off after a failure).
     why : str
@@ -201,6 +183,9 @@ class Job(msgspec.Struct, frozen=True):
     attempt: int = 0
     ready: bool = True
     registered: bool = False
+    in_place: bool = False
+    resize: int = 0
+    asked: Alloc = msgspec.field(default_factory=dict)
     on_hold: bool = False
     cancelling: bool = False
     kills: int = 0
@@ -230,6 +215,10 @@ class Segment(msgspec.Struct, frozen=True):
         The step that it went on from, and how many it did.
     resume_s, suspend_s : Mapping[str, float] or None
         The parts of its beginning and, if it was suspended, of its end, seconds.
+    rescaled : bool
+        It began by a change of size in place, without a new attempt.
+    stall_s : float or None
+        Seconds without progress that this change cost.
     """
 
     start_s: float
@@ -240,6 +229,8 @@ class Segment(msgspec.Struct, frozen=True):
     steps: int = 0
     resume_s: Mapping[str, float] | None = None
     suspend_s: Mapping[str, float] | None = None
+    rescaled: bool = False
+    stall_s: float | None = None
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -250,6 +241,8 @@ class Record(msgspec.Struct, frozen=True):
     segments : tuple of Segment
     suspends : int
         Suspensions that were acknowledged.
+    rescales : int
+        Changes of size in place that were carried out.
     lost_steps : int
         Steps that were run and had to be run again.
     exit_code : int or None
@@ -260,6 +253,7 @@ class Record(msgspec.Struct, frozen=True):
 
     segments: tuple[Segment, ...] = ()
     suspends: int = 0
+    rescales: int = 0
     lost_steps: int = 0
     exit_code: int | None = None
     metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
@@ -276,6 +270,7 @@ class Cause(enum.Flag):
     REGISTERED = enum.auto()
     PROGRESS = enum.auto()
     TIME = enum.auto()
+    RESCALED = enum.auto()
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -332,6 +327,7 @@ class Kind(str, enum.Enum):
     """What an executor can be told to do."""
 
     START = "start"
+    RESCALE = "rescale"
     SUSPEND = "suspend"
     KILL = "kill"
 
@@ -350,7 +346,9 @@ class Action(msgspec.Struct, frozen=True):
         The attempt it is about, by the operation that started it. Answers carry it.
     attempt : int
     alloc : Alloc
-        START only: GPUs per node.
+        START and RESCALE: GPUs per node to have afterwards.
+    resize : int
+        RESCALE only: number of this change of size within the attempt, from 1 on.
     force : bool
         KILL only: the polite way has failed.
     """
@@ -360,140 +358,5 @@ class Action(msgspec.Struct, frozen=True):
     op: int
     attempt: int
     alloc: Alloc = msgspec.field(default_factory=dict)
+    resize: int = 0
     force: bool = False
-
-
-# Facts: what happened. Each is one line of the journal.
-
-
-class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined"):
-    """A node may be used from now on."""
-
-    node: Node
-
-
-class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
-    """A node is gone, and whatever ran on it."""
-
-    name: str
-
-
-class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
-    """A job was handed in."""
-
-    job: Job
-
-
-class Started(msgspec.Struct, frozen=True, tag="started"):
-    """An attempt runs, on these GPUs (``HOST:INDEX``)."""
-
-    job: str
-    op: int
-    gpus: tuple[str, ...]
-
-
-class Registered(msgspec.Struct, frozen=True, tag="registered"):
-    """The attempt's session is up and has resumed at `step`; it answers suspensions."""
-
-    job: str
-    op: int
-    step: int
-
-
-class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
-    """The attempt reported progress.
-
-    Attributes
-    ----------
-    step, saved_step : int
-        Last step done, and step of the newest checkpoint.
-    done : float
-        Work done since the job began, in the unit of its ``work``.
-    rate : float or None
-        Work per second of late.
-    metrics : Mapping[str, float]
-    resume_s : Mapping[str, float] or None
-        Once per attempt, when its first step is done: the parts of its start.
-    """
-
-    job: str
-    op: int
-    step: int
-    saved_step: int = 0
-    done: float = 0.0
-    rate: float | None = None
-    metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
-    resume_s: Mapping[str, float] | None = None
-
-
-class Outcome(str, enum.Enum):
-    """How an attempt ended."""
-
-    COMPLETED = "completed"
-    SUSPENDED = "suspended"
-    FAILED = "failed"
-    LOST = "lost"
-
-
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The attempt's process tree is empty: its GPUs are free.
-
-    Attributes
-    ----------
-    outcome : Outcome
-        LOST: nobody can say how it ended (supervisor killed, machine restarted).
-    exit_code : int or None
-        Negative for a signal, as in :mod:`subprocess`.
-    suspend_s : Mapping[str, float] or None
-        SUSPENDED only: the parts of the suspension, seconds.
-    why : str
-        What a person should know of it, if anything.
-    """
-
-    job: str
-    op: int
-    outcome: Outcome
-    exit_code: int | None = None
-    suspend_s: Mapping[str, float] | None = None
-    why: str = ""
-
-
-class Hold(msgspec.Struct, frozen=True, tag="hold"):
-    """The user suspends a job."""
-
-    job: str
-
-
-class Release(msgspec.Struct, frozen=True, tag="release"):
-    """The user lets a suspended job run again."""
-
-    job: str
-
-
-class Resize(msgspec.Struct, frozen=True, tag="resize"):
-    """The user wants a job on exactly so many GPUs."""
-
-    job: str
-    gpus: int
-
-
-class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """The user cancels a job."""
-
-    job: str
-
-
-class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Start nothing more; what runs may finish, or is suspended too if `stop`."""
-
-    stop: bool = False
-
-
-class Began(msgspec.Struct, frozen=True, tag="began"):
-    """A manager began to run: a drain that stopped the last one is over."""
-
-
-Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
-    NodeJoined, NodeLost, Submitted, Started, Registered, Progressed, Ended,
-    Hold, Release, Resize, Cancel, Drain, Began,
-]  # fmt: skip

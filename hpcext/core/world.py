@@ -9,46 +9,41 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from hpcext.core import records
-from hpcext.core.values import (
-    TRANSITIONS,
-    Action,
+from hpcext.core import records, rescaling
+from hpcext.core.aftermath import after
+from hpcext.core.facts import (
     Began,
     Cancel,
-    Cause,
     Drain,
     Ended,
     Fact,
     Hold,
-    Job,
-    Kind,
-    Node,
     NodeJoined,
     NodeLost,
     Outcome,
     Progressed,
-    Record,
     Registered,
     Release,
+    Rescaled,
     Resize,
-    Snapshot,
     Started,
-    State,
     Submitted,
+)
+from hpcext.core.values import (
+    TRANSITIONS,
+    Action,
+    Cause,
+    Job,
+    Kind,
+    Node,
+    Record,
+    Snapshot,
+    State,
     total,
 )
 
 KILL_GRACE_S = 15.0
 """A job that was told to die gets so long before the next, harder try."""
-
-BACKOFF_MAX_S = 60.0
-"""Longest wait before a failed job is tried again."""
-
-BLAMELESS_WAIT_S = 5.0
-"""Wait before a job is tried again that could not be started, or whose node was lost."""
-
-NOT_RETRIED = frozenset({126, 127})
-"""Exit codes of a shell (and our supervisor) for a command that cannot be run at all."""
 
 NOTHING = Cause(0)
 
@@ -98,6 +93,7 @@ class World:
             Submitted: self._submitted,
             Started: self._started,
             Registered: self._registered,
+            Rescaled: self._rescaled,
             Progressed: self._progressed,
             Ended: self._ended,
             Hold: self._hold,
@@ -144,13 +140,22 @@ class World:
             self.next_op += 1
             self._enter(
                 job, State.STARTING, now_s, held=action.alloc, op=action.op, gpus=(),
-                attempt=action.attempt, registered=False, maimed=False, kills=0, deadline_s=None,
+                attempt=action.attempt, registered=False, in_place=False, resize=0, maimed=False,
+                kills=0, deadline_s=None,
             )  # fmt: skip
+        elif action.kind is Kind.RESCALE:
+            changes = rescaling.asked(job, action)
+            deadline_s = now_s + job.suspend_timeout_s
+            self._enter(job, State.RESCALING, now_s, deadline_s=deadline_s, **changes)
         elif action.kind is Kind.SUSPEND:
-            self._enter(job, State.STOPPING, now_s, deadline_s=now_s + job.suspend_timeout_s)
-        else:
-            changes: dict[str, Any] = {"kills": job.kills + 1, "deadline_s": now_s + KILL_GRACE_S}
+            changes = {"deadline_s": now_s + job.suspend_timeout_s, "asked": {}}
+            if job.deadline_s is not None and now_s >= job.deadline_s:
+                late = f"it did not answer within {job.suspend_timeout_s:g} s"
+                changes["why"] = rescaling.failed(job, late)
             self._enter(job, State.STOPPING, now_s, **changes)
+        else:
+            kills, deadline_s = job.kills + 1, now_s + KILL_GRACE_S
+            self._enter(job, State.STOPPING, now_s, kills=kills, deadline_s=deadline_s, asked={})
         return action
 
     def save(self) -> Saved:
@@ -244,11 +249,29 @@ class World:
 
     def _registered(self, now_s: float, fact: Registered) -> Cause:
         job = self._current(fact)
-        if job is None or job.registered:
+        if job is None:
+            return NOTHING
+        if job.registered:
+            # That it can change its size may become clear later; not once it has failed to.
+            if fact.in_place and not job.in_place and not job.resize:
+                self._set(job, in_place=True)
             return NOTHING
         self.records[job.id] = records.registered(self.records[job.id], job, fact)
-        self._set(job, registered=True, step=fact.step, saved_step=fact.step)
+        at = {"step": fact.step, "saved_step": fact.step}
+        self._set(job, registered=True, in_place=fact.in_place, **at)
         return Cause.REGISTERED
+
+    def _rescaled(self, now_s: float, fact: Rescaled) -> Cause:
+        job = self._current(fact)
+        changes = rescaling.answered(job, fact) if job else None
+        if job is None or changes is None:
+            return NOTHING
+        had = job.gpus
+        job = self._enter(job, State.RUNNING, now_s, **changes)
+        if job.gpus != had:
+            record = self.records[job.id]
+            self.records[job.id] = records.rescaled(record, now_s, job, fact)
+        return Cause.RESCALED
 
     def _progressed(self, now_s: float, fact: Progressed) -> Cause:
         job = self._current(fact)
@@ -258,8 +281,10 @@ class World:
         if fact.rate is not None and job.state is State.RUNNING:
             measured[total(job.held)] = fact.rate
         estimate = replace(job.estimate, measured=measured, done=fact.done)
+        self.records[job.id] = record = records.progressed(self.records[job.id], fact)
+        if fact.resume_s and (cost := records.resizing_cost(record)):
+            estimate = estimate.paid(*cost)
         self._set(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate)
-        self.records[job.id] = records.progressed(self.records[job.id], fact)
         return Cause.PROGRESS
 
     def _ended(self, now_s: float, fact: Ended) -> Cause:
@@ -314,43 +339,16 @@ class World:
     def _close(self, job: Job, now_s: float, fact: Ended) -> None:
         """Free what the attempt held, and say what becomes of the job."""
         self.records[job.id] = record = records.ended(self.records[job.id], now_s, job, fact)
-        killed = job.kills > 0
-        # It lost its node, or it never ran (a full disk, say): not the job's failure.
-        blameless = job.maimed or (fact.outcome is Outcome.LOST and not job.gpus)
         progressed = records.saved_anything(record, job)
-        job = self._set(job, held={}, gpus=(), deadline_s=None, registered=False, op=0)
-        if fact.outcome is Outcome.COMPLETED:
-            self._finish(job, now_s, State.COMPLETED, why=fact.why)
-        elif job.cancelling:
-            self._finish(job, now_s, State.CANCELLED, why="cancelled by its user")
-        elif fact.outcome is Outcome.SUSPENDED:
-            self._enter(job, State.PENDING, now_s, failures=0)
-        elif killed and not job.maimed:
-            # It did not answer a suspension. Its own fault or not, it is not a failure of the
-            # training; but asking again would lose work again.
-            why = f"did not answer a suspension within {job.suspend_timeout_s:g} s"
-            self._enter(job, State.PENDING, now_s, suspendable=False, why=why)
-        else:
-            self._failed(job, now_s, fact, blameless=blameless, progressed=progressed)
-
-    def _failed(
-        self, job: Job, now_s: float, fact: Ended, *, blameless: bool, progressed: bool
-    ) -> None:
-        """Try again later, unless it failed too often without getting further."""
-        how = fact.why or f"exit code {fact.exit_code}"
-        if blameless:
-            wait_s = BLAMELESS_WAIT_S
-        else:
-            job = self._set(job, failures=1 if progressed else job.failures + 1)
-            wait_s = min(2.0 ** (job.failures - 1), BACKOFF_MAX_S)
-            if fact.exit_code in NOT_RETRIED or job.failures > job.retries:
-                why = f"failed {job.failures} time(s) in a row without new progress; last: {how}"
-                self._finish(job, now_s, State.FAILED, why=why)
-                return
-        self._enter(
-            job, State.PENDING, now_s, goal=None, ready=False,
-            not_before_s=now_s + wait_s, why=f"tried again in {wait_s:g} s after: {how}",
+        state, changes = after(job, now_s, fact, progressed=progressed)
+        job = self._set(
+            job, held={}, gpus=(), deadline_s=None, registered=False, in_place=False, asked={},
+            op=0, **changes,
         )  # fmt: skip
+        if state.final:
+            self._finish(job, now_s, state, why=job.why)
+        else:
+            self._enter(job, state, now_s)
 
     def _finish(self, job: Job, now_s: float, state: State, *, why: str) -> None:
         """Put a job into a final state, and with it those that can now never run."""
@@ -388,7 +386,7 @@ class World:
         for need in job.after:
             self._dependents.setdefault(need, []).append(job.id)
 
-    def _current(self, fact: Started | Registered | Progressed | Ended) -> Job | None:
+    def _current(self, fact: Started | Registered | Rescaled | Progressed | Ended) -> Job | None:
         """The job that a fact is about, if it is about the job's current attempt."""
         job = self.jobs.get(fact.job)
         if job is None or not job.state.active or job.op != fact.op:

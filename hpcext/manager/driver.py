@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
-from hpcext.core.values import Drain, Fact
+from hpcext.core.facts import Drain, Fact
 from hpcext.executors.base import Executor
 from hpcext.manager import journal as journals
 from hpcext.protocol import NEWS_SIGNAL

@@ -16,7 +16,7 @@ import msgspec
 
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.errors import JournalError
-from hpcext.core.values import Fact, Progressed
+from hpcext.core.facts import Fact, Progressed
 from hpcext.core.world import Saved
 from hpcext.protocol import sync_directory, write_file
 

@@ -58,19 +58,31 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "started_s": _seconds(segments[0].start_s) if segments else None,
         "ended_s": _seconds(job.since_s) if job.state.final else None,
         "suspends": record.suspends,
+        "rescales": record.rescales,
+        "up_s": _known(job.estimate.up_s),
+        "down_s": _known(job.estimate.down_s),
         "lost_steps": record.lost_steps,
         "attempts": job.attempt,
         "metrics": dict(record.metrics),
-        "segments": [_segment(segment) for segment in segments],
+        "segments": [_segment(part, _change(segments, part)) for part in segments],
         "suspend_s": [_parts(part.suspend_s) for part in segments if part.suspend_s],
         "resume_s": [_parts(part.resume_s) for part in segments if part.resume_s],
     }
 
 
-def _segment(segment: Segment) -> dict[str, Any]:
+def _change(segments: tuple[Segment, ...], segment: Segment) -> str:
+    """How a segment began."""
+    if segment.rescaled:
+        return "rescale"
+    return "start" if segment is segments[0] else "resume"
+
+
+def _segment(segment: Segment, change: str) -> dict[str, Any]:
     return {
+        "change": change,
         "start_s": _seconds(segment.start_s),
-        "end_s": None if segment.end_s is None else _seconds(segment.end_s),
+        "end_s": _known(segment.end_s),
+        "stall_s": _known(segment.stall_s),
         "gpus": list(segment.gpus),
         "role": segment.role.value if segment.role else None,
         "steps": segment.steps,
@@ -83,6 +95,10 @@ def _end(segment: Segment, now_s: float) -> float:
 
 def _parts(parts: Any) -> dict[str, float]:
     return {name: _seconds(value) for name, value in parts.items()}
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None else _seconds(value)
 
 
 def _seconds(value: float) -> float:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcext.core.errors import InputError
-from hpcext.core.values import Cancel, Drain, Fact, Hold, Job, Release, Resize, State
+from hpcext.core.facts import Cancel, Drain, Fact, Hold, Release, Resize
+from hpcext.core.values import Job, State
 from hpcext.core.world import World
 
 

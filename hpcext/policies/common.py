@@ -28,8 +28,18 @@ def movable(job: Job) -> bool:
     """Whether giving a job another size loses no work.
 
     True where nothing runs yet, where it is being stopped anyway, and where a session is there
-    to answer a suspension. A job whose last suspension went unanswered is left alone.
+    to answer a suspension. A job whose last suspension went unanswered is left alone, and one
+    that is changing its size until it has answered.
     """
+    return not fixed(job)
+
+
+def fixed(job: Job) -> str:
+    """Why a job's size cannot be changed now; empty if it can, see :func:`movable`."""
     if job.state in {State.PENDING, State.STOPPING}:
-        return True
-    return job.state is State.RUNNING and job.registered and job.suspendable
+        return ""
+    if job.state is State.RESCALING:
+        return "it is being resized"
+    if not job.suspendable:
+        return "it ignored a suspension"
+    return "" if job.state is State.RUNNING and job.registered else "no session has registered"

@@ -8,13 +8,14 @@ What the paper leaves open, and what is done here: a secondary is promoted only 
 never in between (line 6 asks for ``GPU_optimal``); several secondaries are promoted in the order of
 the queue; a job that cannot run on what is left (more GPUs are its least) keeps those behind it
 waiting, since FIFO is kept; with several nodes, a primary goes where it fits most tightly, a
-secondary where most is left.
+secondary where most is left. A running secondary that would end no sooner for it, as far as its
+speeds and the cost of growing are known, is not promoted.
 """
 
 from __future__ import annotations
 
-from hpcext.core.values import Grant, Job, Role, Snapshot, Target
-from hpcext.policies.common import keep, largest, movable, named
+from hpcext.core.values import Grant, Job, Role, Snapshot, State, Target
+from hpcext.policies.common import fixed, keep, largest, named
 
 
 def allocate(now: Snapshot) -> Target:
@@ -57,13 +58,25 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
     if free[node] + has < best:
         short = f"{best - has} more needed, {free[node]} free"
         return Grant(grant.alloc, grant.role, f"runs on {has} of {best} GPUs: {short}")
-    if not movable(job):
-        reason = "no session has registered" if job.suspendable else "it ignored a suspension"
-        why = f"stays on {has} of {best} GPUs: {reason}"
-        return Grant(grant.alloc, grant.role, why)
+    if reason := fixed(job) or ("" if asked else _not_worth_it(job, has, best)):
+        return Grant(grant.alloc, grant.role, f"stays on {has} of {best} GPUs: {reason}")
     free[node] -= best - has
     how = "resized" if asked else "promoted"
     return Grant({node: best}, Role.PRIMARY, f"{how} from {has} to {named(best)}, its best size")
+
+
+def _not_worth_it(job: Job, has: int, best: int) -> str:
+    """Why a running secondary is not promoted: it would end no sooner, as far as is known.
+
+    The paper promotes whenever it can; its jobs ran for so long that the cost did not count.
+    """
+    known = job.estimate
+    stays_s, grows_s = known.left_s(has), known.left_s(best, like=has)
+    if job.state is not State.RUNNING or known.up_s is None or stays_s is None or grows_s is None:
+        return ""
+    if stays_s > known.up_s + grows_s:
+        return ""
+    return f"it ends in {stays_s:.0f} s as it is, and to grow takes {known.up_s:.3g} s"
 
 
 def _run_multiple_jobs(

@@ -2,91 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-from collections.abc import Iterable, Mapping
+import collections
+from collections.abc import Callable, Iterable, Mapping
 
-from hpcext.core.values import (
-    Action,
+from hpcext.core.facts import (
     Ended,
     Fact,
-    Kind,
-    Node,
     NodeJoined,
     NodeLost,
     Outcome,
     Progressed,
     Registered,
+    Rescaled,
     Started,
-    total,
 )
+from hpcext.core.values import Action, Alloc, Kind, Node, total
+from hpcext.sim.attempt import Attempt, Phase
 from hpcext.sim.heap import Heap
-from hpcext.sim.physics import Faults, Luck, Physics
+from hpcext.sim.physics import Change, Faults, Physics
 
 KILL_S = 0.5
 """From SIGTERM to an empty process tree."""
-
-
-class Phase(enum.Enum):
-    """What a simulated attempt does at the moment."""
-
-    LAUNCHING = enum.auto()
-    TRAINING = enum.auto()
-    SAVING = enum.auto()
-    BROKEN = enum.auto()
-    OVER = enum.auto()
-
-
-@dataclasses.dataclass(eq=False)
-class Attempt:
-    """One run of a job, as it truly is.
-
-    Attributes
-    ----------
-    order : Action
-        The start that made it.
-    gpus : tuple of str
-        What it occupies, as ``HOST:INDEX``.
-    began : float
-        Work that was done when its training began, at `since_s`.
-    saved : float
-        Work in the newest checkpoint, as of when it stopped training.
-    done : float
-        Work done, as of when it stopped training.
-    registered, asked, reported : bool
-        Its session is up; a suspension was asked for; what its start took was reported.
-    """
-
-    order: Action
-    physics: Physics
-    luck: Luck
-    gpus: tuple[str, ...]
-    phase: Phase = Phase.LAUNCHING
-    began: float = 0.0
-    saved: float = 0.0
-    done: float = 0.0
-    since_s: float = 0.0
-    registered: bool = False
-    asked: bool = False
-    reported: bool = False
-
-    @property
-    def rate(self) -> float:
-        """Work per second."""
-        return self.physics.rate(total(self.order.alloc))
-
-    def trained_to(self, now_s: float) -> float:
-        """Work done by now, over all attempts."""
-        if self.phase is not Phase.TRAINING:
-            return self.done
-        return min(self.physics.work, self.began + self.rate * (now_s - self.since_s))
-
-    def saved_to(self, now_s: float) -> float:
-        """Work in the newest checkpoint: a periodic one, or the one it began with."""
-        every = self.physics.checkpoint_s
-        if self.phase is not Phase.TRAINING or every is None:
-            return self.saved
-        return self.began + self.rate * every * ((now_s - self.since_s) // every)
 
 
 class Simulated:
@@ -137,9 +73,11 @@ class Simulated:
             self._start(action, attempt)
         elif attempt is None:
             return
+        elif action.kind is Kind.RESCALE:
+            self._rescale(action, attempt)
         elif action.kind is Kind.SUSPEND:
             attempt.asked = True
-            if attempt.phase is Phase.TRAINING and not attempt.luck.deaf:
+            if attempt.phase in {Phase.TRAINING, Phase.STALLED} and not attempt.luck.deaf:
                 self._save(attempt)
         elif action.force or not attempt.luck.stubborn:
             self._heap.after(0.0 if action.force else KILL_S, lambda: self._killed(attempt))
@@ -176,6 +114,10 @@ class Simulated:
         """Every GPU that some attempt truly occupies."""
         return tuple(gpu for attempt in self._attempts.values() for gpu in attempt.gpus)
 
+    def trains_on(self, op: int) -> tuple[str, ...]:
+        """The GPUs that an attempt trains on; none if it is over."""
+        return self._attempts[op].ranks if op in self._attempts else ()
+
     # From phase to phase.
 
     def _start(self, action: Action, attempt: Attempt | None) -> None:
@@ -187,7 +129,8 @@ class Simulated:
             return
         luck = self._faults.draw(self._seed, action.job, action.attempt, self._heap.now_s)
         physics = self._physics[action.job]
-        attempt = Attempt(action, physics, luck, self._pick(action))
+        gpus = self._pick(action.job, action.alloc)
+        attempt = Attempt(action, physics, luck, gpus, ranks=gpus)
         attempt.began = attempt.saved = attempt.done = self._saved.get(action.job, 0.0)
         self._attempts[action.op], self._last_op = attempt, action.op
         self._heap.after(physics.launch_s, lambda: self._launched(attempt))
@@ -206,10 +149,8 @@ class Simulated:
         if attempt.phase is not Phase.LAUNCHING:
             return ()
         job, op = attempt.order.job, attempt.order.op
-        attempt.phase, attempt.since_s = Phase.TRAINING, self._heap.now_s
         attempt.registered = True
-        left_s = (attempt.physics.work - attempt.began) / attempt.rate
-        self._heap.after(left_s, lambda: self._completed(attempt))
+        self._train(attempt)
         if attempt.luck.fails_after_s is not None:
             self._heap.after(attempt.luck.fails_after_s, lambda: self._failed(attempt))
         if self._report_s is not None:
@@ -217,11 +158,23 @@ class Simulated:
         if attempt.asked and not attempt.luck.deaf:
             # The signal came during the launch. It was blocked, and so it was kept.
             self._save(attempt)
-        return self._tell(attempt, Registered(job, op, int(attempt.began)), late=False)
+        fact = Registered(job, op, int(attempt.began), attempt.physics.in_place)
+        return self._tell(attempt, fact, late=False)
+
+    def _train(self, attempt: Attempt) -> None:
+        """Go on; it completes if nothing comes between."""
+        attempt.train(self._heap.now_s)
+        self._later(attempt, attempt.left_s, lambda: self._completed(attempt))
+
+    def _later(
+        self, attempt: Attempt, delay_s: float, produce: Callable[[], tuple[Fact, ...]]
+    ) -> None:
+        """Let something happen to an attempt, unless it enters another phase before."""
+        turn = attempt.turn
+        self._heap.after(delay_s, lambda: produce() if attempt.turn == turn else ())
 
     def _save(self, attempt: Attempt) -> None:
-        self._stop_training(attempt)
-        attempt.phase = Phase.SAVING
+        attempt.stop(self._heap.now_s, Phase.SAVING)
         self._heap.after(attempt.physics.suspend_s, lambda: self._suspended(attempt))
 
     def _suspended(self, attempt: Attempt) -> tuple[Fact, ...]:
@@ -231,36 +184,27 @@ class Simulated:
         return self._end(attempt, Outcome.SUSPENDED, 85)
 
     def _completed(self, attempt: Attempt) -> tuple[Fact, ...]:
-        if attempt.phase is not Phase.TRAINING:
-            return ()
+        attempt.stop(self._heap.now_s, Phase.SAVING)
         attempt.saved = attempt.done = attempt.physics.work
         return self._end(attempt, Outcome.COMPLETED, 0)
 
     def _failed(self, attempt: Attempt) -> tuple[Fact, ...]:
-        if attempt.phase is not Phase.TRAINING:
+        if attempt.phase not in {Phase.TRAINING, Phase.STALLED}:
             return ()
-        self._stop_training(attempt)
         return self._end(attempt, Outcome.FAILED, 1)
 
     def _killed(self, attempt: Attempt) -> tuple[Fact, ...]:
         if attempt.phase is Phase.OVER:
             return ()
-        self._stop_training(attempt)
         return self._end(attempt, Outcome.FAILED, -9)
-
-    def _stop_training(self, attempt: Attempt) -> None:
-        """Note how far it got, and how far the newest periodic checkpoint did."""
-        now_s = self._heap.now_s
-        attempt.done, attempt.saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
 
     def _strike(self, attempt: Attempt, node: str) -> None:
         """Take a node away from under an attempt."""
         if node not in attempt.order.alloc:
             return
         attempt.gpus = tuple(gpu for gpu in attempt.gpus if gpu.rpartition(":")[0] != node)
-        self._stop_training(attempt)
         if attempt.gpus:
-            attempt.phase = Phase.BROKEN
+            attempt.stop(self._heap.now_s, Phase.BROKEN)
             return
         # Nobody is left to tell it now; what is late or repeated comes when it is stale.
         self._end(attempt, Outcome.LOST, None)
@@ -268,7 +212,7 @@ class Simulated:
     def _end(self, attempt: Attempt, outcome: Outcome, code: int | None) -> tuple[Fact, ...]:
         """Empty the process tree; the job goes on from what is saved."""
         order = attempt.order
-        attempt.phase = Phase.OVER
+        attempt.stop(self._heap.now_s, Phase.OVER)
         self._saved[order.job] = attempt.saved
         del self._attempts[order.op]
         parts = {"write_s": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
@@ -276,6 +220,50 @@ class Simulated:
         # As on a real machine, who never had a session never reported.
         last = (self._progress(attempt),) if attempt.registered else ()
         return self._tell(attempt, *last, ended, late=True)
+
+    # Changing size in place.
+
+    def _rescale(self, action: Action, attempt: Attempt) -> None:
+        """Begin a change of size, once; the answer to it is told as often as it is asked for."""
+        if action.resize <= attempt.resize:
+            if answer := attempt.answer:
+                self._heap.after(0.0, lambda: (answer,))
+            return
+        if attempt.phase is not Phase.TRAINING:
+            return  # It is ending; a suspension, say, goes before.
+        attempt.resize, attempt.answer = action.resize, None
+        now_s, physics = self._heap.now_s, attempt.physics
+        change = self._faults.draw_change(
+            self._seed, action.job, action.attempt, action.resize, now_s
+        )
+        used = collections.Counter(gpu.rpartition(":")[0] for gpu in attempt.gpus)
+        attempt.gpus += self._pick(action.job, collections.Counter(action.alloc) - used)
+        grows = total(action.alloc) > len(attempt.ranks)
+        stall_s = physics.rescale_up_s if grows else physics.rescale_down_s
+        if change is not Change.MUTE:
+            ok = change is Change.MADE
+            alloc = action.alloc if ok else used
+            join_s = physics.join_s if grows else 0.0
+            self._later(attempt, join_s, lambda: self._stall(attempt, alloc, stall_s, ok=ok))
+
+    def _stall(
+        self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool
+    ) -> tuple[Fact, ...]:
+        attempt.stop(self._heap.now_s, Phase.STALLED)
+        self._later(attempt, stall_s, lambda: self._rescaled(attempt, alloc, stall_s, ok=ok))
+        return ()
+
+    def _rescaled(
+        self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool
+    ) -> tuple[Fact, ...]:
+        """Train on, with other GPUs or with the same as before."""
+        attempt.gpus = attempt.ranks = attempt.chosen(alloc)
+        self._train(attempt)
+        order, why = attempt.order, "" if ok else "a rank did not come up"
+        attempt.answer = Rescaled(
+            order.job, order.op, attempt.resize, attempt.gpus, ok, stall_s, why
+        )
+        return self._tell(attempt, attempt.answer, late=True)
 
     # Telling.
 
@@ -312,15 +300,15 @@ class Simulated:
 
     # GPUs.
 
-    def _pick(self, action: Action) -> tuple[str, ...]:
+    def _pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
         """The GPUs with the lowest numbers that nobody occupies."""
         taken = set(self.occupied())
         picked: list[str] = []
-        for name, gpus in action.alloc.items():
+        for name, gpus in alloc.items():
             known = self._nodes[name].gpus if name in self._nodes else 0
             free = [gpu for i in range(known) if (gpu := f"{name}:{i}") not in taken]
             if len(free) < gpus:
-                raise RuntimeError(f"job {action.job}: {gpus} GPUs of {name}, {len(free)} free")
+                raise RuntimeError(f"job {job}: {gpus} GPUs of {name}, {len(free)} free")
             picked += free[:gpus]
         return tuple(picked)
 

@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Iterable
 
 from hpcext.core.engine import Engine
-from hpcext.core.values import Action, Fact
+from hpcext.core.facts import Fact
+from hpcext.core.values import Action
 from hpcext.executors.base import Executor
 
 Produce = Callable[[], Iterable[Fact]]

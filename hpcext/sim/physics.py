@@ -6,6 +6,7 @@ machine; `Physics` is what those reports come from.
 
 from __future__ import annotations
 
+import enum
 import math
 import random
 from collections.abc import Mapping
@@ -31,6 +32,12 @@ class Physics(msgspec.Struct, frozen=True):
         From the signal until the processes are gone: agree, write, leave.
     checkpoint_s : float or None
         Training time between periodic checkpoints; None: only a suspension saves.
+    in_place : bool
+        Whether it can change its number of GPUs without stopping.
+    join_s : float
+        From the order to grow in place until the new ranks are there; it trains meanwhile.
+    rescale_up_s, rescale_down_s : float
+        Without progress while it then grows in place, and while it shrinks.
 
     Raises
     ------
@@ -44,6 +51,10 @@ class Physics(msgspec.Struct, frozen=True):
     resume_s: float = 0.0
     suspend_s: float = 0.0
     checkpoint_s: float | None = None
+    in_place: bool = False
+    join_s: float = 0.0
+    rescale_up_s: float = 0.0
+    rescale_down_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.speed or not all(
@@ -52,9 +63,10 @@ class Physics(msgspec.Struct, frozen=True):
             raise ValueError(f"speed={self.speed}: needs at least one point, all above zero")
         if not 0 < self.work < math.inf:
             raise ValueError(f"work={self.work}: must be above zero")
-        costs = (self.launch_s, self.resume_s, self.suspend_s)
-        if not all(0 <= cost < math.inf for cost in costs):
-            raise ValueError(f"launch, resume and suspend take {costs} s: must not be negative")
+        costs = ("launch_s", "resume_s", "suspend_s", "join_s", "rescale_up_s", "rescale_down_s")
+        for name in costs:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)}: must not be negative")
         if self.checkpoint_s is not None and self.checkpoint_s <= 0:
             raise ValueError(f"checkpoint_s={self.checkpoint_s}: must be above zero")
 
@@ -91,6 +103,10 @@ class Faults(msgspec.Struct, frozen=True):
         Longest time between an end and the moment it becomes known.
     repeat : float
         Share of facts that arrive a second time, later: stale by then, or a duplicate.
+    unscaled : float
+        Share of changes of size in place that fail: the attempt goes on as it was.
+    mute : float
+        Share of changes of size in place that are never answered, nor made.
     until_s : float
         Attempts that start later than this have no fault.
     """
@@ -101,6 +117,8 @@ class Faults(msgspec.Struct, frozen=True):
     stubborn: float = 0.0
     late_s: float = 0.0
     repeat: float = 0.0
+    unscaled: float = 0.0
+    mute: float = 0.0
     until_s: float = math.inf
 
     def draw(self, seed: int, job: str, attempt: int, now_s: float) -> Luck:
@@ -120,6 +138,23 @@ class Faults(msgspec.Struct, frozen=True):
             fails_after_s=source.expovariate(1 / self.fail_s) if self.fail_s else None,
             repeats_after_s=source.uniform(0.0, 60.0) if source.random() < self.repeat else None,
         )
+
+    def draw_change(self, seed: int, job: str, attempt: int, resize: int, now_s: float) -> Change:
+        """What befalls one change of size in place; it depends on the same, and on its number."""
+        if now_s > self.until_s:
+            return Change.MADE
+        chance = random.Random(f"{seed}/{job}/{attempt}/{resize}").random()
+        if chance < self.mute:
+            return Change.MUTE
+        return Change.FAILED if chance < self.mute + self.unscaled else Change.MADE
+
+
+class Change(enum.Enum):
+    """What comes of a change of size in place; see :class:`Faults`."""
+
+    MADE = enum.auto()
+    FAILED = enum.auto()
+    MUTE = enum.auto()
 
 
 class Luck(msgspec.Struct, frozen=True):

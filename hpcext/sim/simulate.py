@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpcext.core.engine import Engine, Policy
-from hpcext.core.values import Action, Fact, Job, Node, NodeJoined, Record, Submitted
+from hpcext.core.facts import Fact, NodeJoined, Submitted
+from hpcext.core.values import Action, Job, Node, Record
 from hpcext.sim.executor import Simulated
 from hpcext.sim.heap import Heap, drive
 from hpcext.sim.physics import Faults, Physics

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Policy
 from hpcext.policies import find_policy
@@ -19,7 +20,7 @@ CALM_S = 300.0
 """From here on nothing new goes wrong, nobody asks for anything, and every job fits somewhere."""
 
 MOST_GPUS = 8
-POLICIES = ("marble", "exclusive", "wild")
+POLICIES = ("marble", "exclusive", "wild", "restless")
 
 instants = st.integers(0, int(CALM_S) - 1).map(float)
 """Whole seconds: several things happen at one instant more often than in life."""
@@ -36,15 +37,18 @@ class Scenario:
     nodes: tuple[v.Node, ...]
     jobs: tuple[v.Job, ...]
     physics: dict[str, Physics]
-    inputs: tuple[tuple[float, v.Fact], ...]
+    inputs: tuple[tuple[float, f.Fact], ...]
     faults: Faults
     report_s: float | None
     seed: int
 
     def make_policy(self) -> Policy:
-        if self.policy == "wild":
-            return wild(self.seed)
-        return find_policy(self.policy)
+        return MADE_UP[self.policy](self.seed) if self.made_up else find_policy(self.policy)
+
+    @property
+    def made_up(self) -> bool:
+        """Whether its policy is none of ours, and promises nothing."""
+        return self.policy in MADE_UP
 
     def begin(self) -> tuple[Heap, Simulated]:
         """A heap with all that comes from outside on it, and the executor."""
@@ -61,30 +65,40 @@ class Scenario:
             heap.at(when_s, lambda it=fact: executor.happen(it))  # type: ignore[misc]
         return heap, executor
 
-    def _arrivals(self) -> list[tuple[float, v.Fact]]:
-        nodes: list[tuple[float, v.Fact]] = [(0.0, v.NodeJoined(node)) for node in self.nodes]
-        return nodes + [(job.submitted_s, v.Submitted(job)) for job in self.jobs]
+    def _arrivals(self) -> list[tuple[float, f.Fact]]:
+        nodes: list[tuple[float, f.Fact]] = [(0.0, f.NodeJoined(node)) for node in self.nodes]
+        return nodes + [(job.submitted_s, f.Submitted(job)) for job in self.jobs]
 
-    def _calm(self) -> list[tuple[float, v.Fact]]:
+    def _calm(self) -> list[tuple[float, f.Fact]]:
         """A node that every job fits on, and nobody's hand in the way of it."""
-        facts: list[v.Fact] = [v.NodeJoined(v.Node("big", MOST_GPUS)), v.Began()]
-        facts += [v.Release(job.id) for job in self.jobs]
+        facts: list[f.Fact] = [f.NodeJoined(v.Node("big", MOST_GPUS)), f.Began()]
+        facts += [f.Release(job.id) for job in self.jobs]
         return [(CALM_S, fact) for fact in facts]
 
 
 @st.composite
-def scenarios(draw: st.DrawFn, policies: Sequence[str] = POLICIES, quiet: bool = False) -> Scenario:
-    """A random scenario; a quiet one has neither faults nor requests, and one arrival."""
+def scenarios(
+    draw: st.DrawFn,
+    policies: Sequence[str] = POLICIES,
+    *,
+    quiet: bool = False,
+    supple: bool = False,
+) -> Scenario:
+    """A random scenario.
+
+    A quiet one has neither faults nor requests, and one arrival; in a supple one jobs are long
+    and can run at any size, and change it in place.
+    """
     policy = draw(st.sampled_from(policies))
     nodes = tuple(
-        v.Node(f"n{number}", draw(st.integers(1, MOST_GPUS)))
+        v.Node(f"n{number}", draw(st.integers(4 if supple else 1, MOST_GPUS)))
         for number in range(draw(st.sampled_from([1, 1, 2, 4])))
     )
     ids = [str(number) for number in range(1, draw(st.integers(2, 7)) + 1)]
     # A random order of the ids: a job may come after one that is behind it in the queue.
     rank = draw(st.permutations(ids))
-    jobs = tuple(draw(_jobs(job_id, rank[: rank.index(job_id)], quiet)) for job_id in ids)
-    physics = {job_id: draw(_physics()) for job_id in ids}
+    jobs = tuple(draw(_jobs(job_id, rank[: rank.index(job_id)], quiet, supple)) for job_id in ids)
+    physics = {job_id: draw(_physics(supple)) for job_id in ids}
     inputs = () if quiet else tuple(draw(st.lists(_inputs(ids, nodes), max_size=12)))
     faults = Faults() if quiet else draw(_faults())
     report_s = draw(st.sampled_from([None, 7.0]))
@@ -94,8 +108,9 @@ def scenarios(draw: st.DrawFn, policies: Sequence[str] = POLICIES, quiet: bool =
 
 
 @st.composite
-def _jobs(draw: st.DrawFn, job_id: str, earlier: Sequence[str], quiet: bool) -> v.Job:
-    sizes = draw(st.sets(st.integers(1, MOST_GPUS), min_size=1))
+def _jobs(draw: st.DrawFn, job_id: str, earlier: Sequence[str], quiet: bool, supple: bool) -> v.Job:
+    all_sizes = set(range(1, MOST_GPUS + 1))
+    sizes = all_sizes if supple else draw(st.sets(st.sampled_from(sorted(all_sizes)), min_size=1))
     most_needs = draw(st.sampled_from([0, 0, 2])) if earlier else 0
     after = draw(st.sets(st.sampled_from(earlier), max_size=most_needs)) if most_needs else set()
     return v.Job(
@@ -113,15 +128,19 @@ def _jobs(draw: st.DrawFn, job_id: str, earlier: Sequence[str], quiet: bool) -> 
 
 
 @st.composite
-def _physics(draw: st.DrawFn) -> Physics:
+def _physics(draw: st.DrawFn, supple: bool) -> Physics:
     speed = {1: 1.0, MOST_GPUS: draw(st.sampled_from([0.8, 2.0, 7.0]))}
     return Physics(
         speed,
-        work=draw(st.sampled_from([5.0, 60.0, 200.0, 500.0])),
+        work=draw(st.sampled_from([200.0, 500.0] if supple else [5.0, 60.0, 200.0, 500.0])),
         launch_s=draw(costs),
         resume_s=draw(costs),
         suspend_s=draw(costs),
         checkpoint_s=draw(st.sampled_from([None, 5.0, 40.0])),
+        in_place=supple or draw(st.booleans()),
+        join_s=draw(costs),
+        rescale_up_s=draw(costs),
+        rescale_down_s=draw(costs),
     )
 
 
@@ -134,19 +153,21 @@ def _faults() -> st.SearchStrategy[Faults]:
         stubborn=shares,
         late_s=st.sampled_from([0.0, 0.0, 4.0, 30.0]),
         repeat=shares,
+        unscaled=shares,
+        mute=shares,
         until_s=st.just(CALM_S),
     )
 
 
 @st.composite
-def _inputs(draw: st.DrawFn, ids: Sequence[str], nodes: Sequence[v.Node]) -> tuple[float, v.Fact]:
+def _inputs(draw: st.DrawFn, ids: Sequence[str], nodes: Sequence[v.Node]) -> tuple[float, f.Fact]:
     job = draw(st.sampled_from([*ids, "nobody"]))
     node = draw(st.sampled_from([node.name for node in nodes]))
     gpus = draw(st.integers(1, MOST_GPUS))
-    facts: list[v.Fact] = [
-        v.NodeLost(node), v.NodeJoined(v.Node(node, gpus)), v.Hold(job), v.Hold(job),
-        v.Release(job), v.Resize(job, gpus), v.Resize(job, gpus), v.Resize(job, gpus),
-        v.Cancel(job), v.Drain(), v.Drain(stop=True), v.Began(),
+    facts: list[f.Fact] = [
+        f.NodeLost(node), f.NodeJoined(v.Node(node, gpus)), f.Hold(job), f.Hold(job),
+        f.Release(job), f.Resize(job, gpus), f.Resize(job, gpus), f.Resize(job, gpus),
+        f.Cancel(job), f.Drain(), f.Drain(stop=True), f.Began(),
     ]  # fmt: skip
     return draw(instants), draw(st.sampled_from(facts))
 
@@ -181,13 +202,46 @@ def wild(seed: int) -> Policy:
     return allocate
 
 
+def restless(seed: int) -> Policy:
+    """A policy that gives jobs another size where they are, again and again, until all is calm."""
+
+    def allocate(now: v.Snapshot) -> v.Target:
+        if now.now_s >= CALM_S:
+            return find_policy("marble")(now)
+        about = [(job.id, job.state.value, job.op, job.ready) for job in now.jobs]
+        source = random.Random(f"{seed}/{now.now_s}/{now.cause.value}/{about}")
+        left = {name: node.gpus for name, node in now.nodes.items()}
+        grants = {}
+        for job in now.jobs:
+            if not job.ready or not left or source.random() < 0.03:
+                continue
+            nodes = list(job.goal or {}) or source.sample(list(left), min(len(left), 2))
+            size = source.choice([size for size in job.sizes if size >= len(nodes)] or [0])
+            first = source.randint(1, size - 1) if len(nodes) > 1 and size else size
+            alloc = dict(zip(nodes, (first, size - first), strict=False))
+            if size and all(left[node] >= gpus for node, gpus in alloc.items()):
+                for node, gpus in alloc.items():
+                    left[node] -= gpus
+                grants[job.id] = v.Grant(alloc, v.Role.SECONDARY, "for a change")
+        return v.Target(grants, wake_s=now.now_s + source.choice([1.0, 4.0, 20.0]))
+
+    return allocate
+
+
+MADE_UP = {"wild": wild, "restless": restless}
+
+
 def _any_alloc(source: random.Random, job: v.Job, left: dict[str, int]) -> dict[str, int]:
     """Mostly what the job could run on, on one node or two; sometimes nonsense."""
     if not left or (not job.ready and source.random() < 0.95):
         return {}
     size = source.choice(job.sizes) if source.random() < 0.97 else source.randint(-1, 9)
-    first, second = source.choice(list(left)), source.choice(list(left))
-    split = source.randint(1, size - 1) if size > 1 and source.random() < 0.3 else size
+    # Often where it is: then it is resized, not moved.
+    here = [node for node in job.goal or {} if node in left and source.random() < 0.8]
+    first, *others = here or [source.choice(list(left))]
+    second = others[0] if others else source.choice(list(left))
+    splits = size > 1 and (others or source.random() < 0.3)
+    split = source.randint(1, size - 1) if splits else size
     alloc = {first: split}
     if split != size:
         alloc[second] = alloc.get(second, 0) + size - split

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
 from hpcext.sim.executor import Simulated
@@ -29,6 +30,10 @@ class Held:
     job: str
     alloc: dict[str, int]
     started: bool = False
+    registered: bool = False
+    in_place: bool = False
+    resize: int = 0
+    resized_s: float | None = None
     suspended_s: float | None = None
     killed_s: float | None = None
     broken: bool = False
@@ -52,12 +57,13 @@ class Observer:
     fifo: bool
     executor: Simulated
     engine: Engine = dataclasses.field(init=False)
-    log: list[tuple[float, tuple[v.Fact, ...], tuple[v.Action, ...]]] = dataclasses.field(
+    log: list[tuple[float, tuple[f.Fact, ...], tuple[v.Action, ...]]] = dataclasses.field(
         default_factory=list
     )
     decisions: list[tuple[v.Snapshot, v.Target]] = dataclasses.field(default_factory=list)
     wakes: list[float | None] = dataclasses.field(default_factory=list)
     refused: int = 0
+    rescaled: int = 0
 
     def __post_init__(self) -> None:
         self.engine = Engine(self.policy)
@@ -83,7 +89,7 @@ class Observer:
         self.decisions.append((now, target))
         return target
 
-    def watch(self, now_s: float, facts: tuple[v.Fact, ...], actions: tuple[v.Action, ...]) -> None:
+    def watch(self, now_s: float, facts: tuple[f.Fact, ...], actions: tuple[v.Action, ...]) -> None:
         """Check one step of the engine."""
         self.log.append((now_s, facts, actions))
         assert len(self.log) < MOST_STEPS, "the run does not end"
@@ -99,52 +105,69 @@ class Observer:
 
     # Facts.
 
-    def _note(self, fact: v.Fact) -> None:
-        if isinstance(fact, v.NodeJoined):
+    def _note(self, fact: f.Fact) -> None:
+        if isinstance(fact, f.NodeJoined):
             self.nodes[fact.node.name] = fact.node.gpus
-        elif isinstance(fact, v.NodeLost):
+        elif isinstance(fact, f.NodeLost):
             self._note_lost(fact.name)
-        elif isinstance(fact, v.Submitted):
+        elif isinstance(fact, f.Submitted):
             self.jobs.setdefault(fact.job.id, fact.job)
             self.sizes[fact.job.id] |= set(fact.job.sizes)
-        elif isinstance(fact, (v.Started, v.Ended)):
+        elif isinstance(fact, (f.Started, f.Registered, f.Rescaled, f.Ended)):
             self._note_answer(fact)
-        elif isinstance(fact, (v.Hold, v.Release, v.Resize, v.Cancel)):
+        elif isinstance(fact, (f.Hold, f.Release, f.Resize, f.Cancel)):
             self._note_request(fact)
-        elif isinstance(fact, v.Drain):
+        elif isinstance(fact, f.Drain):
             busy = {held.job for held in self.holders.values()}
             before = set(self.granted) | busy if self.may_start is None else self.may_start
             self.may_start = set() if fact.stop else before
-        elif isinstance(fact, v.Began):
+        elif isinstance(fact, f.Began):
             self.may_start = None
 
     def _note_lost(self, name: str) -> None:
         self.nodes.pop(name, None)
         for op, held in list(self.holders.items()):
             if held.alloc.pop(name, None) is not None:
-                held.broken = True
+                held.broken, held.resized_s = True, None
             if not held.alloc:
                 del self.holders[op]
 
-    def _note_answer(self, fact: v.Started | v.Ended) -> None:
+    def _note_answer(self, fact: f.Started | f.Registered | f.Rescaled | f.Ended) -> None:
         held = self.holders.get(fact.op)
         if held is None or held.job != fact.job:
             return
-        if isinstance(fact, v.Started):
+        if isinstance(fact, f.Started):
             held.started = True
             return
+        if isinstance(fact, f.Registered):
+            if not held.registered or (fact.in_place and not held.resize):
+                held.in_place = fact.in_place
+            held.registered = True
+            return
+        if isinstance(fact, f.Rescaled):
+            self._note_rescaled(held, fact)
+            return
         del self.holders[fact.op]
-        if fact.outcome is v.Outcome.COMPLETED:
+        if fact.outcome is f.Outcome.COMPLETED:
             self.completed.add(fact.job)
 
-    def _note_request(self, fact: v.Hold | v.Release | v.Resize | v.Cancel) -> None:
+    def _note_rescaled(self, held: Held, fact: f.Rescaled) -> None:
+        """It has what it says; but who was told to stop may still have all of it."""
+        if held.resized_s is None or held.resize != fact.resize:
+            return
+        held.resized_s = None
+        held.alloc = dict(collections.Counter(gpu.split(":")[0] for gpu in fact.gpus))
+        held.in_place = fact.ok
+        self.rescaled += fact.ok
+
+    def _note_request(self, fact: f.Hold | f.Release | f.Resize | f.Cancel) -> None:
         if fact.job not in self.jobs:
             return
-        if isinstance(fact, v.Hold):
+        if isinstance(fact, f.Hold):
             self.on_hold.add(fact.job)
-        elif isinstance(fact, v.Release):
+        elif isinstance(fact, f.Release):
             self.on_hold.discard(fact.job)
-        elif isinstance(fact, v.Resize):
+        elif isinstance(fact, f.Resize):
             self.sizes[fact.job].add(fact.gpus)
         else:
             self.cancelled.add(fact.job)
@@ -205,7 +228,34 @@ class Observer:
         held = self._addressed(action)
         assert held.started
         assert held.suspended_s is None, "suspended twice"
-        held.suspended_s = now_s
+        goal = self.engine.world.jobs[held.job].goal
+        if held.resized_s is not None:
+            overdue_s = held.resized_s + self.jobs[held.job].suspend_timeout_s
+            assert not goal or now_s >= overdue_s, "it is changing its size"
+        elif held.in_place and goal and goal.keys() == held.alloc.keys():
+            ways = {goal[node] > gpus for node, gpus in held.alloc.items() if goal[node] != gpus}
+            assert ways == {True, False}, "it can change its size in place"
+        held.suspended_s, held.resized_s = now_s, None
+
+    def _check_rescale(self, now_s: float, action: v.Action) -> None:
+        held = self._addressed(action)
+        assert held.in_place
+        assert not held.broken
+        assert held.suspended_s is None
+        assert held.killed_s is None
+        assert held.resized_s is None, "the last change was not answered"
+        assert action.resize == held.resize + 1
+        assert held.job not in self.on_hold | self.cancelled
+        assert self.may_start is None or held.job in self.may_start, "resized while draining"
+        assert action.alloc.keys() == held.alloc.keys()
+        assert action.alloc != held.alloc
+        assert sum(action.alloc.values()) in self.sizes[held.job]
+        used = self._used()
+        for node, gpus in action.alloc.items():
+            more = gpus - held.alloc[node]
+            assert more <= max(0, self.nodes[node] - used[node]), f"{node} is overcommitted"
+            held.alloc[node] = max(gpus, held.alloc[node])
+        held.resized_s, held.resize = now_s, action.resize
 
     def _check_kill(self, now_s: float, action: v.Action) -> None:
         """Only who was cancelled, did not answer, or lost a part of itself is killed."""
@@ -218,7 +268,7 @@ class Observer:
             assert now_s >= held.suspended_s + timeout_s or held.broken
         else:
             assert held.broken or held.job in self.cancelled
-        held.killed_s = now_s
+        held.killed_s, held.resized_s = now_s, None
 
     def _addressed(self, action: v.Action) -> Held:
         held = self.holders[action.op]
@@ -234,6 +284,8 @@ class Observer:
                 assert now_s < held.killed_s + KILL_GRACE_S
             elif held.suspended_s is not None:
                 assert now_s < held.suspended_s + self.jobs[held.job].suspend_timeout_s
+            elif held.resized_s is not None:
+                assert now_s < held.resized_s + self.jobs[held.job].suspend_timeout_s
 
     def _check_books(self) -> None:
         """The engine's books and the executor's truth agree with these."""
@@ -251,6 +303,10 @@ class Observer:
         used = self._used()
         for node, gpus in collections.Counter(gpu.split(":")[0] for gpu in true).items():
             assert gpus <= used[node], "taken for free, and in use"
+        for job in jobs.values():
+            truth = self.executor.trains_on(job.op)
+            if job.state is v.State.RUNNING and truth:
+                assert set(job.gpus) == set(truth), "it runs elsewhere"
 
     def _check_nothing_new(self, now_s: float) -> None:
         """Without a new fact there are the same goals and nothing to do."""
@@ -271,6 +327,7 @@ class Observer:
 
 _CHECKS: dict[v.Kind, Callable[[Observer, float, v.Action], None]] = {
     v.Kind.START: Observer._check_start,
+    v.Kind.RESCALE: Observer._check_rescale,
     v.Kind.SUSPEND: Observer._check_suspend,
     v.Kind.KILL: Observer._check_kill,
 }

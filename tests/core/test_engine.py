@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.policies import find_policy
@@ -15,18 +16,18 @@ NODE = v.Node("n", 6)
 SIZES = tuple(range(1, 7))
 
 
-def job(order: int, sizes: tuple[int, ...] = SIZES, optimal: int = 6, **more: Any) -> v.Submitted:
-    return v.Submitted(v.Job(str(order), f"j{order}", order, sizes, optimal, **more))
+def job(order: int, sizes: tuple[int, ...] = SIZES, optimal: int = 6, **more: Any) -> f.Submitted:
+    return f.Submitted(v.Job(str(order), f"j{order}", order, sizes, optimal, **more))
 
 
 @pytest.fixture
 def engine() -> Engine:
     engine = Engine(find_policy("marble"))
-    engine.step(0, [v.NodeJoined(NODE)])
+    engine.step(0, [f.NodeJoined(NODE)])
     return engine
 
 
-def run(engine: Engine, now_s: float, *facts: v.Fact) -> list[str]:
+def run(engine: Engine, now_s: float, *facts: f.Fact) -> list[str]:
     """Step, and say what came of it: the kind, the job, and how many GPUs."""
     actions, _ = engine.step(now_s, facts)
     assert not engine.refusal
@@ -37,13 +38,13 @@ def begin(engine: Engine, now_s: float, *jobs: str, register: bool = True) -> No
     """Acknowledge the start of jobs, and register their sessions."""
     for name in jobs:
         now = engine.world.jobs[name]
-        run(engine, now_s, v.Started(name, now.op, tuple(f"n:{i}" for i in range(2))))
+        run(engine, now_s, f.Started(name, now.op, tuple(f"n:{i}" for i in range(2))))
         if register:
-            run(engine, now_s, v.Registered(name, now.op, now.saved_step))
+            run(engine, now_s, f.Registered(name, now.op, now.saved_step))
 
 
-def end(engine: Engine, name: str, outcome: v.Outcome, code: int | None = 0) -> v.Ended:
-    return v.Ended(name, engine.world.jobs[name].op, outcome, code)
+def end(engine: Engine, name: str, outcome: f.Outcome, code: int | None = 0) -> f.Ended:
+    return f.Ended(name, engine.world.jobs[name].op, outcome, code)
 
 
 def state(engine: Engine, name: str) -> v.State:
@@ -52,9 +53,9 @@ def state(engine: Engine, name: str) -> v.State:
 
 def test_stale_acknowledgement_frees_nothing(engine: Engine) -> None:
     run(engine, 1, job(1, (6,)), job(2, (6,)))
-    stale = end(engine, "1", v.Outcome.FAILED, 1)
+    stale = end(engine, "1", f.Outcome.FAILED, 1)
     assert run(engine, 2, stale) == ["start 2 6"]
-    assert run(engine, 4, end(engine, "2", v.Outcome.COMPLETED)) == ["start 1 6"]
+    assert run(engine, 4, end(engine, "2", f.Outcome.COMPLETED)) == ["start 1 6"]
     assert run(engine, 5, stale) == []
     assert state(engine, "1") is v.State.STARTING
 
@@ -62,21 +63,21 @@ def test_stale_acknowledgement_frees_nothing(engine: Engine) -> None:
 def test_nothing_starts_before_the_release_is_acknowledged(engine: Engine) -> None:
     run(engine, 1, job(1), job(2))
     begin(engine, 2, "1")
-    assert run(engine, 3, v.Hold("1")) == ["suspend 1"]
+    assert run(engine, 3, f.Hold("1")) == ["suspend 1"]
     assert engine.world.jobs["2"].goal == {"n": 6}
     assert run(engine, 4) == []
-    assert run(engine, 5, end(engine, "1", v.Outcome.SUSPENDED, 85)) == ["start 2 6"]
+    assert run(engine, 5, end(engine, "1", f.Outcome.SUSPENDED, 85)) == ["start 2 6"]
 
 
 def test_an_unanswered_suspension_is_followed_by_harder_and_harder_kills(engine: Engine) -> None:
     run(engine, 0, job(1, suspend_timeout_s=10))
     begin(engine, 0, "1")
-    run(engine, 5, v.Hold("1"))
+    run(engine, 5, f.Hold("1"))
     assert engine.step(14.9, ()) == ((), 15)
     assert run(engine, 15) == ["kill 1"]
     (second,), wake_s = engine.step(30, ())
     assert (second.kind, second.force, wake_s) == (v.Kind.KILL, True, 45)
-    run(engine, 31, end(engine, "1", v.Outcome.FAILED, -9))
+    run(engine, 31, end(engine, "1", f.Outcome.FAILED, -9))
     assert state(engine, "1") is v.State.PENDING
     assert not engine.world.jobs["1"].suspendable
 
@@ -84,11 +85,11 @@ def test_an_unanswered_suspension_is_followed_by_harder_and_harder_kills(engine:
 def test_a_failure_is_tried_again_as_often_as_the_job_says(engine: Engine) -> None:
     run(engine, 0, job(1, retries=1))
     begin(engine, 0, "1")
-    actions, wake_s = engine.step(1, [end(engine, "1", v.Outcome.FAILED, 1)])
+    actions, wake_s = engine.step(1, [end(engine, "1", f.Outcome.FAILED, 1)])
     assert (actions, wake_s) == ((), 2)
     assert run(engine, 2) == ["start 1 6"]
     begin(engine, 3, "1")
-    run(engine, 4, end(engine, "1", v.Outcome.FAILED, 1))
+    run(engine, 4, end(engine, "1", f.Outcome.FAILED, 1))
     assert state(engine, "1") is v.State.FAILED
 
 
@@ -98,8 +99,8 @@ def test_a_checkpoint_in_between_forgives_earlier_failures(engine: Engine) -> No
         now_s = attempt * 10
         begin(engine, now_s, "1")
         op = engine.world.jobs["1"].op
-        run(engine, now_s, v.Progressed("1", op, attempt * 100 + 7, attempt * 100))
-        run(engine, now_s, end(engine, "1", v.Outcome.FAILED, 1))
+        run(engine, now_s, f.Progressed("1", op, attempt * 100 + 7, attempt * 100))
+        run(engine, now_s, end(engine, "1", f.Outcome.FAILED, 1))
         assert run(engine, now_s + 1) == ["start 1 6"]
     # Each time the 7 steps after the checkpoint were lost, but for the last, not yet resumed.
     assert engine.world.records["1"].lost_steps == 4 * 7
@@ -107,7 +108,7 @@ def test_a_checkpoint_in_between_forgives_earlier_failures(engine: Engine) -> No
 
 def test_what_needs_a_failed_job_is_cancelled_with_all_that_needs_it(engine: Engine) -> None:
     run(engine, 0, job(1, retries=0), job(2, after=("1",)), job(3, after=("2",)))
-    run(engine, 1, end(engine, "1", v.Outcome.FAILED, 1))
+    run(engine, 1, end(engine, "1", f.Outcome.FAILED, 1))
     assert [state(engine, name) for name in "23"] == [v.State.CANCELLED, v.State.CANCELLED]
     assert engine.world.jobs["2"].why == "needs j1, which failed"
     assert engine.world.jobs["3"].why == "needs j2, which was cancelled"
@@ -119,7 +120,7 @@ def test_a_job_that_waited_for_one_submitted_too_late_is_cancelled_with_it(
 ) -> None:
     """3 waits for 2, which comes when 1, that it needs, has failed already."""
     run(engine, 0, job(1, retries=0), job(3, after=("2",)))
-    run(engine, 1, end(engine, "1", v.Outcome.FAILED, 1))
+    run(engine, 1, end(engine, "1", f.Outcome.FAILED, 1))
     assert state(engine, "3") is v.State.PENDING
     run(engine, 2, job(2, after=("1",)))
     assert [state(engine, name) for name in "23"] == [v.State.CANCELLED, v.State.CANCELLED]
@@ -129,22 +130,22 @@ def test_a_lost_node_takes_back_what_was_promised_on_it(engine: Engine) -> None:
     """Job 2 was promised the GPUs that job 1 is giving back when their node is lost."""
     run(engine, 0, job(1, (6,)), job(2, (6,)))
     begin(engine, 0, "1")
-    run(engine, 1, v.Hold("1"))
+    run(engine, 1, f.Hold("1"))
     assert engine.world.jobs["2"].goal == {"n": 6}
-    assert run(engine, 2, v.NodeLost("n")) == []
+    assert run(engine, 2, f.NodeLost("n")) == []
     assert [job.goal for job in engine.world.unfinished()] == [None, None]
-    assert run(engine, 3, v.NodeJoined(v.Node("m", 6))) == ["start 2 6"]
+    assert run(engine, 3, f.NodeJoined(v.Node("m", 6))) == ["start 2 6"]
 
 
 def test_a_node_that_comes_again_smaller_keeps_what_fits_it(engine: Engine) -> None:
     run(engine, 0, job(1, (3,), 3), job(2, (3,), 3))
     begin(engine, 0, "1", "2")
-    assert run(engine, 1, v.NodeJoined(v.Node("n", 4))) == ["suspend 2"]
-    assert run(engine, 2, end(engine, "2", v.Outcome.SUSPENDED, 85)) == []
+    assert run(engine, 1, f.NodeJoined(v.Node("n", 4))) == ["suspend 2"]
+    assert run(engine, 2, end(engine, "2", f.Outcome.SUSPENDED, 85)) == []
     assert engine.world.jobs["2"].why == (
         "next in the queue; needs at least 3 GPUs where 1 are free"
     )
-    assert run(engine, 3, end(engine, "1", v.Outcome.COMPLETED)) == ["start 2 3"]
+    assert run(engine, 3, end(engine, "1", f.Outcome.COMPLETED)) == ["start 2 3"]
 
 
 @pytest.mark.parametrize(
@@ -166,13 +167,13 @@ def test_a_target_that_cannot_be_is_refused_and_the_old_goal_kept(
     engine = Engine(lambda now: target)
     sizes = (1, 2, 4)
     jobs = [job(1, sizes), job(2, (1, 3)), job(3, sizes, after=("2",))]
-    assert run(engine, 0, v.NodeJoined(NODE), *jobs) == ["start 1 2"]
+    assert run(engine, 0, f.NodeJoined(NODE), *jobs) == ["start 1 2"]
     target = v.Target(
         {name: v.Grant(alloc, v.Role.PRIMARY, "") for name, alloc in grant.items()},
         wake_s=5.0,
         memo={"new": True},
     )
-    assert engine.step(1, [v.Resize("2", 3)]) == ((), None)
+    assert engine.step(1, [f.Resize("2", 3)]) == ((), None)
     assert re.search(what, engine.refusal)
     assert engine.world.jobs["1"].goal == {"n": 2}
     assert engine.world.memo is None
@@ -186,13 +187,13 @@ def test_progress_alone_does_not_ask_the_policy() -> None:
         return find_policy("marble")(now)
 
     engine = Engine(policy)
-    run(engine, 0, v.NodeJoined(NODE), job(1))
+    run(engine, 0, f.NodeJoined(NODE), job(1))
     begin(engine, 1, "1")
     before = len(asked)
-    run(engine, 2, v.Progressed("1", engine.world.jobs["1"].op, 10, 0, 10.0, 2.5))
+    run(engine, 2, f.Progressed("1", engine.world.jobs["1"].op, 10, 0, 10.0, 2.5))
     assert len(asked) == before
     assert engine.world.jobs["1"].estimate.measured == {6: 2.5}
-    run(engine, 3, v.Hold("1"))
+    run(engine, 3, f.Hold("1"))
     assert asked[before:] == [v.Cause.REQUEST | v.Cause.TIME]
 
 
@@ -204,7 +205,7 @@ def test_a_policy_is_woken_once_when_it_asked_to_be() -> None:
         return v.Target(wake_s=10.0 if now.now_s < 10 else 3.0)
 
     engine = Engine(policy)
-    assert engine.step(1, [v.NodeJoined(NODE)]) == ((), 10)
+    assert engine.step(1, [f.NodeJoined(NODE)]) == ((), 10)
     assert engine.step(9, ()) == ((), 10)
     assert engine.step(10, ()) == ((), None)  # 3 s has been: it is not asked for ever
     assert engine.step(11, ()) == ((), None)
@@ -214,37 +215,37 @@ def test_a_policy_is_woken_once_when_it_asked_to_be() -> None:
 def test_draining_lets_finish_what_runs_and_starts_nothing(engine: Engine) -> None:
     run(engine, 0, job(1, optimal=3), job(2, optimal=4), job(3))
     begin(engine, 1, "1", "2")
-    run(engine, 2, v.Drain())
+    run(engine, 2, f.Drain())
     # Job 2 runs on three of the four GPUs that are best: it is promoted still.
-    assert run(engine, 3, end(engine, "1", v.Outcome.COMPLETED)) == ["suspend 2"]
-    assert run(engine, 4, end(engine, "2", v.Outcome.SUSPENDED, 85)) == ["start 2 4"]
+    assert run(engine, 3, end(engine, "1", f.Outcome.COMPLETED)) == ["suspend 2"]
+    assert run(engine, 4, end(engine, "2", f.Outcome.SUSPENDED, 85)) == ["start 2 4"]
     assert engine.world.jobs["3"].why == "waits because the manager is draining"
     assert not engine.finished
-    run(engine, 5, end(engine, "2", v.Outcome.COMPLETED))
+    run(engine, 5, end(engine, "2", f.Outcome.COMPLETED))
     assert engine.finished
-    assert run(engine, 6, v.Began()) == ["start 3 6"]
+    assert run(engine, 6, f.Began()) == ["start 3 6"]
 
 
 def test_a_drain_that_stops_suspends_what_runs(engine: Engine) -> None:
     run(engine, 0, job(1, optimal=3), job(2, optimal=3), job(3))
     begin(engine, 1, "1", "2")
-    assert run(engine, 2, v.Drain(stop=True)) == ["suspend 1", "suspend 2"]
-    run(engine, 3, *(end(engine, name, v.Outcome.SUSPENDED, 85) for name in "12"))
+    assert run(engine, 2, f.Drain(stop=True)) == ["suspend 1", "suspend 2"]
+    run(engine, 3, *(end(engine, name, f.Outcome.SUSPENDED, 85) for name in "12"))
     assert engine.finished
     assert {state(engine, name) for name in "123"} == {v.State.PENDING}
 
 
 def test_a_starting_job_is_stopped_when_it_is_known_to_run(engine: Engine) -> None:
     run(engine, 0, job(1))
-    assert run(engine, 1, v.Hold("1")) == []
+    assert run(engine, 1, f.Hold("1")) == []
     op = engine.world.jobs["1"].op
-    assert run(engine, 2, v.Started("1", op, ("n:0",))) == ["suspend 1"]
+    assert run(engine, 2, f.Started("1", op, ("n:0",))) == ["suspend 1"]
 
 
 def test_unanswered_actions_are_given_again_to_a_new_manager(engine: Engine) -> None:
     run(engine, 0, *(job(order, optimal=2) for order in (1, 2, 3)))
     begin(engine, 1, "1", "2", "3")
-    run(engine, 2, v.Hold("2"), v.Cancel("3"))
+    run(engine, 2, f.Hold("2"), f.Cancel("3"))
     again = Engine(find_policy("marble"), engine.world.save()).outstanding()
     assert [(action.kind.value, action.job) for action in again] == [
         ("start", "1"), ("start", "2"), ("suspend", "2"), ("start", "3"), ("kill", "3"),
@@ -256,17 +257,17 @@ def test_unanswered_actions_are_given_again_to_a_new_manager(engine: Engine) -> 
 def test_a_job_that_was_completed_while_it_was_cancelled_is_completed(engine: Engine) -> None:
     run(engine, 0, job(1))
     begin(engine, 0, "1")
-    assert run(engine, 1, v.Cancel("1")) == ["kill 1"]
-    run(engine, 2, end(engine, "1", v.Outcome.COMPLETED))
+    assert run(engine, 1, f.Cancel("1")) == ["kill 1"]
+    run(engine, 2, end(engine, "1", f.Outcome.COMPLETED))
     assert state(engine, "1") is v.State.COMPLETED
 
 
 def test_a_lost_node_is_not_the_jobs_failure(engine: Engine) -> None:
     run(engine, 1, job(1, (1, 2), 2, retries=0))
     begin(engine, 2, "1")
-    assert run(engine, 3, v.NodeLost("n")) == []
+    assert run(engine, 3, f.NodeLost("n")) == []
     assert engine.world.jobs["1"].state is v.State.PENDING
-    assert run(engine, 4, v.NodeJoined(v.Node("m", 6))) == []
+    assert run(engine, 4, f.NodeJoined(v.Node("m", 6))) == []
     assert run(engine, 8, *()) == ["start 1 2"]
 
 
@@ -279,11 +280,11 @@ def test_what_is_left_of_a_job_that_lost_a_node_is_killed_and_it_starts_again() 
         return v.Target({one.id: grant for one in now.jobs if one.ready and fits})
 
     engine = Engine(policy)
-    nodes = [v.NodeJoined(v.Node(name, 2)) for name in both]
+    nodes = [f.NodeJoined(v.Node(name, 2)) for name in both]
     assert run(engine, 1, *nodes, job(1, (4,), 4, retries=0)) == ["start 1 4"]
     begin(engine, 2, "1")
-    assert run(engine, 3, v.NodeLost("m")) == ["kill 1"]
-    run(engine, 4, end(engine, "1", v.Outcome.FAILED, -15))
+    assert run(engine, 3, f.NodeLost("m")) == ["kill 1"]
+    run(engine, 4, end(engine, "1", f.Outcome.FAILED, -15))
     left = engine.world.jobs["1"]
     assert (left.state, left.failures, left.suspendable) == (v.State.PENDING, 0, True)
-    assert run(engine, 20, v.NodeJoined(v.Node("m", 2))) == ["start 1 4"]
+    assert run(engine, 20, f.NodeJoined(v.Node("m", 2))) == ["start 1 4"]

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from observer import Observer
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.world import Saved
@@ -26,13 +27,14 @@ quick = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+worlds = st.one_of(scenarios(), scenarios(("restless", "wild", "marble"), supple=True))
 exhaustive = settings(quick, max_examples=6000, derandomize=False)
 
 
 def run(scenario: Scenario) -> Observer:
     """Drive a scenario to its end, watched."""
     heap, executor = scenario.begin()
-    observer = Observer(scenario.make_policy(), scenario.policy != "wild", executor)
+    observer = Observer(scenario.make_policy(), not scenario.made_up, executor)
     drive(observer.engine, heap, executor, observe=observer.watch)
     return observer
 
@@ -44,6 +46,7 @@ def check(scenario: Scenario, cut: float) -> None:
     jobs = observer.engine.world.jobs.values()
     event(f"{scenario.policy}, some target refused: {observer.refused > 0}")
     event(f"some job suspended: {any(r.suspends for r in observer.engine.world.records.values())}")
+    event(f"some job rescaled in place: {observer.rescaled > 0}")
     event(f"some job completed: {any(job.state is v.State.COMPLETED for job in jobs)}")
 
 
@@ -75,7 +78,7 @@ def check_replay(observer: Observer, scenario: Scenario, cut: int) -> None:
             saved = engine.world.save()
             engine = Engine(scenario.make_policy(), through_json(saved))
             assert engine.world.save() == saved
-        told = [msgspec.json.decode(msgspec.json.encode(fact), type=v.Fact) for fact in facts]
+        told = [msgspec.json.decode(msgspec.json.encode(fact), type=f.Fact) for fact in facts]
         assert engine.step(now_s, told) == (actions, observer.wakes[number])
     assert engine.world.save() == observer.engine.world.save()
 
@@ -85,7 +88,7 @@ def through_json(saved: Saved) -> Saved:
 
 
 @quick
-@given(scenarios(), st.floats(0, 1))
+@given(worlds, st.floats(0, 1))
 def test_whatever_happens(scenario: Scenario, cut: float) -> None:
     check(scenario, cut)
 
@@ -93,7 +96,7 @@ def test_whatever_happens(scenario: Scenario, cut: float) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @exhaustive
-@given(scenarios(), st.floats(0, 1))
+@given(worlds, st.floats(0, 1))
 def test_whatever_happens_thousands_of_times(scenario: Scenario, cut: float) -> None:
     check(scenario, cut)
 
@@ -110,8 +113,8 @@ def test_fifo(scenario: Scenario) -> None:
     ended: set[str] = set()
     here: dict[str, v.Job] = {}
     for _, facts, actions in observer.log:
-        ended |= {fact.job for fact in facts if isinstance(fact, v.Ended) and not fact.exit_code}
-        here |= {fact.job.id: fact.job for fact in facts if isinstance(fact, v.Submitted)}
+        ended |= {fact.job for fact in facts if isinstance(fact, f.Ended) and not fact.exit_code}
+        here |= {fact.job.id: fact.job for fact in facts if isinstance(fact, f.Submitted)}
         for action in actions:
             if action.kind is not v.Kind.START or action.job in started:
                 continue
@@ -132,13 +135,17 @@ class Died(Exception):
 
 @dataclasses.dataclass
 class Mortal:
-    """Hands actions on to an executor, until its manager dies between two of them."""
+    """Hands actions on to an executor, until its manager dies between two of them.
+
+    Each life lasts for so many actions of some kinds.
+    """
 
     executor: Simulated
     lives: list[int]
+    kinds: frozenset[v.Kind]
 
     def perform(self, action: v.Action) -> None:
-        if self.lives:
+        if self.lives and action.kind in self.kinds:
             self.lives[0] -= 1
             if self.lives[0] < 0:
                 del self.lives[0]
@@ -152,15 +159,19 @@ class Mortal:
         self.executor.close()
 
 
-@settings(quick, max_examples=100)
-@given(scenarios(), st.lists(st.integers(0, 20), max_size=5))
+@settings(quick, max_examples=150)
+@given(
+    worlds,
+    st.lists(st.integers(0, 12), max_size=8),
+    st.sampled_from([frozenset(v.Kind), frozenset({v.Kind.RESCALE, v.Kind.SUSPEND})]),
+)
 def test_a_manager_that_dies_between_record_and_action_loses_nothing(
-    scenario: Scenario, lives: list[int]
+    scenario: Scenario, lives: list[int], kinds: frozenset[v.Kind]
 ) -> None:
     """The next one knows what was recorded, and gives the unanswered actions again."""
     heap, simulated = scenario.begin()
-    observer = Observer(scenario.make_policy(), scenario.policy != "wild", simulated)
-    executor = Mortal(simulated, lives)
+    observer = Observer(scenario.make_policy(), not scenario.made_up, simulated)
+    executor = Mortal(simulated, lives, kinds)
     while True:
         try:
             drive(observer.engine, heap, executor, observe=observer.watch)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
@@ -23,7 +24,7 @@ NODE = v.Node("n", 2)
 class Echo:
     """Starts, registers and ends jobs as soon as it is told to; remembers what it was told."""
 
-    def __init__(self, emit: Callable[[v.Fact], None], *, finish: bool = True) -> None:
+    def __init__(self, emit: Callable[[f.Fact], None], *, finish: bool = True) -> None:
         self.emit = emit
         self.finish = finish
         self.told: list[tuple[v.Kind, str]] = []
@@ -33,13 +34,13 @@ class Echo:
         self.told.append((action.kind, action.job))
         if action.kind is v.Kind.START:
             gpus = tuple(f"n:{index}" for index in range(v.total(action.alloc)))
-            self.emit(v.Started(action.job, action.op, gpus))
-            self.emit(v.Registered(action.job, action.op, 0))
+            self.emit(f.Started(action.job, action.op, gpus))
+            self.emit(f.Registered(action.job, action.op, 0))
             if self.finish:
-                self.emit(v.Ended(action.job, action.op, v.Outcome.COMPLETED, 0))
+                self.emit(f.Ended(action.job, action.op, f.Outcome.COMPLETED, 0))
         else:
-            outcome = v.Outcome.SUSPENDED if action.kind is v.Kind.SUSPEND else v.Outcome.FAILED
-            self.emit(v.Ended(action.job, action.op, outcome, 85))
+            outcome = f.Outcome.SUSPENDED if action.kind is v.Kind.SUSPEND else f.Outcome.FAILED
+            self.emit(f.Ended(action.job, action.op, outcome, 85))
 
     def look(self) -> None:
         self.looks += 1
@@ -48,8 +49,8 @@ class Echo:
         self.told.append((v.Kind.KILL, "closed"))
 
 
-def job(number: int) -> v.Submitted:
-    return v.Submitted(v.Job(str(number), f"job{number}", number, (1, 2), 2))
+def job(number: int) -> f.Submitted:
+    return f.Submitted(v.Job(str(number), f"job{number}", number, (1, 2), 2))
 
 
 class Run:
@@ -68,10 +69,10 @@ class Run:
         self.seen.append(now_s)
         self.on_turn()
 
-    def no_requests(self) -> Iterator[tuple[tuple[v.Fact, ...], Callable[[], None]]]:
+    def no_requests(self) -> Iterator[tuple[tuple[f.Fact, ...], Callable[[], None]]]:
         return iter(())
 
-    def __call__(self, *facts: v.Fact) -> Echo:
+    def __call__(self, *facts: f.Fact) -> Echo:
         async def main() -> Echo:
             driver = drivers.Driver(
                 self.engine,
@@ -93,7 +94,7 @@ class Run:
 
 def test_jobs_run_and_the_journal_tells_the_same(tmp_path: Path) -> None:
     run = Run(tmp_path / "j")
-    executor = run(v.NodeJoined(NODE), job(1), job(2))
+    executor = run(f.NodeJoined(NODE), job(1), job(2))
     assert [told for told in executor.told if told[0] is v.Kind.START] == [
         (v.Kind.START, "1"),
         (v.Kind.START, "2"),
@@ -113,14 +114,14 @@ def test_a_stop_signal_suspends_everything_and_leaves(tmp_path: Path, signum: in
             os.kill(os.getpid(), signum)
 
     run.on_turn = stop
-    executor = run(v.NodeJoined(NODE), job(1))
+    executor = run(f.NodeJoined(NODE), job(1))
     assert (v.Kind.SUSPEND, "1") in executor.told
     assert run.driver.stopped_by == signum
     assert run.engine.world.jobs["1"].state is v.State.PENDING
     # The next manager goes on with it.
     run = Run(tmp_path / "j")
     run.engine = journal.read(tmp_path / "j").replay(find_policy("marble"))
-    run(v.Began())
+    run(f.Began())
     assert run.engine.world.jobs["1"].state is v.State.COMPLETED
 
 
@@ -132,14 +133,14 @@ def test_nothing_is_done_that_could_not_be_written_down(
     tries: list[int] = []
     append = run.journal.append
 
-    def failing(now_s: float, facts: tuple[v.Fact, ...]) -> None:
+    def failing(now_s: float, facts: tuple[f.Fact, ...]) -> None:
         tries.append(len(run.engine.world.jobs))
         if len(tries) < 4:
             raise JournalError("cannot be written: the disk is full")
         append(now_s, facts)
 
     monkeypatch.setattr(run.journal, "append", failing)
-    executor = run(v.NodeJoined(NODE), job(1))
+    executor = run(f.NodeJoined(NODE), job(1))
     assert tries[:4] == [0, 0, 0, 0]
     assert [told for told in executor.told if told[1] == "1"] == [(v.Kind.START, "1")]
     assert run.engine.world.jobs["1"].state is v.State.COMPLETED
@@ -148,7 +149,7 @@ def test_nothing_is_done_that_could_not_be_written_down(
 def test_the_journal_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "COMPACT_AFTER", 3)
     run = Run(tmp_path / "j")
-    run(v.NodeJoined(NODE), *(job(number) for number in range(1, 20)))
+    run(f.NodeJoined(NODE), *(job(number) for number in range(1, 20)))
     past = journal.read(tmp_path / "j")
     assert len(past.entries) < 4
     assert past.replay(find_policy("marble")).world.save() == run.engine.world.save()
@@ -165,6 +166,6 @@ def test_it_sleeps_while_nothing_happens(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     run.on_turn = count
-    run(v.NodeJoined(NODE), job(1))
+    run(f.NodeJoined(NODE), job(1))
     gaps = [b - a for a, b in zip(run.seen, run.seen[1:], strict=False)]
     assert sorted(gaps)[len(gaps) // 2] >= 0.015

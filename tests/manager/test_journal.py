@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
@@ -25,14 +26,14 @@ def a_job(number: int = 1) -> v.Job:
     return v.Job(str(number), f"job{number}", number, (1, 2, 3), 3)
 
 
-STEPS: list[tuple[float, tuple[v.Fact, ...]]] = [
-    (0.0, (v.Began(), v.NodeJoined(v.Node("n", 4)), v.Submitted(a_job(1)), v.Submitted(a_job(2)))),
-    (1.0, (v.Started("1", 1, ("n:0", "n:1", "n:2")),)),
-    (1.5, (v.Started("2", 2, ("n:3",)), v.Registered("1", 1, 0), v.Registered("2", 2, 0))),
-    (3.0, (v.Progressed("1", 1, 10, 5, 10.0, 2.5, {"loss": 0.5}, {"start_s": 1.0}),)),
-    (4.0, (v.Ended("1", 1, v.Outcome.COMPLETED, 0),)),
-    (4.2, (v.Ended("2", 2, v.Outcome.SUSPENDED, 85, {"write_s": 0.1}),)),
-    (5.0, (v.Hold("2"), v.Drain())),
+STEPS: list[tuple[float, tuple[f.Fact, ...]]] = [
+    (0.0, (f.Began(), f.NodeJoined(v.Node("n", 4)), f.Submitted(a_job(1)), f.Submitted(a_job(2)))),
+    (1.0, (f.Started("1", 1, ("n:0", "n:1", "n:2")),)),
+    (1.5, (f.Started("2", 2, ("n:3",)), f.Registered("1", 1, 0), f.Registered("2", 2, 0))),
+    (3.0, (f.Progressed("1", 1, 10, 5, 10.0, 2.5, {"loss": 0.5}, {"start_s": 1.0}),)),
+    (4.0, (f.Ended("1", 1, f.Outcome.COMPLETED, 0),)),
+    (4.2, (f.Ended("2", 2, f.Outcome.SUSPENDED, 85, {"write_s": 0.1}),)),
+    (5.0, (f.Hold("2"), f.Drain())),
 ]
 
 
@@ -70,9 +71,9 @@ def test_compaction_keeps_the_world_and_what_follows(tmp_path: Path) -> None:
     engine = live(tmp_path / "j")
     book = journal.Journal(tmp_path / "j", HEADER)
     book.compact(5.0, engine.world.save())
-    book.append(6.0, (v.Release("2"),))
+    book.append(6.0, (f.Release("2"),))
     book.close()
-    engine.step(6.0, (v.Release("2"),))
+    engine.step(6.0, (f.Release("2"),))
     past = journal.read(tmp_path / "j")
     assert (len(past.entries), past.header.began_at) == (1, 1000.0)
     assert past.replay(MARBLE).world.save() == engine.world.save()
@@ -126,7 +127,7 @@ def test_a_full_disk_leaves_whole_lines_and_writing_goes_on_later(
     live(tmp_path / "j")
     book = journal.Journal(tmp_path / "j", HEADER)
     before = (tmp_path / "j").read_bytes()
-    entry = (6.0, tuple(v.Submitted(replace(a_job(), id=str(n))) for n in range(3, 9)))
+    entry = (6.0, tuple(f.Submitted(replace(a_job(), id=str(n))) for n in range(3, 9)))
     with full_disk(len(before) + room), pytest.raises(JournalError, match="cannot be written"):
         book.append(*entry)
     assert (tmp_path / "j").read_bytes() == before
@@ -143,7 +144,7 @@ def test_a_compaction_on_a_full_disk_keeps_the_old_journal(tmp_path: Path) -> No
         book.compact(5.0, engine.world.save())
     assert (tmp_path / "j").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["j"]
-    book.append(6.0, (v.Release("2"),))
+    book.append(6.0, (f.Release("2"),))
     assert journal.read(tmp_path / "j").now_s == 6.0
     book.close()
 

@@ -60,3 +60,5 @@ def test_resize() -> None:
     # Not where work would be lost, and not to what the node does not have.
     assert brief(ask(running(1, {"n": 6}, sizes=(2,), registered=False))) == {"1": {"n": 6}}
     assert brief(ask(running(1, {"n": 6}, sizes=(9,)))) == {"1": {"n": 6}}
+    # Nor before it has answered the last change of its size.
+    assert brief(ask(running(1, {"n": 6}, sizes=(2,), state=v.State.RESCALING))) == {"1": {"n": 6}}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcext.core import values as v
+from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
 
 SIZES = tuple(range(1, 7))
@@ -115,6 +117,7 @@ def test_only_sizes_that_a_job_can_have() -> None:
             {"state": v.State.STARTING, "registered": False},
             "stays on 2 of 6 GPUs: no session has registered",
         ),
+        ({"state": v.State.RESCALING}, "stays on 2 of 6 GPUs: it is being resized"),
     ],
 )
 def test_whoever_would_lose_work_is_not_moved(state: dict[str, Any], why: str) -> None:
@@ -122,6 +125,45 @@ def test_whoever_would_lose_work_is_not_moved(state: dict[str, Any], why: str) -
     target = ask(running(1, 6, 2, **state), job(2, 2))
     assert brief(target) == {"1": "n 2 secondary", "2": "n 2 primary"}
     assert target.grants["1"].why == why
+
+
+KNOWN = Estimate(stated={2: 1.0, 4: 2.0}, measured={2: 5.0}, work=200, done=100, up_s=9.0)
+"""On two GPUs 20 s are left; on four 10 s, as the job's stated speeds compare."""
+
+
+def test_a_secondary_that_would_end_no_sooner_is_not_promoted() -> None:
+    """What is free goes to the next job of the queue instead."""
+    assert brief(ask(running(1, 4, 2, estimate=KNOWN))) == {"1": "n 4 primary"}
+    dear = replace(KNOWN, up_s=10.0)
+    target = ask(running(1, 4, 2, estimate=dear), job(2, 4))
+    assert brief(target) == {"1": "n 2 secondary", "2": "n 4 primary"}
+    assert target.grants["1"].why == (
+        "stays on 2 of 4 GPUs: it ends in 20 s as it is, and to grow takes 10 s"
+    )
+    # Measured goes before stated.
+    slow = replace(KNOWN, measured={2: 5.0, 4: 9.0})
+    assert brief(ask(running(1, 4, 2, estimate=slow))) == {"1": "n 2 secondary"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"up_s": None}, {"work": None}, {"measured": {}}, {"measured": {4: 10.0}}, {"stated": {}},
+     {"stated": {4: 2.0}}, {"stated": {2: 1.0}}],
+    ids=str,
+)  # fmt: skip
+def test_a_secondary_is_promoted_where_its_end_or_the_cost_is_not_known(
+    change: dict[str, Any],
+) -> None:
+    unknown = replace(KNOWN, **{"up_s": 1000.0, **change})
+    assert brief(ask(running(1, 4, 2, estimate=unknown))) == {"1": "n 4 primary"}
+
+
+def test_the_cost_does_not_count_where_nothing_runs_or_the_user_asked() -> None:
+    dear = replace(KNOWN, up_s=1000.0)
+    for state in (v.State.PENDING, v.State.STOPPING):
+        assert brief(ask(running(1, 4, 2, estimate=dear, state=state))) == {"1": "n 4 primary"}
+    asked = running(1, 4, 2, sizes=(4,), estimate=dear)
+    assert brief(ask(asked)) == {"1": "n 4 primary"}
 
 
 def test_a_secondary_that_has_not_started_yet_is_promoted_on_paper() -> None:

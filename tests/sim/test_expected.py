@@ -48,6 +48,9 @@ def test_admission() -> None:
     assert (first.id, first.order, first.name, first.state) == ("5", 5, "a", State.PENDING)
     assert (first.sizes, first.optimal) == ((1, 2, 3, 4, 5, 6), 3)
     assert (first.estimate.stated, first.estimate.work) == (A.scaling, 50)
+    assert (first.estimate.up_s, first.estimate.down_s) == (None, None)
+    (costly,) = admit([replace(A, rescale_up_s=4.0, rescale_down_s=2.0)], 1, {})
+    assert (costly.estimate.up_s, costly.estimate.down_s) == (4.0, 2.0)
     # A name of this submission goes before an older one of the same name.
     assert (second.after, second.optimal, second.priority) == (("3", "5"), 3, 2.0)
     with pytest.raises(InputError, match="'nobody'"):

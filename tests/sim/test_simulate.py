@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
+from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
 from hpcext.sim.executor import Simulated
 from hpcext.sim.heap import Heap, drive
@@ -68,7 +70,7 @@ def test_jobs_arrive_when_they_are_submitted() -> None:
 def test_a_failure_goes_back_to_the_last_checkpoint() -> None:
     """A lost node takes the job back to the checkpoint of its 20th second."""
     physics = {"1": Physics({1: 1.0}, work=60, checkpoint_s=10)}
-    inputs: list[tuple[float, v.Fact]] = [(25.0, v.NodeLost("n")), (40.0, v.NodeJoined(NODE))]
+    inputs: list[tuple[float, f.Fact]] = [(25.0, f.NodeLost("n")), (40.0, f.NodeJoined(NODE))]
     result = simulate([job(1, (1,), 1)], [NODE], MARBLE, physics, inputs=inputs, report_s=5)
     assert result.makespan_s == pytest.approx(40 + (60 - 20))
     # Offered: 25 s and 40 s of four GPUs; used: one of them.
@@ -78,14 +80,14 @@ def test_a_failure_goes_back_to_the_last_checkpoint() -> None:
 
 
 def test_progress_teaches_the_estimate_and_physics_stays_hidden() -> None:
-    seen: list[v.Estimate] = []
+    seen: list[Estimate] = []
 
     def spy(now: v.Snapshot) -> v.Target:
         seen.extend(job.estimate for job in now.jobs)
         return MARBLE(now)
 
     result = promoted(spy, report_s=3)
-    assert seen[0] == v.Estimate()
+    assert seen[0] == Estimate()
     assert any(known.measured == {1: 4.0} and known.done == 36.0 for known in seen)
     assert result.jobs["2"].estimate.measured == {1: 4.0, 3: pytest.approx(10)}
     assert result.jobs["2"].estimate.done == pytest.approx(100)
@@ -94,7 +96,7 @@ def test_progress_teaches_the_estimate_and_physics_stays_hidden() -> None:
 def test_a_deaf_job_is_killed_after_its_timeout_and_loses_what_it_had_not_saved() -> None:
     jobs = [job(1, (4,), 4), v.Job("2", "other", 2, (4,), 4)]
     physics = {name: Physics({4: 1.0}, work=200) for name in "12"}
-    inputs: list[tuple[float, v.Fact]] = [(40.0, v.Hold("1")), (300.0, v.Release("1"))]
+    inputs: list[tuple[float, f.Fact]] = [(40.0, f.Hold("1")), (300.0, f.Release("1"))]
     result = simulate(
         jobs, [NODE], MARBLE, physics, inputs=inputs, faults=Faults(deaf=1, until_s=0)
     )
@@ -128,7 +130,7 @@ def test_physics_must_be_there_and_make_sense() -> None:
     with pytest.raises(KeyError, match="job 1"):
         simulate([job(1)], [NODE], MARBLE, {})
     changes: list[dict[str, Any]] = [
-        {"speed": {}}, {"speed": {1: 0.0}}, {"work": 0}, {"suspend_s": -1},
+        {"speed": {}}, {"speed": {1: 0.0}}, {"work": 0}, {"suspend_s": -1}, {"join_s": -1},
     ]  # fmt: skip
     for wrong in changes:
         with pytest.raises(ValueError, match=r"zero|negative"):
@@ -157,11 +159,11 @@ def test_an_action_is_carried_out_once_however_often_it_is_given() -> None:
     executor.perform(start)
     executor.perform(start)
     assert len(executor.occupied()) == 2
-    facts: list[v.Fact] = []
+    facts: list[f.Fact] = []
     while heap.next_s < float("inf"):
         facts += heap.advance(heap.next_s)
     executor.perform(start)
-    assert [type(fact) for fact in facts].count(v.Ended) == 1
+    assert [type(fact) for fact in facts].count(f.Ended) == 1
     assert heap.next_s == float("inf")
 
 
@@ -174,7 +176,7 @@ def test_look_reports_what_trains() -> None:
     heap.advance(2.0)
     executor.look()
     (fact,) = heap.advance(2.0)
-    assert fact == v.Progressed("1", 1, 6, 0, 6.0, 3.0, resume_s={"restore_s": 0.0})
+    assert fact == f.Progressed("1", 1, 6, 0, 6.0, 3.0, resume_s={"restore_s": 0.0})
 
 
 def test_a_second_manager_goes_on_where_the_first_one_stopped() -> None:
@@ -185,7 +187,7 @@ def test_a_second_manager_goes_on_where_the_first_one_stopped() -> None:
 
     heap = Heap()
     executor = Simulated(heap, [NODE], physics)
-    facts: list[v.Fact] = [v.NodeJoined(NODE), *(v.Submitted(job) for job in jobs)]
+    facts: list[f.Fact] = [f.NodeJoined(NODE), *(f.Submitted(job) for job in jobs)]
     heap.at(0.0, lambda: facts)
     engine = Engine(MARBLE)
     for until_s in (3.0, 26.0, float("inf")):  # at 26 s job 2 is saving
@@ -197,7 +199,7 @@ def test_a_second_manager_goes_on_where_the_first_one_stopped() -> None:
 
 def test_events_of_one_instant_keep_their_order_and_the_clock_never_goes_back() -> None:
     heap = Heap()
-    told = [v.Hold("a"), v.Hold("b"), v.Hold("c")]
+    told = [f.Hold("a"), f.Hold("b"), f.Hold("c")]
     heap.at(5.0, lambda: told[:1])
     heap.at(5.0, lambda: told[1:2])
     heap.at(7.0, lambda: told[2:])

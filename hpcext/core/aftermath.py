@@ -1,0 +1,65 @@
+"""What becomes of a job whose attempt has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcext.core.facts import Ended, Outcome
+from hpcext.core.values import Job, State
+
+BACKOFF_MAX_S = 60.0
+"""Longest wait before a failed job is tried again."""
+
+BLAMELESS_WAIT_S = 5.0
+"""Wait before a job is tried again that could not be started, or whose node was lost."""
+
+NOT_RETRIED = frozenset({126, 127})
+"""Exit codes of a shell (and our supervisor) for a command that cannot be run at all."""
+
+
+def after(job: Job, now_s: float, fact: Ended, *, progressed: bool) -> tuple[State, dict[str, Any]]:
+    """The state that a job enters, and what else changes of it; ``why`` with every final state.
+
+    Parameters
+    ----------
+    job : Job
+        As it was when its attempt ended.
+    now_s : float
+    fact : Ended
+    progressed : bool
+        Whether the attempt saved a checkpoint of its own.
+    """
+    if fact.outcome is Outcome.COMPLETED:
+        return State.COMPLETED, {"why": fact.why}
+    if job.cancelling:
+        return State.CANCELLED, {"why": "cancelled by its user"}
+    if fact.outcome is Outcome.SUSPENDED:
+        return State.PENDING, {"failures": 0}
+    if job.kills and not job.maimed:
+        # It did not answer a suspension. Its own fault or not, it is not a failure of the
+        # training; but asking again would lose work again.
+        why = f"did not answer a suspension within {job.suspend_timeout_s:g} s"
+        return State.PENDING, {"suspendable": False, "why": why}
+    return _after_failure(job, now_s, fact, progressed=progressed)
+
+
+def _after_failure(
+    job: Job, now_s: float, fact: Ended, *, progressed: bool
+) -> tuple[State, dict[str, Any]]:
+    """Try again later, unless it failed too often without getting further."""
+    how = fact.why or f"exit code {fact.exit_code}"
+    failures, wait_s = job.failures, BLAMELESS_WAIT_S
+    # It lost its node, or it never ran (a full disk, say): not the job's failure.
+    if not (job.maimed or (fact.outcome is Outcome.LOST and not job.gpus)):
+        failures = 1 if progressed else failures + 1
+        wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
+        if fact.exit_code in NOT_RETRIED or failures > job.retries:
+            why = f"failed {failures} time(s) in a row without new progress; last: {how}"
+            return State.FAILED, {"failures": failures, "why": why}
+    return State.PENDING, {
+        "failures": failures,
+        "goal": None,
+        "ready": False,
+        "not_before_s": now_s + wait_s,
+        "why": f"tried again in {wait_s:g} s after: {how}",
+    }

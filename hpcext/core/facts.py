@@ -1,0 +1,176 @@
+"""What happened: the facts that an engine is told. Each is one entry of the journal."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Union
+
+import msgspec
+
+from hpcext.core.values import Job, Node
+
+
+class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined"):
+    """A node may be used from now on."""
+
+    node: Node
+
+
+class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
+    """A node is gone, and whatever ran on it."""
+
+    name: str
+
+
+class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
+    """A job was handed in."""
+
+    job: Job
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """An attempt runs, on these GPUs (``HOST:INDEX``)."""
+
+    job: str
+    op: int
+    gpus: tuple[str, ...]
+
+
+class Registered(msgspec.Struct, frozen=True, tag="registered"):
+    """The attempt's session is up and has resumed at `step`; it answers suspensions.
+
+    With `in_place` it can change its number of GPUs without stopping, too; the same fact once more
+    says so if that becomes clear later.
+    """
+
+    job: str
+    op: int
+    step: int
+    in_place: bool = False
+
+
+class Rescaled(msgspec.Struct, frozen=True, tag="rescaled"):
+    """The attempt has changed its size, or could not: the answer to a RESCALE.
+
+    Attributes
+    ----------
+    resize : int
+        That of the action that it answers.
+    gpus : tuple of str
+        All GPUs that it has now, as ``HOST:INDEX``; after a failure those that it had before.
+    ok : bool
+        Whether it has the size that it was asked to have.
+    stall_s : float or None
+        Seconds without progress that it cost.
+    why : str
+        Why it failed.
+    """
+
+    job: str
+    op: int
+    resize: int
+    gpus: tuple[str, ...]
+    ok: bool = True
+    stall_s: float | None = None
+    why: str = ""
+
+
+class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
+    """The attempt reported progress.
+
+    Attributes
+    ----------
+    step, saved_step : int
+        Last step done, and step of the newest checkpoint.
+    done : float
+        Work done since the job began, in the unit of its ``work``.
+    rate : float or None
+        Work per second of late.
+    metrics : Mapping[str, float]
+    resume_s : Mapping[str, float] or None
+        Once per attempt, when its first step is done: the parts of its start.
+    """
+
+    job: str
+    op: int
+    step: int
+    saved_step: int = 0
+    done: float = 0.0
+    rate: float | None = None
+    metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
+    resume_s: Mapping[str, float] | None = None
+
+
+class Outcome(str, enum.Enum):
+    """How an attempt ended."""
+
+    COMPLETED = "completed"
+    SUSPENDED = "suspended"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """The attempt's process tree is empty: its GPUs are free.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        LOST: nobody can say how it ended (supervisor killed, machine restarted).
+    exit_code : int or None
+        Negative for a signal, as in :mod:`subprocess`.
+    suspend_s : Mapping[str, float] or None
+        SUSPENDED only: the parts of the suspension, seconds.
+    why : str
+        What a person should know of it, if anything.
+    """
+
+    job: str
+    op: int
+    outcome: Outcome
+    exit_code: int | None = None
+    suspend_s: Mapping[str, float] | None = None
+    why: str = ""
+
+
+class Hold(msgspec.Struct, frozen=True, tag="hold"):
+    """The user suspends a job."""
+
+    job: str
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """The user lets a suspended job run again."""
+
+    job: str
+
+
+class Resize(msgspec.Struct, frozen=True, tag="resize"):
+    """The user wants a job on exactly so many GPUs."""
+
+    job: str
+    gpus: int
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """The user cancels a job."""
+
+    job: str
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """Start nothing more; what runs may finish, or is suspended too if `stop`."""
+
+    stop: bool = False
+
+
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """A manager began to run: a drain that stopped the last one is over."""
+
+
+Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
+    NodeJoined, NodeLost, Submitted, Started, Registered, Rescaled,
+    Progressed, Ended,
+    Hold, Release, Resize, Cancel, Drain, Began,
+]  # fmt: skip
