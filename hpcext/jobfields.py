@@ -93,16 +93,12 @@ def _range(value: Any, most: int, keys: Collection[str]) -> dict[str, int]:
     return found
 
 
-def scaling(value: Any) -> dict[int, float]:
-    """GPUs → speed, from a table whose keys TOML gives as strings."""
+def scaling(value: Any) -> dict[int, float] | str:
+    """GPUs → speed, from a table whose keys TOML gives as strings; or the name of a profile."""
     if isinstance(value, str):
-        raise InputError(
-            f"{shown(value)}: stored curves are not available yet in this release",
-            valid="a table of GPUs and speeds",
-            do="write scaling = {1 = 1.0, 2 = 1.9}",
-        )
+        return name(value)
     if not isinstance(value, dict) or not value:
-        raise wrong(value, "a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}")
+        raise wrong(value, "a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}, or a profile's name")
     curve = {}
     for key, speed in value.items():
         if not re.fullmatch(r"[1-9][0-9]{0,8}", key) or int(key) > MAX_GPUS * MAX_NODES:

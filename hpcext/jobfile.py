@@ -15,6 +15,7 @@ import msgspec
 from hpcext import jobfields as fields
 from hpcext.checks import kind_of, known_keys, parse_toml, placed, read_text
 from hpcext.core.errors import InputError
+from hpcext.profiles import Profiles
 from hpcext.scaling.curve import fewest_near_best
 from hpcext.text import SHOWN_CHARS, clean, did_you_mean, listed, shown
 
@@ -60,6 +61,11 @@ class JobSpec(msgspec.Struct, frozen=True):
     nodes : Nodes
     scaling : Mapping[int, float]
         GPUs → speed, in any unit; empty where not stated.
+    profile : str
+        Name of the stored profile that `scaling` was taken from when the job was handed in;
+        empty where the file states it. The job's own progress refines that profile.
+    relative : bool
+        `scaling` is the shape of a profile that was measured in another unit than the work's.
     work : float or None
         Total work, in `work_unit`.
     work_unit : {"steps", "samples"}
@@ -80,6 +86,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     gpus: Gpus = Gpus()
     nodes: Nodes = Nodes()
     scaling: Mapping[int, float] = msgspec.field(default_factory=dict)
+    profile: str = ""
+    relative: bool = False
     work: float | None = None
     work_unit: str = "steps"
     after: tuple[str, ...] = ()
@@ -122,7 +130,9 @@ def optimum(spec: JobSpec) -> int:
     return fewest_near_best(usable) if usable else high
 
 
-def read_jobs(path: Path, *, suspend_timeout_s: float = 60.0) -> tuple[JobSpec, ...]:
+def read_jobs(
+    path: Path, *, suspend_timeout_s: float = 60.0, profiles: Profiles | None = None
+) -> tuple[JobSpec, ...]:
     """Read and check a job file.
 
     Parameters
@@ -130,6 +140,8 @@ def read_jobs(path: Path, *, suspend_timeout_s: float = 60.0) -> tuple[JobSpec, 
     path : pathlib.Path
     suspend_timeout_s : float
         For jobs that do not say.
+    profiles : Profiles, optional
+        Where ``scaling = "NAME"`` is looked up.
 
     Returns
     -------
@@ -143,7 +155,8 @@ def read_jobs(path: Path, *, suspend_timeout_s: float = 60.0) -> tuple[JobSpec, 
     """
     text = read_text(path)
     base = path.absolute().parent
-    return parse_jobs(text, clean(str(path)), base, suspend_timeout_s=suspend_timeout_s)
+    where = clean(str(path))
+    return parse_jobs(text, where, base, suspend_timeout_s=suspend_timeout_s, profiles=profiles)
 
 
 def parse_jobs(
@@ -153,6 +166,7 @@ def parse_jobs(
     *,
     known: Collection[str] = (),
     suspend_timeout_s: float = 60.0,
+    profiles: Profiles | None = None,
 ) -> tuple[JobSpec, ...]:
     """Read and check the text of a job file.
 
@@ -167,6 +181,8 @@ def parse_jobs(
         Names of jobs outside the file that `after` may refer to.
     suspend_timeout_s : float
         For jobs that do not say.
+    profiles : Profiles, optional
+        Where ``scaling = "NAME"`` is looked up.
 
     Raises
     ------
@@ -179,7 +195,7 @@ def parse_jobs(
     numbers: dict[str, int] = {}
     for number, table in enumerate(tables, start=1):
         place = _place(where, number, table)
-        spec = _job(table, place, defaults, base)
+        spec = _job(table, place, defaults, base, profiles)
         if spec.name in numbers:
             raise InputError(
                 f"{spec.name!r} is the name of [[job]] {numbers[spec.name]} too",
@@ -242,7 +258,9 @@ KEYS = tuple(_FIELDS)
 """Every key of a ``[[job]]``."""
 
 
-def _job(table: Any, place: str, defaults: Mapping[str, Any], base: Path) -> JobSpec:
+def _job(
+    table: Any, place: str, defaults: Mapping[str, Any], base: Path, profiles: Profiles | None
+) -> JobSpec:
     """One job, as far as it can be checked by itself."""
     if not isinstance(table, dict):
         raise InputError(kind_of(table), where=place, valid="a table")
@@ -259,10 +277,35 @@ def _job(table: Any, place: str, defaults: Mapping[str, Any], base: Path) -> Job
             raise InputError(f"{key} is missing", where=place, do=f'add {key} = "..."')
     if "work" in values:
         values["work"], values["work_unit"] = values["work"]
+    if isinstance(values.get("scaling"), str):
+        try:
+            values.update(_measured(values, profiles))
+        except InputError as error:
+            raise placed(error, place, "scaling") from None
     if "workdir" in table:
         # Not Path.resolve: a link to the data is to stay what the user calls it.
         values["workdir"] = os.path.normpath(base / values["workdir"])
     return JobSpec(**values)
+
+
+def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str, Any]:
+    """What a job gets from the profile that it names."""
+    name = values["scaling"]
+    if profiles is None:
+        raise InputError(
+            f"{shown(name)}: there are no profiles here",
+            valid="a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}",
+        )
+    curve, relative = profiles.curve(name, values.get("work_unit"))
+    gpus = values.get("gpus", Gpus())
+    if not any(gpus.min <= size <= gpus.max for size in curve):
+        wanted = str(gpus.min) if gpus.min == gpus.max else f"{gpus.min} to {gpus.max}"
+        raise InputError(
+            f"{shown(name)} is not measured on {wanted} GPUs",
+            valid=f"GPUs that it is measured on: {listed(map(str, curve))}",
+            do=f"hpcext profile --name {name} --gpus {gpus.max} -- COMMAND measures more",
+        )
+    return {"scaling": curve, "profile": name, "relative": relative}
 
 
 def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:

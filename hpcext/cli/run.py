@@ -16,10 +16,12 @@ from hpcext.cli.output import Output
 from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
-from hpcext.core.values import Node, NodeJoined, State, Submitted
+from hpcext.core.facts import NodeJoined, Submitted
+from hpcext.core.values import Node, State
 from hpcext.executors.gpus import find_gpus
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import pilot as pilots
+from hpcext.manager.refine import profiles_for
 from hpcext.manager.report import run_document
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
@@ -61,7 +63,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError("is for --resume only", where="--moved")
     if args.jobs is None:
         raise InputError("no job file", valid="hpcext run JOBS.toml, or hpcext run --resume PILOT")
-    specs = read_jobs(args.jobs, suspend_timeout_s=settings.suspend_timeout_s)
+    specs = read_jobs(
+        args.jobs,
+        suspend_timeout_s=settings.suspend_timeout_s,
+        profiles=profiles_for(settings.state_dir / "profiles"),
+    )
     gpus, logical = choose_gpus(settings)
     if args.dry_run:
         return _dry_run(specs, len(gpus), settings, args, out)
@@ -165,7 +171,9 @@ def _dry_run(
     jobs = admit(specs, 1, {})
     engine.step(0.0, [NodeJoined(node), *(Submitted(job) for job in jobs)])
     plan = [engine.world.jobs[job.id] for job in jobs]
-    schedule = expected(specs, (node,), find_policy(settings.policy))
+    # The shape of a curve tells how to share GPUs, not how long that takes.
+    known = not any(spec.relative for spec in specs)
+    schedule = expected(specs, (node,), find_policy(settings.policy)) if known else None
     if args.json:
         document: dict[str, Any] = {
             "schema": "hpcext.plan/1",

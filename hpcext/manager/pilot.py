@@ -30,16 +30,19 @@ from hpcext import __version__, protocol
 from hpcext.config import Settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
-from hpcext.core.values import Began, Fact, Node, NodeJoined, NodeLost, Submitted
+from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
+from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.local import LocalExecutor
 from hpcext.jobfile import JobSpec, parse_jobs
 from hpcext.manager import journal as journals
 from hpcext.manager import spool
 from hpcext.manager.driver import Driver, Observe
+from hpcext.manager.refine import Refiner, profiles_for
 from hpcext.manager.requests import VERBS
 from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.policies import find_policy
+from hpcext.profiles import Profiles
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -62,6 +65,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     report_interval_s, suspend_timeout_s : float
         Settings it was begun with.
     began_at : float
+    profiles : str
+        Directory of the stored scaling curves that its jobs name and refine.
     """
 
     schema: Literal["hpcext.pilot/1"] = "hpcext.pilot/1"
@@ -74,6 +79,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     report_interval_s: float
     suspend_timeout_s: float
     began_at: float
+    profiles: str = ""
     version: str = __version__
 
     def as_node(self) -> Node:
@@ -119,6 +125,7 @@ def create(
         report_interval_s=settings.report_interval_s,
         suspend_timeout_s=settings.suspend_timeout_s,
         began_at=time.time(),
+        profiles=str(settings.state_dir.absolute() / "profiles"),
     )
     path = _make_directory(pilot, settings.state_dir, directory)
     Submissions(path / "submissions").add("first", specs)
@@ -281,14 +288,16 @@ async def _run(
     if not moved:
         _check_same_machine(engine, directory)
     pilot = msgspec.structs.replace(pilot, node=host())
-    inbox = Inbox(directory, pilot, engine, submissions)
+    # A pilot that an older release began has none of its own.
+    profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
+    inbox = Inbox(directory, pilot, engine, submissions, profiles)
     driver = Driver(
         engine,
         journal,
         base_s=max(past.now_s, time.time() - past.header.began_at),
         interval_s=pilot.report_interval_s,
         requests=inbox.take,
-        observe=observe,
+        observe=Refiner(profiles, submissions.spec, then=observe),
     )
     executor = LocalExecutor(
         directory=directory / "jobs",
@@ -336,12 +345,18 @@ class Inbox:
     """Turns the requests in a pilot's spool into facts and answers."""
 
     def __init__(
-        self, directory: Path, pilot: Pilot, engine: Engine, submissions: Submissions
+        self,
+        directory: Path,
+        pilot: Pilot,
+        engine: Engine,
+        submissions: Submissions,
+        profiles: Profiles,
     ) -> None:
         self._directory = directory
         self._pilot = pilot
         self._engine = engine
         self._submissions = submissions
+        self._profiles = profiles
 
     def take(self) -> Iterator[tuple[tuple[Fact, ...], Callable[[], None]]]:
         """Each request's facts, and how to answer it once they are written down."""
@@ -378,6 +393,7 @@ class Inbox:
             Path(base),
             known=self._submissions.names,
             suspend_timeout_s=self._pilot.suspend_timeout_s,
+            profiles=self._profiles,
         )
         check_fits(specs, self._pilot.as_node(), where)
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 
 NEAR_BEST = 0.02
 """Speeds that differ by less than this share are equal, for all that a scheduler can gain."""
@@ -42,3 +43,47 @@ def fewest_near_best(curve: Mapping[int, float], within: float = NEAR_BEST) -> i
         raise ValueError(f"within={within}: must be in [0, 1)")
     enough = (1 - within) * max(curve.values())
     return min(gpus for gpus, speed in curve.items() if speed >= enough)
+
+
+def robust_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The weighted mean without the value that is farthest from the median.
+
+    One measurement on a disturbed node, however long it took, must not move a curve: of three
+    values and more one is left out, so the result lies among the others.
+
+    Parameters
+    ----------
+    values : sequence of float
+        At least one.
+    weights : sequence of float
+        As many, > 0.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> robust_mean([10.0, 2.0, 11.0], [1, 100, 1])
+    10.5
+    """
+    kept = list(range(len(values)))
+    if len(kept) > 2:
+        middle = statistics.median(values)
+        # Of two that are as far, the earlier one: what was measured last is worth more.
+        kept.remove(max(kept, key=lambda index: abs(values[index] - middle)))
+    total = sum(weights[index] for index in kept)
+    return sum(values[index] * (weights[index] / total) for index in kept)
+
+
+def shape(curve: Mapping[int, float]) -> dict[int, float]:
+    """A curve without its unit: the speed on the fewest GPUs is 1.
+
+    Examples
+    --------
+    >>> shape({2: 5.0, 1: 4.0})
+    {1: 1.0, 2: 1.25}
+    """
+    ordered = dict(sorted(curve.items()))
+    base = next(iter(ordered.values()), 1.0)
+    return {gpus: speed / base for gpus, speed in ordered.items()}

@@ -151,7 +151,7 @@ FAULTS = [
     ("gpus = {max = 4, optimum = 2}", ["gpus: unknown key 'optimum'", "did you mean optimal?"]),
     ("gpus = {min = true, max = 2}", ["gpus: min: true is a boolean"]),
     ("nodes = {max = 2, optimal = 1}", ["nodes: unknown key 'optimal'", "min, max"]),
-    ('scaling = "resnet50"', ["scaling: 'resnet50'", "not available yet", "{1 = 1.0, 2 = 1.9}"]),
+    ('scaling = "resnet50"', ["scaling: 'resnet50'", "no profiles here", "{1 = 1.0, 2 = 1.9}"]),
     ("scaling = {}", ["scaling: a table"]),
     ("scaling = {two = 1.0}", ["scaling: unknown key 'two'", "1, 2, ..."]),
     ("scaling = {0 = 1.0}", ["scaling: unknown key '0'"]),

@@ -1,0 +1,301 @@
+"""Measured scaling curves, by name: one file each, which several managers may refine at once.
+
+``STATE_DIR/profiles/NAME.json`` (schema ``hpcext.profile/1``) holds measurements, not a curve:
+what the curve is follows from them, and an old measurement can be told from a new one. Of each
+size (GPUs per node, nodes, kind of GPU) the newest `KEEP` stay.
+
+The curve takes the last `LAST` measurements of each size, weighted by how long each took, without
+the one that is farthest from their median. Kinds of GPU are never mixed, nor are units: a
+measurement has steps per second, and samples per second where the training says how many it
+consumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import filelock
+import msgspec
+from msgspec import Meta
+
+from hpcext import jobfields, protocol
+from hpcext.core.errors import HpcextError, InputError
+from hpcext.scaling.curve import robust_mean, shape
+from hpcext.text import clean, did_you_mean, listed, shown
+
+KEEP = 20
+"""Measurements that are kept of each size."""
+
+LAST = 5
+"""Measurements of each size that make the curve."""
+
+MOST = 2000
+"""Measurements in one file, which stays far below what is read of it."""
+
+LOCK_S = 10.0
+
+UNITS = ("steps", "samples")
+
+_Rate = Annotated[float, Meta(gt=0, le=jobfields.MAX_WORK)]
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The speed of a training on one number of GPUs.
+
+    Attributes
+    ----------
+    at : float
+        When, in seconds since the epoch.
+    gpus : int
+        Per node.
+    nodes : int
+    steps_per_s : float
+    samples_per_s : float or None
+        None where the training does not count samples.
+    seconds : float
+        How long the speed was observed.
+    source : {"profile", "job"}
+        ``hpcext profile``, or a job of a pilot.
+    gpu : str
+        Kind of GPU as the driver names it; ``slot`` on a machine without.
+    """
+
+    at: Annotated[float, Meta(ge=0, le=1e11)]
+    gpus: Annotated[int, Meta(ge=1, le=jobfields.MAX_GPUS)]
+    nodes: Annotated[int, Meta(ge=1, le=jobfields.MAX_NODES)] = 1
+    steps_per_s: _Rate
+    samples_per_s: _Rate | None = None
+    seconds: Annotated[float, Meta(gt=0, le=1e9)]
+    source: Literal["profile", "job"]
+    gpu: Annotated[str, Meta(max_length=100)] = "slot"
+
+    def rate(self, unit: str) -> float | None:
+        """Work per second in a unit of :data:`UNITS`."""
+        return self.samples_per_s if unit == "samples" else self.steps_per_s
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of one training; ``NAME.json``.
+
+    Attributes
+    ----------
+    measurements : tuple of Measurement
+        The oldest first.
+    """
+
+    schema: Literal["hpcext.profile/1"] = "hpcext.profile/1"
+    measurements: tuple[Measurement, ...] = ()
+
+    def of_kind(self, gpu: str) -> tuple[Measurement, ...]:
+        """Measurements on one kind of GPU: this one, or else the one that was measured last."""
+        kinds = [each.gpu for each in self.measurements]
+        wanted = gpu if gpu in kinds else (kinds[-1] if kinds else gpu)
+        return tuple(each for each in self.measurements if each.gpu == wanted)
+
+    def curve(self, unit: str, gpu: str = "", nodes: int = 1) -> dict[int, float]:
+        """GPUs per node → work per second; empty where nothing is known in this unit.
+
+        Parameters
+        ----------
+        unit : {"steps", "samples"}
+        gpu : str
+            Kind of GPU; see :meth:`of_kind`.
+        nodes : int
+        """
+        found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for each in self.of_kind(gpu):
+            rate = each.rate(unit)
+            if each.nodes == nodes and rate is not None:
+                found[each.gpus].append((rate, each.seconds))
+        return {
+            gpus: robust_mean(*zip(*found[gpus][-LAST:], strict=True)) for gpus in sorted(found)
+        }
+
+    def unit(self, gpu: str = "") -> str:
+        """The unit that says most: samples where they are known, for a step may hold more of
+        them on more GPUs."""
+        return "samples" if self.curve("samples", gpu) else "steps"
+
+    def added(self, more: Iterable[Measurement]) -> Profile:
+        """With more measurements, and without the oldest ones that are too many."""
+        every = sorted((*self.measurements, *more), key=lambda each: each.at)
+        count: dict[tuple[int, int, str], int] = defaultdict(int)
+        kept = []
+        for each in reversed(every):
+            size = (each.gpus, each.nodes, each.gpu)
+            count[size] += 1
+            if count[size] <= KEEP:
+                kept.append(each)
+        return Profile(measurements=tuple(reversed(kept[:MOST])))
+
+
+class Profiles:
+    """The store: all profiles of a user.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        ``STATE_DIR/profiles``; made when something is stored.
+    gpu : str
+        Kind of GPU that curves are wanted for.
+    lock_s : float
+        Longest wait for others that write.
+    """
+
+    def __init__(self, directory: Path, gpu: str = "", *, lock_s: float = LOCK_S) -> None:
+        self.directory = directory
+        self.gpu = gpu
+        self._lock_s = lock_s
+
+    def names(self) -> list[str]:
+        """Names of all profiles, sorted, whether or not they can be read."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            with os.scandir(self.directory) as entries:
+                found = [Path(entry.name) for entry in entries]
+            # What begins with a dot is the lock, or is being written.
+            return sorted(
+                path.stem for path in found if path.suffix == ".json" and path.stem[:1] != "."
+            )
+        return []
+
+    def load(self, name: str) -> Profile:
+        """Read one profile.
+
+        Raises
+        ------
+        InputError
+            There is none of this name, or its file is not what hpcext wrote.
+        """
+        path = self._path(name)
+        try:
+            data = protocol.read_untrusted(path, owner=os.getuid())
+            return msgspec.json.decode(data, type=Profile)
+        except FileNotFoundError:
+            raise self._unknown(name) from None
+        # A decoding error is a ValueError too, and so is text that is not UTF-8.
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"is not a profile: {clean(str(error))[:200]}",
+                where=clean(str(path)),
+                valid="what hpcext profile wrote",
+                do=f"correct it, or hpcext profile --remove {name}",
+            ) from None
+
+    def curve(self, name: str, unit: str | None) -> tuple[dict[int, float], bool]:
+        """The curve of a job that names a profile.
+
+        Parameters
+        ----------
+        name : str
+        unit : {"steps", "samples"} or None
+            That of the job's work; None: not stated.
+
+        Returns
+        -------
+        curve : dict of int to float
+            GPUs per node → speed, not empty.
+        relative : bool
+            It was measured in another unit: only its shape is given.
+
+        Raises
+        ------
+        InputError
+            As :meth:`load`, or nothing was measured on one node.
+        """
+        profile = self.load(name)
+        wanted = unit or profile.unit(self.gpu)
+        if found := profile.curve(wanted, self.gpu):
+            return found, False
+        other = next(each for each in UNITS if each != wanted)
+        if found := profile.curve(other, self.gpu):
+            return shape(found), True
+        raise InputError(
+            f"nothing in {shown(name)} was measured on one node",
+            do=f"hpcext profile --name {name} -- COMMAND measures it",
+        )
+
+    def add(self, name: str, measured: Iterable[Measurement], *, new: bool = True) -> Profile:
+        """Add measurements to what is stored, whoever else does so at the same time.
+
+        Parameters
+        ----------
+        name : str
+        measured : iterable of Measurement
+        new : bool
+            Begin a profile where there is none; otherwise that is an error.
+
+        Raises
+        ------
+        InputError
+            The name is none, or what is stored there is damaged; nothing was changed.
+        HpcextError
+            It could not be written.
+        """
+        path = self._path(name)
+        with self._writing(path):
+            old = Profile() if new and not os.path.lexists(path) else self.load(name)
+            profile = old.added(measured)
+            data = msgspec.json.encode(profile)
+            try:
+                msgspec.json.decode(data, type=Profile)  # what could not be read is not written
+            except msgspec.ValidationError as error:
+                raise InputError(f"cannot be stored: {error}", where=shown(name)) from None
+            text = msgspec.json.format(data, indent=1)
+            protocol.write_file(path, text + b"\n")
+        return profile
+
+    def remove(self, name: str) -> None:
+        """Forget a profile, damaged or not.
+
+        Raises
+        ------
+        InputError
+            There is none.
+        HpcextError
+            It cannot be removed.
+        """
+        path = self._path(name)
+        if not os.path.lexists(path):
+            raise self._unknown(name)
+        with self._writing(path):
+            path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self.directory / f"{jobfields.name(name)}.json"
+
+    def _unknown(self, name: str) -> InputError:
+        names = self.names()
+        near = did_you_mean(name, names)
+        return InputError(
+            f"no profile {shown(name)}",
+            where=clean(str(self.directory)),
+            valid=listed(names) or "none is stored",
+            do=near or f"hpcext profile --name {clean(name)} -- COMMAND measures one",
+        )
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Be the only one who changes profiles; errors of the disk become one line."""
+        where = clean(str(path))
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with warnings.catch_warnings():
+                # Where there is no flock, filelock warns and falls back to a marker file: that
+                # serves here, since a manager that finds it locked goes on without writing.
+                warnings.simplefilter("ignore")
+                lock = filelock.FileLock(self.directory / ".lock", timeout=self._lock_s)
+                with lock:
+                    yield
+        except filelock.Timeout:
+            what = f"locked for {self._lock_s:g} s by another process"
+            raise HpcextError(what, where=where, do="try again") from None
+        except NotImplementedError:
+            raise HpcextError("this file system has no locks", where=where) from None
+        except OSError as error:
+            raise HpcextError(f"cannot be written: {error.strerror}", where=where) from None

@@ -1,0 +1,84 @@
+"""From progress reports to a speed: what to leave out as warm-up, and when it is known well."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+WINDOWS = 5
+"""A speed is called steady on so many windows at least."""
+
+STEADY = 0.02
+"""Largest half-width of a steady speed's interval, relative: two speeds that differ by less are
+equal for a scheduler (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
+
+STUDENT_T = 2.776
+"""Two-sided 95 % with 4 degrees of freedom; for more than five windows it is on the safe side."""
+
+
+class Mark(NamedTuple):
+    """How far a training was at an instant: seconds on any clock, steps, work."""
+
+    at_s: float
+    step: int
+    done: float
+
+
+class Speed(NamedTuple):
+    """What a series of marks says.
+
+    Attributes
+    ----------
+    steps_per_s, done_per_s : float
+    seconds : float
+        Length of the part that it was taken from.
+    half_width : float
+        Of the 95 % interval, relative to the speed; infinite on fewer than `WINDOWS` windows.
+    """
+
+    steps_per_s: float
+    done_per_s: float
+    seconds: float
+    half_width: float
+
+    @property
+    def steady(self) -> bool:
+        """Whether it is known as well as a scheduler can use."""
+        return self.half_width <= STEADY
+
+
+def speed(marks: Sequence[Mark]) -> Speed | None:
+    """The speed in the later half of a series.
+
+    The earlier half is the warm-up: however long that really is (autotuning, caches, a file
+    system that wakes up), it leaves the later half as the series grows.
+
+    Parameters
+    ----------
+    marks : sequence of Mark
+        Instants and steps both rising.
+
+    Returns
+    -------
+    Speed or None
+        None where fewer than two marks leave nothing to measure.
+
+    Examples
+    --------
+    >>> speed([Mark(0, 1, 1), Mark(9, 2, 2), Mark(10, 6, 6)])
+    Speed(steps_per_s=4.0, done_per_s=4.0, seconds=1, half_width=inf)
+    """
+    later = marks[(len(marks) - 1) // 2 :]
+    if len(later) < 2:
+        return None
+    first, last = later[0], later[-1]
+    seconds = last.at_s - first.at_s
+    steps_per_s = (last.step - first.step) / seconds
+    rates = [(b.step - a.step) / (b.at_s - a.at_s) for a, b in pairwise(later)]
+    half_width = math.inf
+    if len(rates) >= WINDOWS:
+        half_width = STUDENT_T * statistics.stdev(rates) / math.sqrt(len(rates)) / steps_per_s
+    return Speed(steps_per_s, (last.done - first.done) / seconds, seconds, half_width)
