@@ -10,6 +10,8 @@ One *attempt* is one run of a job's command. Its directory holds, in the order t
 ``launch.json``     manager        what to run (:data:`LAUNCH`)
 ``supervisor.json`` supervisor     its pid and start time; created once, so an attempt runs once
 ``report.json``     session        progress, replaced as training goes (:data:`REPORT`)
+``rescale.json``    manager        the GPUs to have, without stopping (:data:`RESCALE`)
+``rescaled.json``   launcher       the GPUs that it has since (:data:`RESCALED`)
 ``suspended.json``  session        the acknowledgement of a suspension (:data:`SUSPENDED`)
 ``exit.json``       supervisor     the tree is empty: exit code, rusage (:data:`EXIT`)
 ==================  =============  ==============================================================
@@ -36,11 +38,15 @@ VERSION = 1
 LAUNCH = "hpcext.launch/1"
 SUPERVISOR = "hpcext.supervisor/1"
 REPORT = "hpcext.report/1"
+RESCALE = "hpcext.rescale/1"
+RESCALED = "hpcext.rescaled/1"
 SUSPENDED = "hpcext.suspended/1"
 EXIT = "hpcext.exit/1"
 LAUNCH_FILE = "launch.json"
 SUPERVISOR_FILE = "supervisor.json"
 REPORT_FILE = "report.json"
+RESCALE_FILE = "rescale.json"
+RESCALED_FILE = "rescaled.json"
 SUSPENDED_FILE = "suspended.json"
 EXIT_FILE = "exit.json"
 
@@ -212,6 +218,21 @@ class Attempt:
 def environ() -> Mapping[str, str]:
     """The environment of this process, for those who look settings up in it."""
     return os.environ
+
+
+def keep_compiled(directory: Path) -> None:
+    """Have what ``torch.compile`` makes kept in a directory, unless the user says where.
+
+    Call it before anything is compiled.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "inductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(directory / "triton"))
+    # The default since PyTorch 2.5.
+    os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
 
 
 def user_directory(kind: str) -> Path:

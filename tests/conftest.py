@@ -18,5 +18,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
     """A place for real managers and jobs; nothing of it survives the test."""
     place = Site(tmp_path)
     yield place
+    for manager in place.started:
+        # First, or it would start again what is killed next.
+        manager.kill()
+        manager.wait()
     for process in place.left_behind():
         process.kill()

@@ -35,6 +35,7 @@ class Site:
         self.path = path
         self.pilot = path / "pilot"
         self.jobs = path / "jobs.toml"
+        self.started: list[subprocess.Popen[str]] = []
         self.environ = {
             **os.environ,
             "XDG_STATE_HOME": str(path / "state"),
@@ -70,7 +71,7 @@ class Site:
         self, *args: str, python: tuple[str, ...] = ("-m", "hpcext")
     ) -> subprocess.Popen[str]:
         """Start an hpcext command."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, *python, *args],
             env=self.environ,
             stdout=subprocess.PIPE,
@@ -79,6 +80,8 @@ class Site:
             text=True,
             cwd=self.path,
         )
+        self.started.append(process)
+        return process
 
     def run(
         self,

@@ -10,11 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from hpcext import __version__
-from hpcext.cli import config, output, run, verbs
+from hpcext.cli import config, launch, output, profile, run, verbs
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.text import did_you_mean, listed, shown
 
-COMMANDS: tuple[Callable[[Any], None], ...] = (run.add, verbs.add, config.add)
+COMMANDS: tuple[Callable[[Any], None], ...] = (
+    run.add,
+    launch.add,
+    profile.add,
+    verbs.add,
+    config.add,
+)
 """Each registers its commands: parsers whose defaults hold ``run(args, out) -> exit status``."""
 
 INTERRUPTED = 130
@@ -115,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str], out: output.Output) -> int:
     try:
         args = parse(words)
+        # Not by the words: those of a command that is to be launched are its own.
+        out = output.make(as_json=getattr(args, "json", False), quiet=args.quiet)
         status: int = args.run(args, out)
     except HpcextError as error:
         out.error(error)

@@ -17,7 +17,9 @@ from typing import Any, TypeGuard
 import msgspec
 
 from hpcext import protocol
-from hpcext.core.values import Action, Alloc, Ended, Fact, Outcome, Progressed, Registered
+from hpcext.core.facts import Ended, Fact, Outcome, Progressed, Registered
+from hpcext.core.values import Action, Alloc
+from hpcext.executors.sizes import Sizes
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.text import clean, shown
@@ -75,8 +77,10 @@ class AttemptFiles:
         self.op = action.op
         self.attempt = action.attempt
         self.directory = jobs / action.job / f"attempt-{action.attempt:04d}"
+        self.sizes = Sizes(self.directory, action, self._own)
         self._seen: tuple[int, ...] = ()
         self._last: Progressed | None = None
+        self._in_place = False
         self._resumed = False
         self._warned = False
 
@@ -152,11 +156,6 @@ class AttemptFiles:
         """What was to be run, or None if nothing was."""
         return self._read(protocol.LAUNCH_FILE, protocol.LAUNCH)
 
-    def gpus(self) -> tuple[str, ...]:
-        """The GPUs that the attempt was given, ``HOST:INDEX``."""
-        named = (self.launch() or {}).get("gpus")
-        return tuple(str(name) for name in named) if isinstance(named, list) else ()
-
     def claimed(self) -> bool:
         """Whether a supervisor took this attempt, ever."""
         return os.path.lexists(self.directory / protocol.SUPERVISOR_FILE)
@@ -231,7 +230,11 @@ class AttemptFiles:
     # Reading what the session reports.
 
     def news(self) -> list[Fact]:
-        """What the session reported since last time: ``Registered`` once, then ``Progressed``."""
+        """What was reported since last time: changes of size and progress."""
+        rescaled = self.sizes.news()
+        return [*([rescaled] if rescaled else ()), *self._progress()]
+
+    def _progress(self) -> list[Fact]:
         path = self.directory / protocol.REPORT_FILE
         try:
             status = os.lstat(path)
@@ -265,8 +268,10 @@ class AttemptFiles:
             self._metrics(document),
         )
         facts: list[Fact] = []
-        if self._last is None:
-            facts.append(Registered(self.job, self.op, resumed_step))
+        in_place = document.get("in_place") is True
+        if self._last is None or (in_place and not self._in_place):
+            facts.append(Registered(self.job, self.op, resumed_step, in_place))
+            self._in_place = in_place
         first_step_at = _instant(document, "first_step_at")
         if first_step_at is not None and not self._resumed:
             self._resumed = True
@@ -317,6 +322,10 @@ class AttemptFiles:
 
     def _ours(self, document: Mapping[str, Any]) -> bool:
         return (document.get("attempt"), document.get("op")) == (self.attempt, self.op)
+
+    def _own(self, name: str, schema: str) -> dict[str, Any] | None:
+        document = self._read(name, schema)
+        return document if document is not None and self._ours(document) else None
 
     def _read(self, name: str, schema: str) -> dict[str, Any] | None:
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from hpcext.core.values import Action, Fact
+from hpcext.core.facts import Fact
+from hpcext.core.values import Action
 
 Emit = Callable[[Fact], None]
 """How an executor hands a fact to its driver; called in the driver's thread."""

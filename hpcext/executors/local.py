@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import signal
@@ -13,12 +14,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hpcext.core.values import Action, Ended, Kind, Node, Outcome, Started, total
+from hpcext.core.facts import Ended, Outcome, Rescaled, Started
+from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempts import SUPERVISOR_LOG, AttemptFiles
 from hpcext.executors.base import Emit
 from hpcext.jobfile import JobSpec
 from hpcext.launch import supervise, tree
-from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL, Process
+from hpcext.protocol import LAUNCH_FILE, NEWS_SIGNAL, SUSPEND_SIGNAL, Process
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +132,9 @@ class LocalExecutor:
 
     def _look(self, watch: _Watch) -> None:
         for fact in watch.files.news():
+            if isinstance(fact, Rescaled):
+                # What it gave back is free from here on; others hear of it right after.
+                watch.gpus = watch.files.sizes.held()
             self._emit(fact)
 
     def _carry_out(self, action: Action) -> None:
@@ -142,7 +147,9 @@ class LocalExecutor:
         watch = self._watches.get(action.op)
         if watch is None or watch.process is None:
             return  # It has ended; the fact is on its way, or was heard.
-        if action.kind is Kind.SUSPEND:
+        if action.kind is Kind.RESCALE:
+            self._rescale(watch, watch.process, action)
+        elif action.kind is Kind.SUSPEND:
             watch.process.send(SUSPEND_SIGNAL)
         elif action.force:
             self._kill(watch, watch.process)
@@ -159,12 +166,10 @@ class LocalExecutor:
             self._not_started(files, f"only {len(indices)} GPUs are free")
             return
         gpus = tuple(self._name(index) for index in indices)
-        # No device has index -1, so CUDA sees none.
-        visible = [-1] if self._hide_gpus else indices
         environ = {
             # Indices are those of the driver (nvidia-smi), whose order is not CUDA's by default.
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in visible),
+            "CUDA_VISIBLE_DEVICES": self._devices(gpus),
         }
         watch = _Watch(files, gpus)
         try:
@@ -181,6 +186,30 @@ class LocalExecutor:
             return
         self._watches[action.op] = watch
         self._emit(Started(action.job, action.op, gpus))
+
+    def _rescale(self, watch: _Watch, supervisor: Process, action: Action) -> None:
+        """Ask an attempt to change its number of GPUs; the last ones go, free ones come."""
+        sizes = watch.files.sizes
+        if sizes.asked() < action.resize:
+            had, wanted = sizes.had(), total(action.alloc)
+            more = [self._name(index) for index in self._free()]
+            gpus = (*had[:wanted], *more[: max(0, wanted - len(had))])
+            try:
+                if len(gpus) < wanted:
+                    raise OSError(errno.EBUSY, f"only {len(gpus)} GPUs are free")
+                sizes.ask(action.resize, gpus, self._devices(gpus))
+            except OSError as error:
+                why = str(error.strerror)
+                self._emit(Rescaled(action.job, action.op, action.resize, had, ok=False, why=why))
+                return
+            watch.gpus = sizes.held()
+        supervisor.send(NEWS_SIGNAL)
+
+    def _devices(self, gpus: Sequence[str]) -> str:
+        """What ``CUDA_VISIBLE_DEVICES`` is to be for these GPUs."""
+        # No device has index -1, so CUDA sees none.
+        indices = ("-1" if self._hide_gpus else gpu.rpartition(":")[2] for gpu in gpus)
+        return ",".join(dict.fromkeys(indices))
 
     def _free(self) -> list[int]:
         """Indices of GPUs that no attempt holds, ascending."""
@@ -226,7 +255,7 @@ class LocalExecutor:
         files = AttemptFiles(self._directory, action)
         if not os.path.exists(files.directory / LAUNCH_FILE):
             return False
-        watch = self._watches[action.op] = _Watch(files, files.gpus())
+        watch = self._watches[action.op] = _Watch(files, files.sizes.held())
         self._emit(Started(action.job, action.op, watch.gpus))
         if files.claimed() or files.ended() is not None:
             self._settle(watch)

@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -76,7 +76,14 @@ def heading(attempt: int, gpus: int) -> str:
     return f"--- attempt {attempt}, {number}, {time.strftime('%Y-%m-%dT%H:%M:%S%z')}"
 
 
-def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, log: int) -> int:
+def start(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    cwd: str = ".",
+    log: int | None = None,
+    blocked: Collection[signal.Signals] = (SUSPEND_SIGNAL,),
+) -> int:
     """Start a command in a session of its own; its pid.
 
     It begins with SIGTSTP blocked and ignored and SIGUSR1 ignored, which all that it starts
@@ -88,8 +95,10 @@ def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, log: int) -
     environ : Mapping[str, str]
         Its whole environment; its PATH is searched.
     cwd : str
-    log : int
-        Descriptor that becomes its standard output and standard error.
+    log : int or None
+        Descriptor that becomes its standard output and standard error; None: they stay ours.
+    blocked : collection of signals
+        What it keeps pending until it looks.
 
     Raises
     ------
@@ -103,7 +112,7 @@ def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, log: int) -
     pid = os.fork()
     if pid == 0:
         try:
-            _prepare(parent, log)
+            _prepare(parent, log, blocked)
             _execute(argv, environ, cwd)
         except BaseException as error:
             os.write(writing, str(error).encode(errors="backslashreplace")[:4000])
@@ -118,7 +127,7 @@ def start(argv: Sequence[str], environ: Mapping[str, str], cwd: str, log: int) -
     return pid
 
 
-def _prepare(parent: int, log: int) -> None:
+def _prepare(parent: int, log: int | None, blocked: Collection[signal.Signals]) -> None:
     """Between fork and exec: what the command inherits."""
     # Cheap, and closes most of the gap when we are killed with SIGKILL; the rest is swept.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -127,15 +136,16 @@ def _prepare(parent: int, log: int) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    if log is not None:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signum, signal.SIG_DFL)
     for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL):
         signal.signal(signum, signal.SIG_IGN)
     # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
     # unblocks it is not stopped; blocked, so that a session finds it.
-    signal.pthread_sigmask(signal.SIG_SETMASK, {SUSPEND_SIGNAL})
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _execute(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> NoReturn:

@@ -154,7 +154,7 @@ class Supervisor:
         log = command.open_log(self._log, title)
         self._started_at = time.time()
         try:
-            self._pid = command.start(self._argv, self._environ(), self._cwd, log)
+            self._pid = command.start(self._argv, self._environ(), cwd=self._cwd, log=log)
         except command.CommandError as error:
             command.write_line(log, self._log, f"hpcext: {error}")
             self._main_ended(error.code)
@@ -204,6 +204,7 @@ class Supervisor:
             # A session that has just registered has not heard of an earlier suspension.
             if self._suspend_asked_at is not None:
                 self._tell_suspend()
+            self._hand_down()
             self._relay()
         elif signum == signal.SIGTERM:
             self._kill_asked_at = self._kill_asked_at or time.time()
@@ -224,7 +225,7 @@ class Supervisor:
         if self._kill_s is not None:
             return
         for process in self._tree():
-            tree.tell_suspend(process)
+            tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S
 
     def _empty(self, grace_s: float) -> None:
@@ -248,6 +249,17 @@ class Supervisor:
             # The machine is out of descriptors; suspensions and kills are repeated.
             sys.stderr.write(f"hpcext: no signal was sent: {error}\n")
             return []
+
+    def _hand_down(self) -> None:
+        """Tell the command that it is to change its size, if that is the news.
+
+        Told once more with each news: only a launcher of ranks is ever asked, and it knows what it
+        has heard of already.
+        """
+        if self._pid and (self._directory / protocol.RESCALE_FILE).exists():
+            main = protocol.Process.of(self._pid)
+            if main is not None and self._exit_code is None:
+                tree.tell(main, protocol.NEWS_SIGNAL)
 
     def _relay(self) -> None:
         """Tell the manager that there is news, if there is a manager."""

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Collection, Iterator
 
-from hpcext.protocol import SUSPEND_SIGNAL, Process
+from hpcext.protocol import Process
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """What a process that has ended meanwhile, or is not ours, makes of a look at it."""
@@ -68,16 +68,16 @@ def send(process: Process, *signums: int) -> bool:
     return True
 
 
-def tell_suspend(process: Process) -> None:
-    """Send SIGTSTP to a process, and once more to its first thread alone.
+def tell(process: Process, signum: int) -> None:
+    """Send a signal to a process that blocks it, and once more to its first thread alone.
 
     A shell may hand it on unblocked (dash clears the mask of what it forks), so threads that
     libraries start at import leave it unblocked although a session blocks it later. Such a thread
     takes a signal that is sent to the process and, as it is ignored, drops it; it cannot take
     what is sent to the first thread, where a session looks.
     """
-    if send(process, SUSPEND_SIGNAL) and _tgkill is not None:
-        _tgkill(process.pid, process.pid, int(SUSPEND_SIGNAL))
+    if send(process, signum) and _tgkill is not None:
+        _tgkill(process.pid, process.pid, int(signum))
 
 
 def marked(marks: Collection[str]) -> list[Process]:

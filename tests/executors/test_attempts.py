@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcext import protocol
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.executors import attempts
 from hpcext.executors.attempts import AttemptFiles, fill
@@ -81,7 +82,7 @@ class Directory:
         temporary.write_text(json.dumps(document))
         temporary.rename(self.path / name)
 
-    def report(self, **changes: Any) -> list[v.Fact]:
+    def report(self, **changes: Any) -> list[f.Fact]:
         self.put("report.json", REPORT, **changes)
         return self.files.news()
 
@@ -142,7 +143,7 @@ def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
         "suspend_timeout_s": 33.0,
         "manager": str(manager),
     }
-    assert files.gpus() == ("n:0", "n:2")
+    assert files.sizes.held() == ("n:0", "n:2")
 
 
 # Reports.
@@ -152,12 +153,12 @@ def test_a_session_registers_once_and_progresses_when_something_changed(
     directory: Directory,
 ) -> None:
     assert directory.files.news() == []
-    progressed = v.Progressed("12", 7, 20, 15, 20.0, 4.5, {"loss": 0.25})
-    assert directory.report() == [v.Registered("12", 7, 10), progressed]
+    progressed = f.Progressed("12", 7, 20, 15, 20.0, 4.5, {"loss": 0.25})
+    assert directory.report() == [f.Registered("12", 7, 10), progressed]
     assert directory.files.news() == []
     assert directory.report(at=2000.0) == [], "nothing that matters has changed"
     assert directory.report(step=21, rate=None) == [
-        v.Progressed("12", 7, 21, 15, 20.0, None, {"loss": 0.25})
+        f.Progressed("12", 7, 21, 15, 20.0, None, {"loss": 0.25})
     ]
 
 
@@ -165,17 +166,17 @@ def test_the_parts_of_a_resumption_come_once_with_the_first_step(directory: Dire
     directory.put("supervisor.json", {"schema": "hpcext.supervisor/1", "at": 1000.0})
     directory.report()
     [fact] = directory.report(step=21, first_step_at=1003.75)
-    assert isinstance(fact, v.Progressed)
+    assert isinstance(fact, f.Progressed)
     assert fact.resume_s == {"start_s": 3.0, "restore_s": 0.5, "first_step_s": 0.25}
     [fact] = directory.report(step=22, first_step_at=1003.75)
-    assert isinstance(fact, v.Progressed)
+    assert isinstance(fact, f.Progressed)
     assert fact.resume_s is None
 
 
 def test_a_clock_that_was_set_back_makes_no_negative_durations(directory: Directory) -> None:
     directory.put("supervisor.json", {"schema": "hpcext.supervisor/1", "at": 5000.0})
     *_, fact = directory.report(first_step_at=1003.75)
-    assert isinstance(fact, v.Progressed)
+    assert isinstance(fact, f.Progressed)
     assert fact.resume_s == {"start_s": 0.0, "restore_s": 0.5, "first_step_s": 0.25}
 
 
@@ -207,13 +208,13 @@ def test_a_report_that_makes_no_sense_is_left_out_with_one_warning(
     assert len(caplog.records) == 1
     assert caplog.text.count("\n") == 1
     facts = directory.report()
-    assert [type(fact) for fact in facts] == [v.Registered, v.Progressed], "the next one counts"
+    assert [type(fact) for fact in facts] == [f.Registered, f.Progressed], "the next one counts"
 
 
 @pytest.mark.parametrize("rate", [math.nan, math.inf, -1.0, "fast", 10**400])
 def test_a_rate_that_makes_no_sense_is_unknown(directory: Directory, rate: object) -> None:
     *_, fact = directory.report(rate=rate)
-    assert isinstance(fact, v.Progressed)
+    assert isinstance(fact, f.Progressed)
     assert fact.rate is None
 
 
@@ -234,14 +235,14 @@ def test_metrics_that_make_no_sense_are_left_out_and_the_rest_stays(
         "large": 10**400,
     }
     *_, fact = directory.report(metrics=metrics)
-    assert isinstance(fact, v.Progressed)
+    assert isinstance(fact, f.Progressed)
     assert fact.metrics == {"val/acc@5": 0.5, "grad-norm": -3.0}
     assert len(caplog.records) == 1
     *_, fact = directory.report(metrics={f"m{number}": number for number in range(1000)})
-    assert isinstance(fact, v.Progressed)
+    assert isinstance(fact, f.Progressed)
     assert len(fact.metrics) == 32
     *_, fact = directory.report(metrics=[1, 2])
-    assert isinstance(fact, v.Progressed)
+    assert isinstance(fact, f.Progressed)
     assert fact.metrics == {}
 
 
@@ -285,7 +286,7 @@ def test_hostile_bytes_raise_nothing(directory: Directory, name: str, content: b
     assert directory.files.news() == []
     assert directory.files.ended() is None
     assert directory.files.supervisor() is None
-    assert directory.files.lost("gone").outcome is v.Outcome.LOST
+    assert directory.files.lost("gone").outcome is f.Outcome.LOST
 
 
 SCALARS = (
@@ -326,11 +327,11 @@ def test_whatever_the_files_hold_facts_make_sense(
     ends = [directory.files.ended(), directory.files.lost("gone")]
     assert len(facts) in {0, 1, 2}
     for fact in facts:
-        if isinstance(fact, v.Registered):
+        if isinstance(fact, f.Registered):
             assert type(fact.step) is int
             assert fact.step >= 0
             continue
-        assert isinstance(fact, v.Progressed)
+        assert isinstance(fact, f.Progressed)
         assert type(fact.step) is type(fact.saved_step) is int
         assert min(fact.step, fact.saved_step) >= 0
         numbers = [fact.done, fact.rate or 0.0, *(fact.resume_s or {}).values()]
@@ -349,10 +350,10 @@ def test_whatever_the_files_hold_facts_make_sense(
 def test_a_suspension_is_told_with_its_parts(directory: Directory) -> None:
     directory.put("suspended.json", SUSPENDED)
     directory.put("exit.json", EXIT, suspended=True)
-    assert directory.files.ended() == v.Ended(
+    assert directory.files.ended() == f.Ended(
         "12",
         7,
-        v.Outcome.SUSPENDED,
+        f.Outcome.SUSPENDED,
         0,
         {"agree_s": 0.5, "write_s": 2.0, "acknowledge_s": 0.125, "teardown_s": 0.5},
     )
@@ -369,14 +370,14 @@ def test_a_job_that_suspended_itself_was_not_asked(directory: Directory) -> None
 @pytest.mark.parametrize(
     ("changes", "outcome", "code"),
     [
-        ({}, v.Outcome.COMPLETED, 0),
-        ({"exit_code": 1}, v.Outcome.FAILED, 1),
-        ({"exit_code": -9}, v.Outcome.FAILED, -9),
-        ({"kill_asked_at": 102.0}, v.Outcome.FAILED, 0),
+        ({}, f.Outcome.COMPLETED, 0),
+        ({"exit_code": 1}, f.Outcome.FAILED, 1),
+        ({"exit_code": -9}, f.Outcome.FAILED, -9),
+        ({"kill_asked_at": 102.0}, f.Outcome.FAILED, 0),
     ],
 )
 def test_how_an_attempt_ended(
-    directory: Directory, changes: dict[str, Any], outcome: v.Outcome, code: int
+    directory: Directory, changes: dict[str, Any], outcome: f.Outcome, code: int
 ) -> None:
     assert directory.files.ended() is None
     directory.put("exit.json", EXIT, **changes)
@@ -391,16 +392,16 @@ def test_an_end_that_makes_no_sense_is_none(
 ) -> None:
     directory.put("exit.json", EXIT, **changes)
     assert directory.files.ended() is None
-    assert directory.files.lost("gone") == v.Ended("12", 7, v.Outcome.LOST, why="gone")
+    assert directory.files.lost("gone") == f.Ended("12", 7, f.Outcome.LOST, why="gone")
 
 
 def test_an_acknowledgement_counts_though_nobody_recorded_the_end(directory: Directory) -> None:
     directory.put("suspended.json", SUSPENDED)
-    assert directory.files.lost("gone") == v.Ended(
-        "12", 7, v.Outcome.SUSPENDED, None, {"write_s": 2.0, "acknowledge_s": 0.125}, "gone"
+    assert directory.files.lost("gone") == f.Ended(
+        "12", 7, f.Outcome.SUSPENDED, None, {"write_s": 2.0, "acknowledge_s": 0.125}, "gone"
     )
     directory.put("suspended.json", SUSPENDED, op=6)
-    assert directory.files.lost("gone").outcome is v.Outcome.LOST
+    assert directory.files.lost("gone").outcome is f.Outcome.LOST
 
 
 def test_what_the_supervisor_said_is_fit_for_a_terminal(directory: Directory) -> None:

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from stage import Stage, runs
 
+from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.executors.local import LocalExecutor
 from hpcext.jobfile import Gpus, JobSpec
@@ -45,7 +46,7 @@ class Local:
     def __init__(self, stage: Stage, *, hide_gpus: bool = False) -> None:
         self.stage = stage
         self.jobs = stage.path / "jobs"
-        self.facts: list[v.Fact] = []
+        self.facts: list[f.Fact] = []
         self.specs: dict[str, JobSpec] = {}
         self._news = asyncio.Event()
         self.executor = LocalExecutor(
@@ -58,7 +59,7 @@ class Local:
             hide_gpus=hide_gpus,
         )
 
-    def _emit(self, fact: v.Fact) -> None:
+    def _emit(self, fact: f.Fact) -> None:
         self.facts.append(fact)
         self._news.set()
 
@@ -94,7 +95,7 @@ class Local:
 
     async def registered(self, job: str, attempt: int = 1) -> int:
         """Wait until a job polls for suspensions; its pid."""
-        await self.heard(v.Registered, job, attempt)
+        await self.heard(f.Registered, job, attempt)
         return int(self.said("ready", job)[-1][0])
 
     def said(self, word: str, job: str) -> list[list[str]]:
@@ -114,27 +115,27 @@ class Local:
     def kinds(self, job: str) -> list[type]:
         """What happened to a job, in order, progress left out."""
         mine = [fact for fact in self.facts if getattr(fact, "job", "") == job]
-        return [type(fact) for fact in mine if not isinstance(fact, v.Progressed)]
+        return [type(fact) for fact in mine if not isinstance(fact, f.Progressed)]
 
 
 def op(job: str, attempt: int) -> int:
     return int(job) * 100 + attempt
 
 
-WHOLE = [v.Started, v.Registered, v.Ended]
+WHOLE = [f.Started, f.Registered, f.Ended]
 
 
 @in_loop
 async def test_a_job_runs_to_its_end(stage: Stage) -> None:
     local = Local(stage)
     local.start("1", "short", gpus=2)
-    started = await local.heard(v.Started, "1")
+    started = await local.heard(f.Started, "1")
     assert started.gpus == ("n:0", "n:1")
-    ended = await local.heard(v.Ended, "1")
-    assert ended == v.Ended("1", 101, v.Outcome.COMPLETED, 0)
+    ended = await local.heard(f.Ended, "1")
+    assert ended == f.Ended("1", 101, f.Outcome.COMPLETED, 0)
     assert local.kinds("1") == WHOLE
     # The last report is heard though nobody looked.
-    progressed = [fact for fact in local.facts if isinstance(fact, v.Progressed)][-1]
+    progressed = [fact for fact in local.facts if isinstance(fact, f.Progressed)][-1]
     assert progressed.step == 1
     [[_, attempt, visible]] = local.said("ready", "1")
     assert (attempt, visible) == ("1", "0,1")
@@ -146,7 +147,7 @@ async def test_placeholders_gpus_and_log(stage: Stage) -> None:
     words = "{gpus} {nodes} {name} {checkpoint_dir} $CUDA_DEVICE_ORDER $X"
     local.job("1", "bash", "-c", f"echo {words}", env={"X": "y"})
     local.start("1", gpus=3)
-    await local.heard(v.Ended, "1")
+    await local.heard(f.Ended, "1")
     heading, line = (local.jobs / "1" / "log.txt").read_text().splitlines()
     assert heading.startswith("--- attempt 1, 3 GPUs, ")
     assert line == f"3 1 job1 {local.jobs}/1/checkpoint PCI_BUS_ID y"
@@ -158,8 +159,8 @@ async def test_a_suspension_and_the_next_attempt(stage: Stage) -> None:
     local.start("1", "block")
     await local.registered("1")
     local.perform(v.Kind.SUSPEND, "1")
-    ended = await local.heard(v.Ended, "1")
-    assert ended.outcome is v.Outcome.SUSPENDED
+    ended = await local.heard(f.Ended, "1")
+    assert ended.outcome is f.Outcome.SUSPENDED
     assert ended.suspend_s is not None
     assert list(ended.suspend_s) == ["agree_s", "write_s", "acknowledge_s", "teardown_s"]
     assert ended.suspend_s["write_s"] == pytest.approx(0.002, abs=1e-5)
@@ -167,7 +168,7 @@ async def test_a_suspension_and_the_next_attempt(stage: Stage) -> None:
     local.start("1", attempt=2)
     await local.registered("1", 2)
     local.perform(v.Kind.KILL, "1", 2)
-    await local.heard(v.Ended, "1", 2)
+    await local.heard(f.Ended, "1", 2)
     assert [line[1] for line in local.said("ready", "1")] == ["1", "2"]
 
 
@@ -179,9 +180,9 @@ async def test_an_action_follows_its_start_at_once(stage: Stage) -> None:
     local.perform(v.Kind.SUSPEND, "1")
     local.start("2", "deaf")
     local.perform(v.Kind.KILL, "2")
-    assert (await local.heard(v.Ended, "1")).outcome is v.Outcome.SUSPENDED
-    ended = await local.heard(v.Ended, "2")
-    assert (ended.outcome, ended.exit_code) == (v.Outcome.FAILED, -signal.SIGTERM)
+    assert (await local.heard(f.Ended, "1")).outcome is f.Outcome.SUSPENDED
+    ended = await local.heard(f.Ended, "2")
+    assert (ended.outcome, ended.exit_code) == (f.Outcome.FAILED, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +199,8 @@ def test_a_jobs_own_fault(stage: Stage, argv: list[str], workdir: str, code: int
         local = Local(stage)
         local.job("1", *argv, workdir=workdir)
         local.start("1")
-        ended = await local.heard(v.Ended, "1")
-        assert (ended.outcome, ended.exit_code) == (v.Outcome.FAILED, code)
+        ended = await local.heard(f.Ended, "1")
+        assert (ended.outcome, ended.exit_code) == (f.Outcome.FAILED, code)
 
     asyncio.run(scenario())
 
@@ -212,30 +213,30 @@ async def test_gpus_are_the_lowest_that_are_free_and_free_only_at_the_end(stage:
     local = Local(stage)
     for job, gpus in (("1", 1), ("2", 2), ("3", 1)):
         local.start(job, "deaf", gpus=gpus)
-    gpus = [(await local.heard(v.Started, job)).gpus for job in "123"]
+    gpus = [(await local.heard(f.Started, job)).gpus for job in "123"]
     assert gpus == [("n:0",), ("n:1", "n:2"), ("n:3",)]
     await local.registered("2")
     local.start("4", "deaf")
-    refused = await local.heard(v.Ended, "4")
-    assert refused.outcome is v.Outcome.LOST
+    refused = await local.heard(f.Ended, "4")
+    assert refused.outcome is f.Outcome.LOST
     assert refused.why == "could not be started: only 0 GPUs are free"
     assert not local.directory("4").exists()
     local.perform(v.Kind.KILL, "2")
-    await local.heard(v.Ended, "2")
+    await local.heard(f.Ended, "2")
     local.start("5", "deaf", gpus=2)
-    assert (await local.heard(v.Started, "5")).gpus == ("n:1", "n:2")
+    assert (await local.heard(f.Started, "5")).gpus == ("n:1", "n:2")
     for job in "135":
         local.perform(v.Kind.KILL, job)
     for job in "135":
-        await local.heard(v.Ended, job)
+        await local.heard(f.Ended, job)
 
 
 @in_loop
 async def test_logical_slots_hide_the_gpus_that_the_machine_has(stage: Stage) -> None:
     local = Local(stage, hide_gpus=True)
     local.start("1", "short", gpus=2)
-    assert (await local.heard(v.Started, "1")).gpus == ("n:0", "n:1")
-    await local.heard(v.Ended, "1")
+    assert (await local.heard(f.Started, "1")).gpus == ("n:0", "n:1")
+    await local.heard(f.Ended, "1")
     assert [line[2] for line in local.said("ready", "1")] == ["-1"]
 
 
@@ -250,8 +251,8 @@ async def test_a_job_deaf_to_suspension_is_killed_and_has_failed(stage: Stage) -
     await local.registered("1")
     local.perform(v.Kind.SUSPEND, "1")
     local.perform(v.Kind.KILL, "1")
-    ended = await local.heard(v.Ended, "1")
-    assert (ended.outcome, ended.exit_code) == (v.Outcome.FAILED, 0)
+    ended = await local.heard(f.Ended, "1")
+    assert (ended.outcome, ended.exit_code) == (f.Outcome.FAILED, 0)
     assert ended.why
 
 
@@ -267,8 +268,8 @@ async def test_force_leaves_nothing_of_an_attempt(stage: Stage) -> None:
     pids = [int(line[0]) for word in ("daemon", "ready") for line in local.said(word, "1")]
     assert all(runs(pid) for pid in pids)
     local.perform(v.Kind.KILL, "1", force=True)
-    ended = await local.heard(v.Ended, "1")
-    assert (ended.outcome, ended.why) == (v.Outcome.LOST, "it was killed")
+    ended = await local.heard(f.Ended, "1")
+    assert (ended.outcome, ended.why) == (f.Outcome.LOST, "it was killed")
     assert not any(runs(pid) for pid in pids)
 
 
@@ -281,23 +282,23 @@ async def test_a_killed_supervisor_is_swept_up_after(stage: Stage) -> None:
     await local.registered("1")
     await _until(lambda: len(local.said("ready", "1")) == 2)
     os.kill(local.supervisor("1"), signal.SIGKILL)
-    ended = await local.heard(v.Ended, "1")
-    assert ended == v.Ended("1", 101, v.Outcome.LOST, why="its supervisor was killed")
+    ended = await local.heard(f.Ended, "1")
+    assert ended == f.Ended("1", 101, f.Outcome.LOST, why="its supervisor was killed")
     assert not any(runs(int(pid)) for pid, *_ in local.said("ready", "1"))
     local.start("2", "short", gpus=4)
-    assert (await local.heard(v.Ended, "2")).outcome is v.Outcome.COMPLETED
+    assert (await local.heard(f.Ended, "2")).outcome is f.Outcome.COMPLETED
 
 
 @in_loop
 async def test_actions_on_what_has_ended_do_nothing(stage: Stage) -> None:
     local = Local(stage)
     local.start("1", "short")
-    await local.heard(v.Ended, "1")
+    await local.heard(f.Ended, "1")
     for kind, more in ((v.Kind.SUSPEND, {}), (v.Kind.KILL, {}), (v.Kind.KILL, {"force": True})):
         local.perform(kind, "1", **more)
         local.perform(kind, "9", **more)
     local.start("2", "short")
-    await local.heard(v.Ended, "2")
+    await local.heard(f.Ended, "2")
     assert local.kinds("1") == WHOLE
     assert local.kinds("9") == []
 
@@ -312,7 +313,7 @@ def leave(stage: Stage, *words: str, gpus: int = 2) -> Local:
         local = Local(stage)
         local.start("1", *words, gpus=gpus)
         if "short" in words:
-            await local.heard(v.Started, "1")
+            await local.heard(f.Started, "1")
         else:
             await local.registered("1")
         local.executor.close()
@@ -329,16 +330,16 @@ def test_a_running_attempt_is_adopted(stage: Stage) -> None:
         # A new one comes first: it must not get the GPUs that the old one holds.
         local.start("2", "deaf", gpus=2)
         local.start("1", "block", gpus=2)
-        assert (await local.heard(v.Started, "1")).gpus == ("n:0", "n:1")
-        assert (await local.heard(v.Started, "2")).gpus == ("n:2", "n:3")
+        assert (await local.heard(f.Started, "1")).gpus == ("n:0", "n:1")
+        assert (await local.heard(f.Started, "2")).gpus == ("n:2", "n:3")
         pid = await local.registered("1")
         assert pid == int(first.said("ready", "1")[0][0])
         local.start("1", gpus=2)
         local.perform(v.Kind.SUSPEND, "1")
         local.perform(v.Kind.KILL, "2")
-        assert (await local.heard(v.Ended, "1")).outcome is v.Outcome.SUSPENDED
-        await local.heard(v.Ended, "2")
-        assert local.kinds("1") == [v.Started, v.Registered, v.Started, v.Ended]
+        assert (await local.heard(f.Ended, "1")).outcome is f.Outcome.SUSPENDED
+        await local.heard(f.Ended, "2")
+        assert local.kinds("1") == [f.Started, f.Registered, f.Started, f.Ended]
 
     asyncio.run(scenario())
     assert len(first.said("ready", "1")) == 1, "it ran once"
@@ -351,7 +352,7 @@ def test_an_attempt_that_ended_meanwhile_is_heard_of(stage: Stage) -> None:
     async def scenario() -> None:
         local = Local(stage)
         local.start("1", "short", gpus=2)
-        assert await local.heard(v.Ended, "1") == v.Ended("1", 101, v.Outcome.COMPLETED, 0)
+        assert await local.heard(f.Ended, "1") == f.Ended("1", 101, f.Outcome.COMPLETED, 0)
         assert local.kinds("1") == WHOLE
 
     asyncio.run(scenario())
@@ -372,8 +373,8 @@ def test_an_attempt_whose_supervisor_died_meanwhile_is_swept(stage: Stage) -> No
     async def scenario() -> None:
         local = Local(stage)
         local.start("1", "deaf", gpus=2)
-        ended = await local.heard(v.Ended, "1")
-        assert (ended.outcome, ended.why) == (v.Outcome.LOST, "its supervisor was killed")
+        ended = await local.heard(f.Ended, "1")
+        assert (ended.outcome, ended.why) == (f.Outcome.LOST, "its supervisor was killed")
         assert not runs(pid)
         assert not runs(orphan.pid)
 
@@ -396,8 +397,8 @@ def test_after_a_restart_of_the_machine_an_attempt_is_lost(stage: Stage) -> None
         async def scenario() -> None:
             local = Local(stage)
             local.start("1", "deaf", gpus=2)
-            ended = await local.heard(v.Ended, "1")
-            assert (ended.outcome, ended.why) == (v.Outcome.LOST, "the machine was restarted")
+            ended = await local.heard(f.Ended, "1")
+            assert (ended.outcome, ended.why) == (f.Outcome.LOST, "the machine was restarted")
 
         asyncio.run(scenario())
         assert other.poll() is None
@@ -416,8 +417,8 @@ def test_a_manager_killed_before_its_supervisor_began_has_a_successor(stage: Sta
     async def scenario() -> None:
         local = Local(stage)
         local.start("1", "short", gpus=2)
-        assert (await local.heard(v.Ended, "1")).outcome is v.Outcome.COMPLETED
-        assert (await local.heard(v.Started, "1")).gpus == ("n:0", "n:1")
+        assert (await local.heard(f.Ended, "1")).outcome is f.Outcome.COMPLETED
+        assert (await local.heard(f.Started, "1")).gpus == ("n:0", "n:1")
 
     asyncio.run(scenario())
     assert len(first.said("ready", "1")) == 2
@@ -430,11 +431,11 @@ async def test_two_executors_at_once_run_an_attempt_once(stage: Stage) -> None:
     for local in locals_:
         local.start("1", "wait", "short", gpus=1)
     for local in locals_:
-        assert (await local.heard(v.Started, "1")).gpus == ("n:0",)
+        assert (await local.heard(f.Started, "1")).gpus == ("n:0",)
     await _until(lambda: len(list(stage.path.glob("jobs/1/attempt-0001/supervisor.json"))) == 1)
     (stage.path / "diary1.go").touch()
     for local in locals_:
-        assert (await local.heard(v.Ended, "1")).outcome is v.Outcome.COMPLETED
+        assert (await local.heard(f.Ended, "1")).outcome is f.Outcome.COMPLETED
     assert len(locals_[0].said("importing", "1")) == 1
 
 
@@ -448,12 +449,12 @@ async def test_an_attempt_that_cannot_be_written_down_is_lost_and_not_the_jobs_f
     local = Local(stage)
     local.jobs.write_text("no directory")
     local.start("1", "short")
-    ended = await local.heard(v.Ended, "1")
-    assert ended == v.Ended("1", 101, v.Outcome.LOST, why="could not be started: Not a directory")
-    assert local.kinds("1") == [v.Ended]
+    ended = await local.heard(f.Ended, "1")
+    assert ended == f.Ended("1", 101, f.Outcome.LOST, why="could not be started: Not a directory")
+    assert local.kinds("1") == [f.Ended]
     local.jobs.unlink()
     local.start("1", "short", attempt=2)
-    assert (await local.heard(v.Ended, "1", 2)).outcome is v.Outcome.COMPLETED
+    assert (await local.heard(f.Ended, "1", 2)).outcome is f.Outcome.COMPLETED
 
 
 @in_loop
@@ -463,12 +464,12 @@ async def test_on_a_full_disk_an_attempt_is_lost_and_says_why(stage: Stage) -> N
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
     try:
         local.start("1", "short")
-        ended = await local.heard(v.Ended, "1")
+        ended = await local.heard(f.Ended, "1")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert ended == v.Ended("1", 101, v.Outcome.LOST, why="could not be started: File too large")
+    assert ended == f.Ended("1", 101, f.Outcome.LOST, why="could not be started: File too large")
     local.start("1", "short", attempt=2)
-    assert (await local.heard(v.Ended, "1", 2)).outcome is v.Outcome.COMPLETED
+    assert (await local.heard(f.Ended, "1", 2)).outcome is f.Outcome.COMPLETED
 
 
 @in_loop
@@ -476,8 +477,8 @@ async def test_a_supervisor_that_cannot_begin_says_why(stage: Stage) -> None:
     local = Local(stage)
     (local.jobs / "1" / "log.txt").mkdir(parents=True)
     local.start("1", "short")
-    ended = await local.heard(v.Ended, "1")
-    assert ended.outcome is v.Outcome.LOST
+    ended = await local.heard(f.Ended, "1")
+    assert ended.outcome is f.Outcome.LOST
     assert ended.why.startswith("nothing was run: IsADirectoryError: ")
     assert not local.said("importing", "1")
 
@@ -486,7 +487,7 @@ async def test_a_supervisor_that_cannot_begin_says_why(stage: Stage) -> None:
 async def test_without_free_descriptors_nothing_is_taken_for_dead(stage: Stage) -> None:
     local = Local(stage)
     local.start("1", "wait", "short")
-    await local.heard(v.Started, "1")
+    await local.heard(f.Started, "1")
     await _until(lambda: bool(local.said("importing", "1")))
     supervisor = local.supervisor("1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -500,10 +501,10 @@ async def test_without_free_descriptors_nothing_is_taken_for_dead(stage: Stage) 
         await _until(lambda: os.waitid(os.P_PID, supervisor, peek) is not None)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert not any(isinstance(fact, v.Ended) for fact in local.facts)
+        assert not any(isinstance(fact, f.Ended) for fact in local.facts)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert await local.heard(v.Ended, "1") == v.Ended("1", 101, v.Outcome.COMPLETED, 0)
+    assert await local.heard(f.Ended, "1") == f.Ended("1", 101, f.Outcome.COMPLETED, 0)
 
 
 # Closing.
@@ -524,7 +525,7 @@ async def test_close_stops_watching_and_lets_run(stage: Stage) -> None:
     successor = Local(stage)
     successor.start("1", "deaf")
     successor.perform(v.Kind.KILL, "1")
-    await successor.heard(v.Ended, "1")
+    await successor.heard(f.Ended, "1")
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -1,0 +1,44 @@
+"""``hpcext launch``: what a job's command begins with to have one rank for each GPU."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from typing import Any
+
+from hpcext.cli.output import Output
+from hpcext.core.errors import InputError
+from hpcext.launch import ranks
+from hpcext.text import shown
+
+MAX_RANKS = 1024
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "launch",
+        help="start a command once for each GPU of the job, and resize it as it runs",
+        description="Start a command once for each GPU of the job. Trainings with a session can "
+        "then be given more or fewer GPUs without stopping.",
+        epilog="example: hpcext launch --ranks 2 python train.py",
+    )
+    parser.add_argument("--ranks", type=int, help="how many; default: the GPUs of the job, or 1")
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+    parser.set_defaults(run=launch)
+
+
+def launch(args: argparse.Namespace, out: Output) -> int:
+    """Become the launcher; returns only if that is not possible."""
+    argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
+    if not argv:
+        raise InputError("no command", valid="hpcext launch [--ranks N] COMMAND ...")
+    if args.ranks is not None and not 1 <= args.ranks <= MAX_RANKS:
+        raise InputError(f"{args.ranks} ranks", where="--ranks", valid=f"1 to {MAX_RANKS}")
+    if shutil.which(argv[0]) is None:
+        raise InputError(f"no command {shown(argv[0])}", valid="a program in PATH, or its path")
+    # A process of its own that holds nothing but the standard library as long as the job runs.
+    python = [sys.executable, "-I", "-S", str(ranks.__file__)]
+    os.execv(python[0], [*python, str(args.ranks or 0), *argv])

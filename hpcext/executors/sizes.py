@@ -1,0 +1,118 @@
+"""The GPUs of an attempt as they change: ``launch.json``, ``rescale.json``, ``rescaled.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.core.facts import Rescaled
+from hpcext.core.values import Action
+from hpcext.text import clean
+
+Read = Callable[[str, str], dict[str, Any] | None]
+"""Name and schema of a file of the attempt → what is in it, if it is there and its own."""
+
+_WHY_CHARS = 200
+_MAX_STALL_S = 1e6
+
+
+class Sizes:
+    """Asks an attempt to change its number of GPUs, and reads what it has.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the attempt.
+    identity : Action
+        Any action on it.
+    read : Read
+    """
+
+    def __init__(self, directory: Path, identity: Action, read: Read) -> None:
+        self._directory = directory
+        self._identity = identity
+        self._read = read
+        self._told = 0
+
+    def ask(self, resize: int, gpus: Sequence[str], devices: str) -> None:
+        """Write down what the attempt is to have.
+
+        Parameters
+        ----------
+        resize : int
+            Number of the change.
+        gpus : sequence of str
+            ``HOST:INDEX``; those that it keeps come first, in the order that it has them.
+        devices : str
+            The same for ``CUDA_VISIBLE_DEVICES`` of new ranks.
+
+        Raises
+        ------
+        OSError
+            It was not asked.
+        """
+        document = {
+            "schema": protocol.RESCALE,
+            "attempt": self._identity.attempt,
+            "op": self._identity.op,
+            "resize": resize,
+            "gpus": list(gpus),
+            "had": self.had(),
+            "devices": devices,
+        }
+        protocol.write_json(self._directory / protocol.RESCALE_FILE, document)
+
+    def asked(self) -> int:
+        """Number of the last change that was asked for."""
+        return _number(self._read(protocol.RESCALE_FILE, protocol.RESCALE))
+
+    def had(self) -> tuple[str, ...]:
+        """The GPUs that it has by its last answer."""
+        answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED) or {}
+        launch = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
+        return _gpus(answer) or _gpus(launch)
+
+    def held(self) -> tuple[str, ...]:
+        """The GPUs that it may use: until it has answered a change, those of both sizes."""
+        answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED)
+        asked = self._read(protocol.RESCALE_FILE, protocol.RESCALE)
+        now = self.had()
+        if _number(asked) <= _number(answer):
+            return now
+        return tuple(dict.fromkeys((*now, *_gpus(asked or {}))))
+
+    def news(self) -> Rescaled | None:
+        """What it has answered since last time."""
+        answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED) or {}
+        number = _number(answer)
+        if number <= self._told:
+            return None
+        self._told = number
+        return Rescaled(
+            self._identity.job,
+            self._identity.op,
+            number,
+            _gpus(answer),
+            ok=answer.get("ok") is True,
+            stall_s=_seconds(answer),
+            why=clean(str(answer.get("why", "")))[:_WHY_CHARS],
+        )
+
+
+def _number(document: dict[str, Any] | None) -> int:
+    number = (document or {}).get("resize")
+    return number if type(number) is int and number > 0 else 0
+
+
+def _seconds(document: dict[str, Any]) -> float | None:
+    stall_s = document.get("stall_s")
+    if not isinstance(stall_s, int | float) or isinstance(stall_s, bool):
+        return None
+    return float(stall_s) if 0 <= stall_s <= _MAX_STALL_S else None
+
+
+def _gpus(document: dict[str, Any]) -> tuple[str, ...]:
+    named = document.get("gpus")
+    return tuple(str(name) for name in named) if isinstance(named, list) else ()

@@ -1,0 +1,184 @@
+"""The launcher starts ranks, ends them together, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpcext import protocol
+from hpcext.launch import ranks
+
+WAIT_S = 30.0
+
+SAY = """
+import json, os, signal, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+         "HPCEXT_RENDEZVOUS", "HPCEXT_RANK", "HPCEXT_JOINS", "OMP_NUM_THREADS")
+blocked = [int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ())]
+facts = {name: os.environ[name] for name in names}
+print(json.dumps({**facts, "blocked": blocked}), flush=True)
+"""
+
+WAIT_FOR_SUSPENSION = """
+import signal, sys, time
+from pathlib import Path
+import os
+Path(f"up-{os.environ['RANK']}").touch()
+while signal.SIGTSTP not in signal.sigpending():
+    time.sleep(0.01)
+sys.exit(85)
+"""
+
+ONE_FAILS = """
+import os, sys, time
+from pathlib import Path
+Path(f"up-{os.environ['RANK']}").touch()
+while not Path("fail").exists():
+    time.sleep(0.01)
+if os.environ["RANK"] == "1":
+    sys.exit(7)
+time.sleep(600)
+"""
+
+STUBBORN = """
+import os, signal, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(f"up-{os.environ['RANK']}").touch()
+time.sleep(600)
+"""
+
+
+def begin(
+    path: Path, script: str, size: int, environ: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    launch = [sys.executable, "-m", "hpcext", "launch", "--ranks", str(size)]
+    return subprocess.Popen(
+        [*launch, sys.executable, "-c", script],
+        cwd=path,
+        env={**os.environ, **(environ or {}), "TMPDIR": str(path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until_up(path: Path, size: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while len(list(path.glob("up-*"))) < size:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def end(process: subprocess.Popen[str], path: Path) -> tuple[int, str]:
+    """How it ended; nothing of it is there any more."""
+    _, err = process.communicate(timeout=WAIT_S)
+    assert not list(path.glob("hpcext-ranks-*"))
+    mark = f"HPCEXT_RANK={path}"
+    for other in psutil.process_iter():
+        try:
+            assert mark not in Path(f"/proc/{other.pid}/environ").read_text(errors="replace")
+        except OSError:
+            continue
+    return process.returncode, err
+
+
+def test_what_each_rank_is_told(tmp_path: Path) -> None:
+    out, err = begin(tmp_path, SAY, 3).communicate(timeout=WAIT_S)
+    told = sorted((json.loads(line) for line in out.splitlines()), key=lambda it: it["RANK"])
+    assert [it["RANK"] for it in told] == [it["LOCAL_RANK"] for it in told] == ["0", "1", "2"], err
+    assert {it["WORLD_SIZE"] for it in told} == {it["LOCAL_WORLD_SIZE"] for it in told} == {"3"}
+    for name in ("MASTER_ADDR", "MASTER_PORT", "HPCEXT_RENDEZVOUS", "HPCEXT_JOINS"):
+        assert len({it[name] for it in told}) == 1
+    assert len({it["HPCEXT_RANK"] for it in told}) == 3
+    assert {it["OMP_NUM_THREADS"] for it in told} == {os.environ.get("OMP_NUM_THREADS", "1")}
+    assert all({signal.SIGTSTP, protocol.NEWS_SIGNAL} <= set(it["blocked"]) for it in told)
+
+
+def test_one_rank_for_each_gpu_of_the_attempt(tmp_path: Path) -> None:
+    attempt = protocol.Attempt("1", 1, 1, tmp_path, tmp_path, num_gpus=2)
+    process = subprocess.run(
+        [sys.executable, "-I", "-S", ranks.__file__, "0", sys.executable, "-c", SAY],
+        env={**os.environ, **attempt.environ()},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_S,
+    )
+    assert len(process.stdout.splitlines()) == 2
+
+
+def test_a_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
+    process = begin(tmp_path, ONE_FAILS, 3)
+    wait_until_up(tmp_path, 3)
+    (tmp_path / "fail").touch()
+    assert end(process, tmp_path)[0] == 7
+
+
+def test_told_to_end_it_ends_all(tmp_path: Path) -> None:
+    process = begin(tmp_path, ONE_FAILS, 2)
+    wait_until_up(tmp_path, 2)
+    process.terminate()
+    assert end(process, tmp_path)[0] == 128 + signal.SIGTERM
+
+
+def test_stubborn_ranks_are_killed(tmp_path: Path) -> None:
+    process = begin(tmp_path, STUBBORN, 2)
+    wait_until_up(tmp_path, 2)
+    process.terminate()
+    assert end(process, tmp_path)[0] == 128 + signal.SIGTERM
+
+
+def test_killed_itself_it_leaves_no_rank(tmp_path: Path) -> None:
+    process = begin(tmp_path, ONE_FAILS, 2)
+    wait_until_up(tmp_path, 2)
+    children = psutil.Process(process.pid).children()
+    process.kill()
+    assert len(children) == 2
+    assert not psutil.wait_procs(children, timeout=WAIT_S)[1]
+
+
+def test_by_hand_a_suspension_reaches_every_rank(tmp_path: Path) -> None:
+    process = begin(tmp_path, WAIT_FOR_SUSPENSION, 2)
+    wait_until_up(tmp_path, 2)
+    process.send_signal(signal.SIGTSTP)
+    assert end(process, tmp_path)[0] == protocol.EXIT_SUSPENDED
+
+
+def test_several_nodes_are_refused(tmp_path: Path) -> None:
+    attempt = protocol.Attempt("1", 1, 1, tmp_path, tmp_path, num_gpus=2, num_nodes=2)
+    code, err = end(begin(tmp_path, SAY, 2, attempt.environ()), tmp_path)
+    assert code == 2
+    assert "2 nodes" in err
+    assert "torchrun" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no command"),
+        (["--"], "no command"),
+        (["--ranks", "0", "true"], "valid: 1 to"),
+        (["no-such-program"], "no command 'no-such-program'"),
+    ],
+)
+def test_wrong_use(words: list[str], said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "hpcext", "launch", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

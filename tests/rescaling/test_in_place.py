@@ -1,0 +1,150 @@
+"""The number of ranks changes while they train: nothing is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from conftest import Training, samples, sizes
+from site_of_test import wait_for
+from train import LENGTH
+
+CHANGES = (3, 2, 1, 3, 2)
+GATES = (20, 35, 50, 65, 80)
+
+
+def change_at_gates(training: Training) -> list[dict[str, Any]]:
+    """Change the size five times; the ranks wait at a gate until new ones are ready."""
+    answers = []
+    for size, gate in zip(CHANGES, GATES, strict=True):
+        training.ask(size)
+        wait_for(training.proposed, f"ranks for size {size}")
+        training.open_gate(gate)
+        answers.append(training.answer())
+    return answers
+
+
+def test_five_changes_make_no_difference(start: Any, tmp_path: Path) -> None:
+    gates = [str(gate) for gate in GATES]
+    disturbed = start("--global-batch=12", "--gates", *gates, size=2)
+    answers = change_at_gates(disturbed)
+    assert disturbed.wait() == 0, disturbed.output
+    assert all(answer["ok"] and answer["stall_s"] < 60 for answer in answers), answers
+    account, result = disturbed.account(), disturbed.result()
+
+    # By the ranks' own account: every sample once in each epoch, every step once, by all ranks.
+    assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+    steps = Counter(line["step"] for line in account)
+    assert sorted(steps) == list(range(100))
+    assert sizes(account) == [2, *CHANGES]
+    assert all(steps[line["step"]] == line["size"] for line in account)
+    # Nothing went through the disk: the first rank is one process all the time.
+    assert len({line["pid"] for line in account if line["rank"] == 0}) == 1
+    assert len({line["rate"] for line in account if line["epoch"] == 0}) == 1
+
+    calm_path = tmp_path / "calm"
+    calm_path.mkdir()
+    calm = Training(calm_path, "--global-batch=12", size=2)
+    assert calm.wait() == 0, calm.output
+    # The same batches in the same order: only the order of additions differs.
+    torch.testing.assert_close(result["weights"], calm.result()["weights"], rtol=1e-4, atol=1e-5)
+    assert abs(result["error"] - calm.result()["error"]) < 1e-6
+    assert samples(calm.account()) == samples(account)
+
+
+def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
+    training = start("--gpu-batch=6", "--gates", "10", "20", size=1)
+    for size, gate in ((2, 10), (1, 20)):
+        training.ask(size)
+        wait_for(training.proposed, f"ranks for size {size}")
+        training.open_gate(gate)
+        assert training.answer()["ok"]
+    assert training.wait() == 0, training.output
+    account = training.account()
+    assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+    first = [line for line in account if line["epoch"] == 0]
+    assert {len(line["indices"]) for line in first} == {6}
+    # Capes et al., eq. 7: the rate goes with the number of GPUs, and comes back exactly.
+    assert {(line["size"], line["rate"]) for line in first} == {(1, 0.01), (2, 0.02)}
+    assert account[-1]["size"] == 1
+
+
+def test_new_ranks_that_die_change_nothing(start: Any) -> None:
+    training = start("--global-batch=12", "--gates", "10", "--slow-start=60", size=2)
+    training.ask(3)
+    joiner = wait_for(lambda: list(training.path.glob("joiner-*")), "a new rank")[0]
+    psutil.Process(int(joiner.name.removeprefix("joiner-"))).kill()
+    answer = training.answer()
+    assert not answer["ok"]
+    assert "signal 9" in answer["why"]
+    training.open_gate(10)
+    assert answer["gpus"] == ["node:0", "node:1"]
+    assert training.wait() == 0, training.output
+    assert sizes(training.account()) == [2]
+    assert samples(training.account()) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+
+
+def test_a_suspension_wins_over_a_change(start: Any) -> None:
+    training = start("--global-batch=12", "--gates", "10", "--slow-start=60", size=2)
+    training.ask(3)
+    wait_for(lambda: list(training.path.glob("joiner-*")), "a new rank")
+    training.process.send_signal(signal.SIGTSTP)
+    training.open_gate(10)
+    assert training.wait() == 0, training.output
+    step = training.read("suspended.json")["step"]
+    again = start("--global-batch=12", size=3, attempt=2)
+    assert again.wait() == 0, again.output
+    account = again.account()
+    assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+    assert sizes(account) == [2, 3]
+    assert {line["size"] for line in account if line["step"] < step} == {2}
+    assert {line["size"] for line in account if line["step"] >= step} == {3}
+
+
+def test_a_lost_rank_costs_the_steps_since_the_last_checkpoint(start: Any) -> None:
+    training = start("--global-batch=12", "--gates", "20", "44", size=2)
+    training.ask(3)
+    wait_for(training.proposed, "a third rank")
+    training.open_gate(20)
+    assert training.answer()["ok"]
+    wait_for(lambda: training.account()[-1]["step"] == 43, "the gate")
+    victim = training.account()[-1]
+    assert victim["rank"] == 2
+    psutil.Process(victim["pid"]).kill()
+    assert training.wait() == 128 + signal.SIGKILL
+    training.open_gate(44)
+    again = start("--global-batch=12", size=2, attempt=2)
+    assert again.wait() == 0, again.output
+    account = again.account()
+    first = [line for line in account if line["pid"] in {v["pid"] for v in account[:2]}]
+    assert max(line["step"] for line in first) == 43
+    redone = [line["step"] for line in account if line["size"] == 2 and line["step"] > 30]
+    assert min(redone) == 40, "the checkpoint at step 40 is the last one before"
+    kept = [line for line in account if line["step"] < 40 or line["size"] == 2]
+    assert samples(kept) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+
+
+def test_replicas_that_differ_are_found(start: Any) -> None:
+    training = start("--global-batch=12", "--gates", "20", "--spoil", "15", size=2)
+    training.ask(3)
+    wait_for(training.proposed, "a third rank")
+    training.open_gate(20)
+    assert training.wait() == 1
+    assert "different weights" in training.output
+
+
+def test_a_loader_that_cannot_be_divided_is_refused(start: Any) -> None:
+    training = start("--global-batch=12", "--plain", "--gates", "10", size=2)
+    training.ask(3)
+    wait_for(training.proposed, "a third rank")
+    training.open_gate(10)
+    answer = training.answer()
+    assert not answer["ok"]
+    assert "batch_sampler" in answer["why"]
+    assert training.wait() == 0, training.output
+    assert sizes(training.account()) == [2]
+    assert training.read("report.json")["in_place"] is False

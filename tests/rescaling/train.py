@@ -1,0 +1,105 @@
+"""A small training whose number of ranks changes; each rank keeps its own account of each step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hpcext.training.torch import Session
+
+LENGTH = 300
+
+
+def wait_at(gate: Path) -> None:
+    """All ranks wait in the middle of a step until a test lets them go on."""
+    while not gate.exists():
+        time.sleep(0.005)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--global-batch", type=int)
+    parser.add_argument("--gpu-batch", type=int)
+    parser.add_argument("--gates", type=int, nargs="*", default=[])
+    parser.add_argument("--spoil", type=int, help="step at which rank 1 changes its weights")
+    parser.add_argument("--plain", action="store_true", help="a loader that cannot be divided")
+    parser.add_argument("--slow-start", type=float, default=0.0, help="of new ranks")
+    args = parser.parse_args()
+
+    torch.manual_seed(5)
+    inputs = torch.randn(LENGTH, 12)
+    targets = (inputs @ torch.randn(12, 1)).tanh()
+    data = TensorDataset(torch.arange(LENGTH), inputs, targets)
+    model: nn.Module = nn.Sequential(nn.Linear(12, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs)
+    if os.environ.get("HPCEXT_JOINS", "0") != "0":
+        (args.directory / f"joiner-{os.getpid()}").touch()
+        time.sleep(args.slow_start)
+
+    session = Session(
+        model=model,
+        optimizer=optimizer,
+        schedule=schedule,
+        seed=3,
+        learning_rate="linear",
+        checkpoint_every_s=None,
+        checkpoint_every_steps=10,
+    )
+    rates: list[float] = []
+    model = session.parallel(model)
+    if args.plain:
+        loader = DataLoader(data, batch_size=args.global_batch, sampler=session.sampler(data))
+    else:
+        batches = session.batch_sampler(
+            data, global_batch=args.global_batch, gpu_batch=args.gpu_batch
+        )
+        loader = DataLoader(data, batch_sampler=batches)
+    account = args.directory / f"account-{os.environ['HPCEXT_ATTEMPT']}-{os.getpid()}"
+    with account.open("a", buffering=1) as file:
+        for epoch in session.epochs(args.epochs):
+            for indices, x, y in session.batches(loader):
+                if session.step in args.gates:
+                    wait_at(args.directory / f"gate-{session.step}")
+                if session.step == args.spoil and session.rank == 1:
+                    with torch.no_grad():
+                        next(model.parameters()).add_(1.0)
+                loss = ((model(x) - y) ** 2).mean()
+                if not rates:
+                    # After the session's own hook, so that it sees what the step is made with.
+                    optimizer.register_step_pre_hook(
+                        lambda it, *_: rates.append(it.param_groups[0]["lr"])
+                    )
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                line = {
+                    "step": session.step,
+                    "epoch": epoch,
+                    "rank": session.rank,
+                    "size": session.world_size,
+                    "indices": indices.tolist(),
+                    "rate": rates[-1],
+                    "pid": os.getpid(),
+                    "at": time.time(),
+                }
+                file.write(json.dumps(line) + "\n")
+            schedule.step()
+    if session.rank == 0:
+        with torch.no_grad():
+            error = float(((model(inputs) - targets) ** 2).mean())
+        weights = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        torch.save({"error": error, "weights": weights}, args.directory / "result.pt")
+
+
+if __name__ == "__main__":
+    main()
