@@ -23,6 +23,8 @@ class Place:
         Batches that each rank has consumed in this epoch.
     samples : int
         Position of a :class:`~hpcext.training.sampler.ResumableSampler` in it.
+    carried : int
+        Samples of the epoch before that this one begins with.
     trained : bool
         The loop over this epoch's batches has ended.
     validation : int
@@ -33,6 +35,7 @@ class Place:
     epoch: int = 0
     batch: int = 0
     samples: int = 0
+    carried: int = 0
     trained: bool = False
     validation: int = 0
 

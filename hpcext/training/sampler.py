@@ -1,7 +1,7 @@
 """The order of samples, resumable in mid-epoch at any number of ranks.
 
 No framework is needed: an instance serves as ``sampler=`` of a PyTorch ``DataLoader`` and as a
-plain iterable of indices.
+plain iterable of indices. :mod:`hpcext.training.batching` divides the same order in whole batches.
 """
 
 from __future__ import annotations
@@ -11,8 +11,68 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+Indices = npt.NDArray[np.int64]
 
-class ResumableSampler:
+
+class Walk:
+    """One rank of those that walk a common order of samples, drawn from seed and epoch alone.
+
+    Parameters
+    ----------
+    length : int
+        Number of samples in the data set.
+    rank, world_size : int
+    seed : int
+    shuffle : bool
+    """
+
+    def __init__(
+        self, length: int, *, rank: int, world_size: int, seed: int, shuffle: bool
+    ) -> None:
+        if length < 0:
+            raise ValueError(f"length={length}: must not be negative")
+        self._length = length
+        self._seed = seed
+        self._shuffle = shuffle
+        self._set_ranks(rank, world_size)
+
+    def resize(self, rank: int, world_size: int) -> None:
+        """Be this rank of so many, from the next ``place()`` on.
+
+        The iteration that is under way, and positions in it, stay those of the ranks before.
+        """
+        self._set_ranks(rank, world_size)
+
+    def _set_ranks(self, rank: int, world_size: int) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank={rank}: must be 0 to {world_size - 1} (world_size - 1)")
+        self._rank = rank
+        self._world_size = world_size
+
+    def _order_of(self, epoch: int) -> Indices:
+        """The order of a whole epoch, for all ranks: shape (length,)."""
+        if not self._shuffle:
+            return np.arange(self._length, dtype=np.int64)
+        # A seed sequence mixes both numbers: (1, 0) and (0, 1) are unrelated orders.
+        generator = np.random.default_rng((self._seed, epoch))
+        return generator.permutation(self._length).astype(np.int64, copy=False)
+
+
+def share(piece: Indices, rank: int, world_size: int) -> Indices:
+    """What one rank takes of a piece of the order; the sizes of two ranks differ by at most one."""
+    return piece[rank::world_size]
+
+
+def check_position(consumed: int, samples: int) -> None:
+    """Raise ValueError if there is no such position in an epoch of so many samples."""
+    if not 0 <= consumed <= samples:
+        raise ValueError(
+            f"position {consumed} in a data set of {samples} samples: "
+            "the data set has changed since the checkpoint"
+        )
+
+
+class ResumableSampler(Walk):
     """Indices of this rank's samples, in an order drawn from the seed and the epoch alone.
 
     All ranks walk one common order. With `world_size` ranks, rank ``r`` takes the samples
@@ -42,27 +102,16 @@ class ResumableSampler:
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank={rank}: must be 0 to {world_size - 1} (world_size - 1)")
-        if length < 0:
-            raise ValueError(f"length={length}: must not be negative")
-        self._length = length
-        self._rank = rank
-        self._world_size = world_size
-        self._seed = seed
-        self._shuffle = shuffle
-        self._epoch = 0
-        self._start = 0
+        super().__init__(length, rank=rank, world_size=world_size, seed=seed, shuffle=shuffle)
+        self.place(0)
 
     def place(self, epoch: int, consumed: int = 0) -> None:
         """Begin the next iteration in this epoch, after so many samples (of all ranks)."""
-        if not 0 <= consumed <= self._length:
-            raise ValueError(
-                f"position {consumed} in a data set of {self._length} samples: "
-                "the data set has changed since the checkpoint"
-            )
+        check_position(consumed, self._length)
         self._epoch = epoch
         self._start = consumed
+        # Kept apart: positions of this iteration are asked for after a resize, too.
+        self._ranks = (self._rank, self._world_size)
 
     def consumed(self, batches: int, batch_size: int) -> int:
         """The position after so many batches of this iteration.
@@ -74,28 +123,23 @@ class ResumableSampler:
         batch_size : int
             Samples in a batch of one rank; the last batch may be smaller.
         """
-        return self._start + self._world_size * min(batches * batch_size, len(self))
+        return self._start + self._ranks[1] * min(batches * batch_size, len(self))
 
     def batched(self, batch_size: int) -> IndexBatches:
         """The indices in batches, for training without a data loader."""
         return IndexBatches(self, batch_size)
 
-    def order(self) -> npt.NDArray[np.int64]:
+    def order(self) -> Indices:
         """The order of the whole epoch, for all ranks: shape (length,)."""
-        if not self._shuffle:
-            return np.arange(self._length, dtype=np.int64)
-        # A seed sequence mixes both numbers: (1, 0) and (0, 1) are unrelated orders.
-        generator = np.random.default_rng((self._seed, self._epoch))
-        return generator.permutation(self._length).astype(np.int64, copy=False)
+        return self._order_of(self._epoch)
 
     def __len__(self) -> int:
         """Samples of this rank in the iteration that :meth:`place` set up."""
-        return (self._length - self._start) // self._world_size
+        return (self._length - self._start) // self._ranks[1]
 
     def __iter__(self) -> Iterator[int]:
         left = self.order()[self._start :]
-        mine = left[self._rank :: self._world_size][: len(self)]
-        yield from mine.tolist()
+        yield from share(left, *self._ranks)[: len(self)].tolist()
 
 
 class IndexBatches:
@@ -118,7 +162,7 @@ class IndexBatches:
         full, rest = divmod(len(self.sampler), self.batch_size)
         return full + (rest > 0)
 
-    def __iter__(self) -> Iterator[npt.NDArray[np.int64]]:
+    def __iter__(self) -> Iterator[Indices]:
         indices = np.fromiter(self.sampler, dtype=np.int64, count=len(self.sampler))
         for first in range(0, len(indices), self.batch_size):
             yield indices[first : first + self.batch_size]

@@ -59,6 +59,24 @@ def test_a_global_batch_does_not_depend_on_the_ranks(world: int, epoch: int) -> 
         assert sorted(union) == sorted(batch)
 
 
+@given(st.integers(0, 100), st.lists(st.integers(1, 6), min_size=2, max_size=6))
+def test_resized_between_two_steps(length: int, worlds: list[int]) -> None:
+    position, seen = 0, []
+    samplers = [ResumableSampler(length, rank=r, world_size=worlds[0]) for r in range(worlds[0])]
+    for world in worlds:
+        # Ranks that stay are resized, others begin.
+        del samplers[world:]
+        samplers += [ResumableSampler(length) for _ in range(world - len(samplers))]
+        for rank, sampler in enumerate(samplers):
+            before = (len(sampler), list(sampler), sampler.consumed(1, 2))
+            sampler.resize(rank, world)
+            assert (len(sampler), list(sampler), sampler.consumed(1, 2)) == before
+            sampler.place(0, position)
+        seen += [index for sampler in samplers for index in list(sampler)[:2]]
+        (position,) = {sampler.consumed(1, 2) for sampler in samplers}
+        assert position == len(seen) == len(set(seen))
+
+
 def test_orders_differ_by_epoch_and_seed() -> None:
     orders = set()
     for seed in range(3):

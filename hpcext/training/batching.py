@@ -1,0 +1,210 @@
+"""Whole batches of one common order, divided among the ranks that there are.
+
+The user states which batch a resize keeps, the global one or that of each GPU, and what becomes
+of the last samples of an epoch, which are fewer than a batch. No framework is needed: an instance
+serves as ``batch_sampler=`` of a PyTorch ``DataLoader`` and as a plain iterable of index lists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcext.training.sampler import Indices, Walk, check_position, share
+
+LAST = ("weighted", "carried", "dropped")
+"""What can become of the last samples of an epoch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pass:
+    """One iteration: a part of an epoch, walked by one number of ranks."""
+
+    epoch: int
+    carried: int
+    start: int
+    end: int
+    samples: int
+    rank: int
+    world_size: int
+    global_batch: int
+
+    @property
+    def steps(self) -> int:
+        return -(-(self.end - self.start) // self.global_batch)
+
+    def after(self, turns: int) -> int:
+        """The position after so many steps."""
+        return min(self.start + turns * self.global_batch, self.end)
+
+
+class ElasticBatches(Walk):
+    """The batches of this rank, of a training whose number of ranks changes.
+
+    All ranks walk one common order, drawn from the seed and the epoch. The global batch of a step
+    is a contiguous piece of it, so which samples a step trains does not depend on the number of
+    ranks as long as the global batch stays the same. A piece is divided as evenly as possible:
+    the batches of two ranks differ by one sample at most, and :meth:`weight` says by how much a
+    rank's mean gradient counts in the average.
+
+    Parameters
+    ----------
+    length : int
+        Number of samples in the data set.
+    global_batch : int, optional
+        Samples in a step of all ranks together; a resize keeps it, and the learning rate with it.
+    gpu_batch : int, optional
+        Samples in a step of one rank; a resize keeps it, and changes the global batch. Exactly one
+        of the two is given.
+    rank, world_size : int
+    seed : int
+    shuffle : bool
+    last : {"weighted", "carried", "dropped"}
+        What becomes of the samples at the end of an epoch that do not fill a global batch.
+        "weighted": they are a smaller batch, divided as any other one. If they are fewer than the
+        ranks, a rank without a sample gets one of theirs once more, with weight 0.
+        "carried": they are put in front of the next epoch's order, so every batch is whole; the
+        last epoch, which has no next one, trains its own as "weighted" does.
+        "dropped": they are left out; other ones in each epoch, if shuffled.
+
+    Notes
+    -----
+    An epoch trains each sample exactly once however often the number of ranks changes in its
+    midst; with "carried" some of them as the first ones of the next epoch.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        *,
+        global_batch: int | None = None,
+        gpu_batch: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+        last: str = "weighted",
+    ) -> None:
+        if (global_batch is None) == (gpu_batch is None):
+            raise ValueError(
+                f"global_batch={global_batch}, gpu_batch={gpu_batch}: give exactly one of them, "
+                "the one that stays the same when the number of ranks changes"
+            )
+        size = gpu_batch if global_batch is None else global_batch
+        if size is None or size < 1:
+            name = "gpu_batch" if global_batch is None else "global_batch"
+            raise ValueError(f"{name}={size}: at least 1")
+        if last not in LAST:
+            raise ValueError(f"last={last!r}: must be one of {', '.join(LAST)}")
+        super().__init__(length, rank=rank, world_size=world_size, seed=seed, shuffle=shuffle)
+        self._per_rank = gpu_batch is not None
+        self._size = size
+        self._last = last
+        self.place(0)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples in a step of all ranks together, at the present number of ranks."""
+        return self._size * self._world_size if self._per_rank else self._size
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in the largest batch of this rank, at the present number of ranks."""
+        full, more = divmod(self.global_batch, self._world_size)
+        return max(1, full + (self._rank < more))
+
+    def place(
+        self, epoch: int, consumed: int = 0, carried: int = 0, *, final: bool = False
+    ) -> None:
+        """Begin the next iteration there, with the ranks of the last :meth:`resize`.
+
+        Parameters
+        ----------
+        epoch : int
+        consumed : int
+            Position in this epoch: what :meth:`consumed` said, 0 at its beginning.
+        carried : int
+            The `rest` of the epoch before; the same number in all iterations of one epoch.
+        final : bool
+            No epoch follows: with ``last="carried"`` the rest is trained now.
+
+        Raises
+        ------
+        ValueError
+            There is no such position: the data set is another one.
+        """
+        if not 0 <= carried <= epoch * self._length:
+            raise ValueError(
+                f"carried={carried}: the {epoch} epochs before had {epoch * self._length} samples"
+            )
+        samples = self._length + carried
+        check_position(consumed, samples)
+        whole = consumed + (samples - consumed) // self.global_batch * self.global_batch
+        trained = self._last == "weighted" or (final and self._last == "carried")
+        self._pass = _Pass(
+            epoch=epoch,
+            carried=carried,
+            start=consumed,
+            end=samples if trained else whole,
+            samples=samples,
+            rank=self._rank,
+            world_size=self._world_size,
+            global_batch=self.global_batch,
+        )
+
+    @property
+    def rest(self) -> int:
+        """Samples of this epoch that the next one trains, for its :meth:`place`; an integer is
+        enough, since it is always the last ones of the order."""
+        return self._pass.samples - self._pass.end if self._last == "carried" else 0
+
+    def consumed(self, turns: int) -> int:
+        """The position after so many batches of this iteration, over all ranks."""
+        return self._pass.after(turns)
+
+    def weight(self, turn: int) -> float:
+        """By how much this rank's mean gradient counts in a step of this iteration.
+
+        Its samples times the number of ranks by the samples of all ranks: 1 where ranks have equal
+        batches. With the mean gradient of each rank multiplied by it, the average over the ranks
+        is the mean over the samples.
+
+        Parameters
+        ----------
+        turn : int
+            Number of the batch in this iteration, from 0.
+        """
+        now = self._pass
+        count = now.after(turn + 1) - now.after(turn)
+        if turn < 0 or count == 0:
+            raise ValueError(f"turn={turn}: this iteration has {now.steps} batches, from 0")
+        full, more = divmod(count, now.world_size)
+        return (full + (now.rank < more)) * now.world_size / count
+
+    def order(self) -> Indices:
+        """The order of this epoch for all ranks, what is carried first: shape (carried + length,).
+
+        What is carried is the last part of the orders of the epochs before, one after the other:
+        it reaches back over several if an epoch is smaller than a batch.
+        """
+        parts, missing, epoch = [self._order_of(self._pass.epoch)], self._pass.carried, 0
+        while missing:
+            epoch += 1
+            before = self._order_of(self._pass.epoch - epoch)[-missing:]
+            parts.append(before)
+            missing -= len(before)
+        return np.concatenate(parts[::-1])
+
+    def __len__(self) -> int:
+        """Batches in the iteration that :meth:`place` set up; the same on all ranks."""
+        return self._pass.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        now, order = self._pass, self.order()
+        for turn in range(now.steps):
+            piece = order[now.after(turn) : now.after(turn + 1)]
+            mine = share(piece, now.rank, now.world_size)
+            # With weight 0: every rank takes part in every collective of the step.
+            yield mine.tolist() or [int(piece[now.rank % len(piece)])]

@@ -1,0 +1,58 @@
+"""Averaging gradients over samples where the ranks have unequal batches.
+
+DistributedDataParallel averages the gradients of the ranks as if their batches were equal. The hook
+here multiplies each by the rank's weight first, see
+:meth:`hpcext.training.batching.ElasticBatches.weight`, and nothing changes in the loop.
+
+What it cannot see to
+---------------------
+The loss must be a mean over the samples of a rank, as PyTorch's losses are by default. With several
+backward passes to a step under ``no_sync()`` the sum of all gets one weight, asked for in the last
+one: right for parts of one batch (:mod:`hpcext.training.accumulation`), not for several batches of
+different weights. BatchNorm takes its statistics of the samples of one rank, refuses a single one
+("Expected more than 1 value per channel"), and counts a sample of weight 0 as any other: with
+BatchNorm, leave no small last batch (``last="carried"`` or ``"dropped"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def attach(model: DistributedDataParallel, weight_of: Callable[[], float]) -> None:
+    """Average the gradients of this model over the samples of all ranks.
+
+    With equal batches, every weight 1, the result is bit for bit that of the model without.
+
+    Parameters
+    ----------
+    model : DistributedDataParallel
+        One that has no communication hook, and has not yet made a backward pass. All ranks attach.
+    weight_of : Callable[[], float]
+        The weight of this rank's batch in the present step; asked for in the backward pass.
+
+    Raises
+    ------
+    RuntimeError
+        The model has a hook (PyTorch's own error).
+    """
+    group = model.process_group
+    size = dist.get_world_size(group)
+
+    def average(gradients: torch.Tensor) -> Any:
+        weight = weight_of()
+        if weight == 0.0:
+            # Not by multiplication: a NaN of a batch that does not count must not count.
+            gradients.zero_()
+        else:
+            gradients.mul_(weight / size)
+        work = dist.all_reduce(gradients, group=group, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    # PyTorch compares the annotations of a hook with its own classes: a lambda has none.
+    model.register_comm_hook(None, lambda state, bucket: average(bucket.buffer()))
