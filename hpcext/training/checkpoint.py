@@ -5,6 +5,7 @@ Layout of the directory::
     step-000000123.attempt-0004/      a committed checkpoint: its files and manifest.json
     .draft-step-...                   being written, or left by an attempt that died
     attempt-0004.opened               the newest attempt: older ones may not commit any more
+    run-id                            one name for the job, for those who keep its results
 
 Everything of a checkpoint is flushed before one rename makes it visible: that rename is the
 commit. Of two checkpoints, the one of the later attempt is newer, then the one of the later step;
@@ -23,18 +24,21 @@ import shutil
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcext.protocol import sync_directory
-from hpcext.training.hashing import HashingFile, checksum, checksum_of_file
+from hpcext.protocol import sync_directory, write_file
+from hpcext.training.hashing import HashingFile, adopted, checksum, checksum_of_file
 
 SCHEMA = "hpcext.checkpoint/1"
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d{9,})\.attempt-(\d{4,})(?:\.(\d+))?")
 _DRAFT = re.compile(r"\.draft-step-\d+\.attempt-(\d+)\.")
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_RUN_ID_FILE = "run-id"
 _FENCE = re.compile(r"attempt-(\d{4,})\.opened")
 
 
@@ -98,6 +102,23 @@ class Draft:
             file.close()
             raise
         self.files.append(file.finish())
+
+    def adopt(self) -> None:
+        """Take in, flushed to the disk, the files that something else wrote into the draft.
+
+        Raises
+        ------
+        OSError
+            One cannot be read back, or is a link or something else that is no file.
+        """
+        known = {entry["name"] for entry in self.files}
+        for directory, _, names in os.walk(self.path):
+            for name in sorted(names):
+                path = Path(directory, name)
+                short = path.relative_to(self.path).as_posix()
+                if short not in known:
+                    self.files.append(adopted(path, short))
+            sync_directory(Path(directory))
 
 
 class Store:
@@ -228,6 +249,32 @@ class Store:
             do="restore one from a backup, or remove the directory to begin again at step 0",
         )
 
+    def run_id(self, resumed: Checkpoint | None) -> str:
+        """The name of this job's run, made up when it first begins.
+
+        Parameters
+        ----------
+        resumed : Checkpoint or None
+            What the job goes on from: its manifest has the name too.
+
+        Returns
+        -------
+        str
+            32 hexadecimal digits, which experiment trackers take for a run id as they are.
+        """
+        path = self.directory / _RUN_ID_FILE
+        with contextlib.suppress(OSError, ValueError):
+            text = path.read_text(encoding="ascii").strip()
+            if _RUN_ID.fullmatch(text):
+                return text
+        known = str(resumed.manifest.get("run_id", "")) if resumed else ""
+        name = known if _RUN_ID.fullmatch(known) else uuid.uuid4().hex
+        try:
+            write_file(path, f"{name}\n".encode())
+        except OSError as error:
+            warn(f"{path}: cannot be written ({error.strerror}); the next attempt gets another one")
+        return name
+
     def _committed(self) -> list[tuple[tuple[int, int, int], Path]]:
         """Committed checkpoints, newest first."""
         found = []
@@ -298,7 +345,9 @@ def verify(path: Path) -> dict[str, Any]:
     """
     manifest = _read_manifest(path / MANIFEST)
     for entry in manifest["files"]:
-        file = path / Path(entry["name"]).name
+        file = path / entry["name"]
+        if not file.resolve().is_relative_to(path.resolve()):
+            raise CheckpointError("not a file of this checkpoint", where=file)
         try:
             size = file.stat().st_size
             if size != entry["size"]:

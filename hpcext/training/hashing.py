@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import stat
 import threading
 from io import RawIOBase
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 _CHUNK_BYTES = 1 << 20
 _END = -1
+_being_written: set[int] = set()
 
 
 def checksum(data: bytes) -> str:
@@ -32,6 +34,26 @@ def checksum_of_file(path: Path) -> str:
         while block := file.read(_CHUNK_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def adopted(path: Path, name: str) -> dict[str, Any]:
+    """Flush to the disk a file that something else wrote; its entry for a manifest, under a name.
+
+    Raises
+    ------
+    OSError
+        It cannot be read, or is not a regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        digest = hashlib.sha256()
+        while block := file.read(_CHUNK_BYTES):
+            digest.update(block)
+        os.fsync(fd)
+    return {"name": name, "size": facts.st_size, "sha256": digest.hexdigest()}
 
 
 class HashingFile(RawIOBase):
@@ -61,6 +83,7 @@ class HashingFile(RawIOBase):
         self._follower: threading.Thread | None = None
         self.size_bytes = 0
         self._file = path.open("x+b", buffering=0)
+        _being_written.add(self._file.fileno())
         self._follower = threading.Thread(target=self._follow, daemon=True)
         self._follower.start()
 
@@ -104,6 +127,8 @@ class HashingFile(RawIOBase):
         if not self.closed and self._follower is not None:
             self._written.put(_END)
             self._follower.join()
+            # First: a descriptor that is closed twice may be another file's by then.
+            _being_written.discard(self._file.fileno())
             with contextlib.suppress(OSError):
                 self._file.close()
         super().close()
@@ -122,3 +147,17 @@ class HashingFile(RawIOBase):
                     done += length
         except OSError as error:
             self._error = error
+
+
+def _close_inherited() -> None:
+    """In a forked process, such as a loader worker: let go of files that its parent writes.
+
+    The worker may live long, and as long as it held them, the room on the disk of a checkpoint that
+    is removed would not be free.
+    """
+    while _being_written:
+        with contextlib.suppress(OSError):
+            os.close(_being_written.pop())
+
+
+os.register_at_fork(after_in_child=_close_inherited)

@@ -35,16 +35,29 @@ class Reporter:
         self._registered_at = time.time()
         self._restored_at = 0.0
         self._first_step_at: float | None = None
+        self._registered = self._in_place = False
         self._resumed_step = 0
         self._step = 0
         self._done = 0.0
         self.saved_step = 0
 
-    def register(self, step: int, done: float) -> None:
-        """The state is restored: write the first report and have the manager look."""
+    def restored(self, step: int, done: float) -> None:
+        """The state is that of a checkpoint, or of a beginning."""
         self._restored_at = time.time()
         self._resumed_step = self.saved_step = self._step = step
         self._done = done
+
+    def register(self, *, in_place: bool = False) -> None:
+        """Write the first report and have the manager look; once more if `in_place` is news.
+
+        Parameters
+        ----------
+        in_place : bool
+            The number of ranks can change without stopping.
+        """
+        if self._registered and self._in_place >= in_place:
+            return
+        self._registered, self._in_place = True, in_place
         self._write()
         self._signal()
 
@@ -61,6 +74,11 @@ class Reporter:
             self._first_step_at = time.time()
             self._next_s = now_s
         self._maybe_write(now_s)
+
+    def resized(self, world_size: int) -> None:
+        """The number of ranks is another one: so will be the rate."""
+        self._world_size = world_size
+        self._history.clear()
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Numbers to go with the next report; numbers on a device are fetched only then."""
@@ -130,6 +148,7 @@ class Reporter:
             "pid": me.pid,
             "start": me.start,
             "world_size": self._world_size,
+            "in_place": self._in_place,
             "step": self._step,
             "resumed_step": self._resumed_step,
             "saved_step": self.saved_step,

@@ -1,0 +1,344 @@
+"""What the callbacks of training libraries share: asking, saving, acknowledging, leaving.
+
+A library that owns the loop also owns the format of its checkpoints. So it writes, and this module
+says where and when: into a draft of the :class:`~hpcext.training.checkpoint.Store`, which becomes
+a checkpoint by one rename once every file of it is flushed and has its checksum in the manifest.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hpcext import protocol
+from hpcext.training.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    CheckpointError,
+    Draft,
+    Store,
+    warn,
+)
+from hpcext.training.leave import EXIT_NOT_SAVED, leave
+from hpcext.training.ranks import Control, Ranks
+from hpcext.training.reports import Reporter
+from hpcext.training.signals import SuspendRequest
+
+_NOWHERE = b"-"
+"""In place of the path of a draft that could not be made."""
+
+Write = Callable[[Path], None]
+"""Writes the files of a checkpoint into a directory; called on every rank."""
+
+
+class Link:
+    """The connection between a callback of a library and the manager of the job.
+
+    Parameters
+    ----------
+    rank : int
+        Of this process; known before the library has joined the ranks.
+    format : str
+        Name and version of what the library writes; another one is not resumed from.
+    checkpoint_dir : path-like, optional
+        Where to save outside a manager; a manager's own directory takes its place. With neither,
+        nothing is saved and no signal is looked for.
+    checkpoint_every_s : float, optional
+    checkpoint_every_steps : int, optional
+    keep : int
+    samples_per_step : int, optional
+    on_suspend : iterable of callables
+
+    Attributes
+    ----------
+    attempt : protocol.Attempt or None
+    ranks : Ranks
+        This process alone until :meth:`join`.
+    found : Checkpoint or None
+        What :meth:`find` found.
+    step : int
+        Optimizer steps since the job began.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        format: str,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_every_s: float | None = 300.0,
+        checkpoint_every_steps: int | None = None,
+        keep: int = 2,
+        samples_per_step: int | None = None,
+        on_suspend: Iterable[Callable[[], object]] = (),
+    ) -> None:
+        if checkpoint_every_steps is not None and checkpoint_every_steps < 1:
+            raise ValueError(
+                f"checkpoint_every_steps={checkpoint_every_steps}: at least 1, or None"
+            )
+        self.attempt = protocol.Attempt.from_environ()
+        directory = self.attempt.checkpoint_dir if self.attempt else checkpoint_dir
+        # Before anything slow: from here on no request is lost, supervised or not.
+        self._request = SuspendRequest(watch=directory is not None)
+        self._format = format
+        self._rank = rank
+        number = self.attempt.attempt if self.attempt else None
+        self.store = Store(Path(directory), attempt=number, keep=keep) if directory else None
+        self._every_s = checkpoint_every_s
+        self._every_steps = checkpoint_every_steps
+        self._step_work = samples_per_step or 1
+        self._on_suspend = tuple(on_suspend)
+        self.ranks = Ranks()
+        self.reporter = Reporter(None, 1)
+        self.found: Checkpoint | None = None
+        self._looked = False
+        self.step = 0
+        self._save_asked = False
+        self._saved_s = time.monotonic()
+
+    # -- the beginning
+
+    def find(self) -> Checkpoint | None:
+        """The checkpoint to resume from, or None if there never was one.
+
+        Every rank looks for itself, since no library has joined them yet; :meth:`join` compares.
+
+        Raises
+        ------
+        CheckpointError
+            None of those that are there can be used, or a newer attempt has begun.
+        """
+        if self._looked or self.store is None:
+            return self.found
+        self._looked = True
+        if self._rank == 0:
+            self.store.open()
+        if self.store.directory.is_dir():
+            self.found = self.store.newest()
+        if self.found is not None and self.found.manifest["format"] != self._format:
+            raise CheckpointError(
+                f"is of format {self.found.manifest['format']}, and this callback reads "
+                f"{self._format}",
+                where=self.found.path,
+                do="use the library it was written with, or another checkpoint directory",
+            )
+        return self.found
+
+    def join(self, ranks: Ranks) -> None:
+        """All ranks are there.
+
+        Raises
+        ------
+        CheckpointError
+            They have not found the same checkpoint.
+        """
+        self.ranks = ranks
+        self._rank = ranks.rank
+        self.find()
+        self.reporter = Reporter(self.attempt if ranks.rank == 0 else None, ranks.size)
+        mine = self.found.path.name if self.found else "nothing"
+        first = ranks.broadcast(mine.encode()).decode()
+        # Of one mind, or none goes on: a rank that raised alone would leave the others waiting.
+        if not ranks.smallest(int(mine == first)):
+            raise CheckpointError(
+                f"rank 0 found {first}, and rank {ranks.rank} {mine}",
+                where=self.store.directory if self.store else "",
+                do="the checkpoint directory must be the same on every node",
+            )
+
+    def begin(self, step: int) -> None:
+        """The state is restored."""
+        self.step = step
+        self.reporter.restored(step, float(step * self._step_work))
+        self.reporter.register()
+        self._saved_s = time.monotonic()
+        atexit.register(self.reporter.flush)
+
+    # -- the steps
+
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """An optimizer step is done."""
+        self.step = step
+        self.reporter.metrics(metrics)
+        self.reporter.stepped(step, float(step * self._step_work))
+
+    def ask(self) -> Control:
+        """Between two steps: what all ranks agreed on at the step before."""
+        if self.store is None:
+            return Control()
+        agreed = self.ranks.exchange(self._wish())
+        if self._every_steps and self.step % self._every_steps == 0:
+            agreed = agreed._replace(save=1)
+        return agreed
+
+    def look(self) -> bool:
+        """Between two batches of a validation: whether to stop."""
+        if self.store is None:
+            return False
+        agreed = self.ranks.exchange(Control(stop=int(self._request.asked())))
+        if agreed.save:
+            # Asked for at the last step, too late for it; asked for again after the next one.
+            self._save_asked = False
+        return bool(agreed.stop)
+
+    def _wish(self) -> Control:
+        due = (
+            self.ranks.rank == 0
+            and self._every_s is not None
+            and not self._save_asked
+            and time.monotonic() - self._saved_s >= self._every_s
+        )
+        # Asked once only: the answer comes one step later.
+        self._save_asked = self._save_asked or due
+        return Control(stop=int(self._request.asked()), save=int(due))
+
+    # -- checkpoints
+
+    def save(self, facts: Mapping[str, Any], write: Write) -> None:
+        """Write a checkpoint beside the training; if that fails, training goes on."""
+        self._save_asked = False
+        if self.store is None:
+            return
+        try:
+            if self._commit(facts, write):
+                self.store.prune()
+        except OSError as error:
+            warn(
+                f"{self.store.directory}: checkpoint at step {self.step} not written "
+                f"({error.strerror or error}); training goes on, the one before is kept"
+            )
+        # Here, after the writing: the interval is one of training.
+        self._saved_s = time.monotonic()
+
+    def suspend(
+        self,
+        facts: Mapping[str, Any],
+        write: Write,
+        *,
+        before_leaving: Callable[[], object] = lambda: None,
+    ) -> NoReturn:
+        """Save, acknowledge and leave."""
+        agreed_at = time.time()
+        checkpoint, failure = None, ""
+        try:
+            checkpoint = self._commit(facts, write)
+        except (OSError, CheckpointError) as error:
+            failure = str(error)
+        self.acknowledge(
+            checkpoint, failure=failure, agreed_at=agreed_at, before_leaving=before_leaving
+        )
+
+    def acknowledge(
+        self,
+        checkpoint: Checkpoint | None,
+        *,
+        failure: str = "",
+        agreed_at: float,
+        before_leaving: Callable[[], object] = lambda: None,
+    ) -> NoReturn:
+        """The state is written, or could not be: say so, and leave.
+
+        Parameters
+        ----------
+        checkpoint : Checkpoint or None
+            None except on rank 0.
+        failure : str
+            Why this rank could not write.
+        agreed_at : float
+            Seconds since the epoch.
+        before_leaving : callable
+            Runs before the user's callbacks.
+        """
+        written_at = time.time()
+        # The last barrier: no rank leaves before the checkpoint is whole, and all leave alike.
+        saved = self.ranks.smallest(0 if failure else 1)
+        if checkpoint is not None and saved:
+            try:
+                manifest = str(checkpoint.path / MANIFEST)
+                self.reporter.suspended(manifest, agreed_at=agreed_at, written_at=written_at)
+            except OSError as error:
+                failure = str(error)
+        if failure:
+            warn(
+                f"asked to suspend at step {self.step}, but that could not be saved ({failure}); "
+                "leaving all the same: the job goes on from its last checkpoint"
+            )
+        if failure or not saved:
+            leave(EXIT_NOT_SAVED)
+        if checkpoint is not None and self.store is not None:
+            self.store.prune()
+        callbacks = (before_leaving, *self._on_suspend)
+        if self.attempt is not None:
+            leave(0, callbacks)
+        # Without a manager only the exit code says that the training is not over, and torchrun
+        # ends the other ranks when one has such a code: none may be late.
+        self.ranks.smallest(0)
+        leave(protocol.EXIT_SUSPENDED, callbacks)
+
+    def _commit(self, facts: Mapping[str, Any], write: Write) -> Checkpoint | None:
+        """Have all ranks write into one draft; the checkpoint on rank 0, None on others.
+
+        Raises
+        ------
+        OSError, CheckpointError
+            Nothing was committed.
+        """
+        if self.ranks.rank != 0:
+            place = self.ranks.broadcast(_NOWHERE).decode()
+            if place != _NOWHERE.decode():
+                self._together(write, Path(place))
+            return None
+        assert self.store is not None
+        told = False
+
+        def fill(draft: Draft) -> None:
+            nonlocal told
+            told = True
+            self.ranks.broadcast(str(draft.path).encode())
+            self._together(write, draft.path)
+            draft.adopt()
+
+        try:
+            checkpoint = self.store.commit(self.step, {**self._facts(), **facts}, fill)
+        except (OSError, CheckpointError):
+            if not told:
+                self.ranks.broadcast(_NOWHERE)
+            raise
+        self.reporter.saved_step = self.step
+        return checkpoint
+
+    def _together(self, write: Write, place: Path) -> None:
+        """Write the part of this rank, and wait for those of the others.
+
+        Raises
+        ------
+        OSError
+            On every rank alike: one of them could not be written.
+        """
+        failure: Exception | None = None
+        try:
+            write(place)
+        # Libraries write through libraries, whose errors for a full disk have no common base.
+        except Exception as error:
+            failure = error
+        if self.ranks.smallest(int(failure is None)):
+            return
+        if isinstance(failure, OSError):
+            raise failure
+        why = _one_line(failure) if failure else "another rank could not write its part"
+        raise OSError(errno.EIO, why) from failure
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "format": self._format,
+            "world_size": self.ranks.size,
+            "done": float(self.step * self._step_work),
+        }
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,361 @@
+"""The callback for the Trainer of Hugging Face Transformers: stops, saves and resumes it.
+
+Four lines make a script suspendable and resumable::
+
+    from hpcext.training.transformers import Suspend, per_device
+
+    args = TrainingArguments(per_device_train_batch_size=per_device(64), ...)
+    trainer = Trainer(model, args, train_dataset=data)
+    suspend = Suspend(trainer)
+    trainer.train(resume_from_checkpoint=suspend.checkpoint)
+
+Where it stops: between an optimizer step and the next one, and in an evaluation, which is then done
+anew before the training goes on. The Trainer writes its own checkpoints; here they go through a
+store that knows which of them are whole, apart from those of ``save_strategy``.
+
+On resumption the Trainer leaves out the batches that it has trained. Its order of samples is that
+of the seed and the epoch, so this is exact at any number of ranks as long as the batch of all ranks
+together stays the same: that is what :func:`per_device` is for, and what is checked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import transformers
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
+
+from hpcext.protocol import environ
+from hpcext.training.callbacks import Link
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.ranks import Ranks
+from hpcext.training.torch_ranks import TorchRanks
+
+FORMAT = "transformers/1"
+
+_STOP, _SAVE = "stop", "save"
+
+
+def per_device(global_batch: int, *, accumulate: int = 1) -> int:
+    """For ``TrainingArguments(per_device_train_batch_size=...)``: this rank's part of a batch.
+
+    Parameters
+    ----------
+    global_batch : int
+        Samples in an optimizer step of all ranks together.
+    accumulate : int
+        The same as ``gradient_accumulation_steps``.
+
+    Raises
+    ------
+    ValueError
+        The ranks do not divide it.
+    """
+    text = environ().get("WORLD_SIZE", "")
+    ranks = int(text) if text.isdecimal() else 1
+    share, rest = divmod(global_batch, ranks * accumulate)
+    if rest or share < 1:
+        raise ValueError(
+            f"per_device({global_batch}): {ranks} ranks with {accumulate} batches a step do not "
+            "divide it; choose a batch that every number of ranks divides"
+        )
+    return share
+
+
+class Suspend(transformers.TrainerCallback):
+    """Makes a Trainer suspendable; see the module. It adds itself to the trainer's callbacks.
+
+    Parameters
+    ----------
+    trainer : transformers.Trainer
+    checkpoint_dir : path-like, optional
+        Where to save outside a manager; a manager's own directory takes its place. With neither,
+        the callback does nothing.
+    checkpoint_every_s : float, optional
+        Seconds between periodic checkpoints; None: none by time.
+    checkpoint_every_steps : int, optional
+        Optimizer steps between periodic checkpoints.
+    keep : int
+        Checkpoints to keep, at least 2.
+    samples_per_step : int, optional
+        Samples that all ranks consume in a step, if the job's work counts samples.
+    on_suspend : iterable of callables
+        Called without arguments on every rank when the suspension is acknowledged.
+
+    Raises
+    ------
+    CheckpointError
+        There are checkpoints and none can be used, or a newer attempt has begun.
+    ValueError
+        A parameter is not valid.
+    """
+
+    def __init__(
+        self,
+        trainer: transformers.Trainer,
+        *,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_every_s: float | None = 300.0,
+        checkpoint_every_steps: int | None = None,
+        keep: int = 2,
+        samples_per_step: int | None = None,
+        on_suspend: Iterable[Callable[[], object]] = (),
+    ) -> None:
+        if not isinstance(trainer, transformers.Trainer):
+            raise TypeError(
+                f"Suspend({type(trainer).__name__}): give it the Trainer, once that is made"
+            )
+        # With the arguments of the trainer the ranks have met.
+        ranks = _ranks(trainer.args)
+        self._link = Link(
+            rank=ranks.rank,
+            format=FORMAT,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_every_s=checkpoint_every_s,
+            checkpoint_every_steps=checkpoint_every_steps,
+            keep=keep,
+            samples_per_step=samples_per_step,
+            on_suspend=on_suspend,
+        )
+        self._link.join(ranks)
+        self._trainer: Any = trainer
+        self._due = ""
+        # Random states before the evaluation that is running, and batches of it left to look at.
+        self._before: _Random | None = None
+        self._looks: int | None = None
+        self._training = False
+        trainer.add_callback(self)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """What to give ``trainer.train`` as ``resume_from_checkpoint``; None if there is none."""
+        found = self._link.found
+        return str(found.path / found.manifest["directory"]) if found else None
+
+    # -- the beginning
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Model, optimizer, schedule and counters are restored."""
+        self._training = True
+        self._check(args, state)
+        self._link.begin(state.global_step)
+        found = self._link.found
+        if found is None:
+            return
+        pending = found.manifest["pending"]
+        if pending is not None:
+            self._evaluate_again(control, pending)
+        if found.manifest["finished"] and (
+            state.global_step >= state.max_steps or found.manifest["stopped_early"]
+        ):
+            # The Trainer would do one step more before it looks.
+            self._trainer._run_epoch = _no_epoch
+            control.should_training_stop = True
+
+    # -- between two steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A step is done; whether to stop or save is decided here, and done before the next."""
+        self._link.stepped(state.global_step, {})
+        agreed = self._link.ask()
+        if agreed.stop:
+            self._due = _STOP
+        elif agreed.save:
+            self._due = _SAVE
+        self._evaluation_comes(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An evaluation may follow."""
+        self._evaluation_comes(control)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Everything of the last epoch has run."""
+        self._carry_out()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Everything of the last step has run: logs, evaluation, checkpoints of its own."""
+        self._carry_out()
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """An evaluation can be left too; it is done anew on resumption."""
+        if not self._training or not control.should_evaluate or self._before is None:
+            return
+        loader = kwargs.get("eval_dataloader")
+        if self._looks is None:
+            length = len(loader) if isinstance(loader, Sized) else 0
+            # A rank with fewer batches must not answer a later question than the others ask.
+            self._looks = self._link.ranks.smallest(length)
+        if self._due != _STOP and (self._looks > 0 or self._link.ranks.size == 1):
+            self._looks -= 1
+            if self._link.look():
+                self._due = _STOP
+        if self._due == _STOP:
+            self._before.restore()
+            self._suspend(pending={"save": bool(control.should_save)})
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The numbers of an evaluation go into the report."""
+        self._before = self._looks = None
+        if self._training:
+            self._link.reporter.metrics(kwargs.get("metrics") or {})
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """So do those that the Trainer logs."""
+        if self._training:
+            self._link.reporter.metrics(kwargs.get("logs") or {})
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the final checkpoint, so that a rerun trains no more."""
+        self._training = False
+        self._due = ""
+        self._link.ranks.settle()
+        found = self._link.found
+        if found is None or not found.manifest["finished"]:
+            early = state.global_step < state.max_steps
+            self._link.save(self._facts(finished=True, stopped_early=early), self._write)
+        self._link.reporter.flush()
+
+    # -- checkpoints
+
+    def _carry_out(self) -> None:
+        due, self._due = self._due, ""
+        if due == _STOP:
+            self._suspend(pending=None)
+        elif due == _SAVE:
+            self._link.save(self._facts(), self._write)
+
+    def _suspend(self, *, pending: dict[str, bool] | None) -> None:
+        self._link.suspend(self._facts(pending=pending), self._write)
+
+    def _facts(
+        self,
+        *,
+        pending: dict[str, bool] | None = None,
+        finished: bool = False,
+        stopped_early: bool = False,
+    ) -> dict[str, Any]:
+        return {
+            "directory": f"{PREFIX_CHECKPOINT_DIR}-{self._trainer.state.global_step}",
+            "transformers": transformers.__version__,
+            "global_batch": _global_batch(self._trainer.args),
+            "pending": pending,
+            "finished": finished,
+            "stopped_early": stopped_early,
+        }
+
+    def _write(self, draft: Path) -> None:
+        """Have the Trainer write its checkpoint; on every rank."""
+        changes = {
+            "output_dir": str(draft),
+            # Ours are no candidates for the best model, are never rotated away, and stay here.
+            "save_strategy": SaveStrategy.NO,
+            "save_only_model": False,
+            "save_total_limit": None,
+            "push_to_hub": False,
+        }
+        with _changed(self._trainer.args, changes):
+            self._trainer._save_checkpoint(self._trainer.model_wrapped, None)
+
+    # -- evaluations
+
+    def _evaluation_comes(self, control: Any) -> None:
+        if control.should_evaluate and self._link.store is not None:
+            self._before = _Random()
+
+    def _evaluate_again(self, control: Any, pending: dict[str, bool]) -> None:
+        """Do the evaluation that was left, with all that follows it, and go on from there."""
+        trainer = self._trainer
+        trainer._load_rng_state(self.checkpoint)
+        self._before = _Random()
+        control.should_evaluate, control.should_save = True, pending["save"]
+        trainer.control = control
+        trainer._maybe_log_save_evaluate(
+            trainer._tr_loss, None, trainer.model_wrapped, None, trainer.state.epoch, None, 0.0
+        )
+        control.should_evaluate = control.should_save = False
+        # The Trainer is about to load the random states of the checkpoint: those before it.
+        after = _Random()
+        trainer._load_rng_state = lambda _checkpoint: after.restore()
+
+    # -- checks
+
+    def _check(self, args: Any, state: Any) -> None:
+        found = self._link.found
+        if found is None:
+            return
+        if state.global_step != found.manifest["step"]:
+            raise CheckpointError(
+                f"there is a checkpoint of step {found.manifest['step']}, and the training is to "
+                f"begin at step {state.global_step}",
+                where=found.path,
+                do="call trainer.train(resume_from_checkpoint=suspend.checkpoint), or remove the "
+                "directory",
+            )
+        before, now = found.manifest["global_batch"], _global_batch(args)
+        if before != now and not args.ignore_data_skip:
+            raise CheckpointError(
+                f"was written with {before} samples a step on {found.manifest['world_size']} "
+                f"ranks, and now there are {now} on {self._link.ranks.size}: the Trainer would "
+                "leave out others than those it has trained",
+                where=found.path,
+                do=f"use per_device_train_batch_size=per_device({before}), divided by the "
+                "accumulated batches",
+            )
+
+
+class _Random:
+    """The random states of this process, as they are now."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()
+        self._torch = torch.get_rng_state()
+        used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._cuda = torch.cuda.get_rng_state() if used else None
+
+    def restore(self) -> None:
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)
+
+
+def _ranks(args: Any) -> Ranks:
+    if args.world_size == 1:
+        return Ranks()
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            f"Suspend: {args.world_size} ranks and no process group of torch.distributed; "
+            "start them by torchrun, accelerate or hpcext launch"
+        )
+    return TorchRanks()
+
+
+def _global_batch(args: Any) -> int:
+    """Samples in an optimizer step of all ranks together."""
+    return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
+
+
+def _no_epoch(**_: Any) -> None:
+    """In place of an epoch, when there is nothing left to train."""
+
+
+@contextmanager
+def _changed(target: Any, changes: dict[str, Any]) -> Iterator[None]:
+    """Attributes of an object, changed for a while."""
+    before = {name: getattr(target, name) for name in changes}
+    try:
+        for name, value in changes.items():
+            setattr(target, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(target, name, value)
