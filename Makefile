@@ -25,7 +25,7 @@ test-slow: test-environment
 
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount
-	@.ci/venv test,examples
+	@.ci/venv test,examples,lightning,transformers
 
 lint: test-environment
 	$(BIN)/ruff check .

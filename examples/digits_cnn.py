@@ -1,9 +1,9 @@
 """Train a small convolutional network on scikit-learn's handwritten digits.
 
-Runs alone (``python digits_cnn.py``) or on several ranks (``torchrun --standalone
---nproc-per-node 4 digits_cnn.py``), with gloo on CPUs and NCCL on GPUs. The batch is divided among
-the ranks, so any number of ranks that divides it trains alike. Lines that end in ``# hpcext`` are
-what it takes to be suspended and resumed.
+Runs alone (``python digits_cnn.py``) or on several ranks (``hpcext launch --ranks 4 python
+digits_cnn.py``, or torchrun), with gloo on CPUs and NCCL on GPUs. The batch is divided among the
+ranks, so any number of them trains alike, also when it changes in the midst. Lines that end in
+``# hpcext`` are what it takes to be suspended and resumed.
 """
 
 from __future__ import annotations
@@ -69,10 +69,8 @@ def main() -> None:
 
     session = Session(model=model, optim=optim, schedule=schedule, seed=args.seed)  # hpcext
     model = session.parallel(model)  # hpcext
-    size, rest = divmod(BATCH, session.world_size)
-    if rest:
-        parser.error(f"{session.world_size} ranks do not divide a batch of {BATCH}")
-    loader = DataLoader(train, batch_size=size, sampler=session.sampler(train))
+    batches = session.batch_sampler(train, global_batch=BATCH)
+    loader = DataLoader(train, batch_sampler=batches)
     test_loader = DataLoader(test, batch_size=TEST)
 
     for _ in session.epochs(args.epochs):  # hpcext

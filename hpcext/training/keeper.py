@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcext.training.checkpoint import Checkpoint, CheckpointError, Store
+from hpcext.training.checkpoint import Checkpoint, CheckpointError, FencedError, Store, warn
 from hpcext.training.ranks import Ranks
+from hpcext.training.staging import Writer
 from hpcext.training.state import State, Tree
 
 
@@ -23,11 +25,24 @@ class Keeper:
     store : Store
     state : State
     ranks : Ranks
+
+    Attributes
+    ----------
+    run_id : str
+        Of the job, the same in all its attempts; 32 hexadecimal digits. Known after :meth:`find`.
     """
 
     def __init__(self, store: Store, state: State, ranks: Ranks) -> None:
         self.store = store
+        self.run_id = ""
         self._state = state
+        self._ranks = ranks
+        self._writer = Writer()
+        self._copier = state.copier()
+        self._crowded = False
+
+    def regroup(self, ranks: Ranks) -> None:
+        """Go on with other ranks; rank 0 is the same process."""
         self._ranks = ranks
 
     def find(self) -> Checkpoint | None:
@@ -46,12 +61,14 @@ class Keeper:
                 if found is not None:
                     self._check_format(found)
                     answer = {"name": found.path.name, "manifest": found.manifest}
+                answer["run_id"] = self.store.run_id(found)
             except CheckpointError as error:
                 answer = {"error": str(error)}
         answer = json.loads(self._ranks.broadcast(json.dumps(answer).encode()))
         if "error" in answer:
             raise CheckpointError(answer["error"])
-        if not answer:
+        self.run_id = answer["run_id"]
+        if "name" not in answer:
             return None
         return Checkpoint(self.store.directory / answer["name"], answer["manifest"])
 
@@ -89,19 +106,119 @@ class Keeper:
         OSError, FencedError
             On rank 0 only: nothing was written.
         """
+        # Who is fenced off hears so again from the commit, where no other rank waits for it.
+        with contextlib.suppress(FencedError):
+            self.wait()
+        tree = self._capture(random)
+        return None if tree is None else self._commit(step, facts, tree)
+
+    def stage(
+        self,
+        step: int,
+        facts: Mapping[str, Any],
+        random: Tree,
+        committed: Callable[[], object],
+    ) -> None:
+        """As :meth:`write`, but return when the state is copied; a thread writes the copy.
+
+        At most one is under way: the next one waits for it. One that cannot be written is warned
+        of, and the one before it stays.
+
+        Parameters
+        ----------
+        step, facts, random
+            As for :meth:`write`.
+        committed : callable
+            Called by the thread when the checkpoint is there.
+
+        Raises
+        ------
+        FencedError
+            The one before could not be written, because this attempt is over.
+        """
+        self.wait()
+        tree = self._capture(random)
+        if tree is None:
+            return
+
+        def finish(tree: Tree) -> None:
+            try:
+                if self._commit(step, facts, tree) is not None:
+                    committed()
+                    self.store.prune()
+            except OSError as error:
+                self.warn_not_written(step, error)
+
+        copy = self._copy(tree)
+        if copy is None:
+            finish(tree)
+        else:
+            self._writer.start(lambda: finish(copy))
+
+    def wait(self) -> None:
+        """Wait for what :meth:`stage` began.
+
+        Raises
+        ------
+        FencedError
+            It was not written: this attempt is over.
+        """
+        self._writer.wait()
+
+    def look(self) -> None:
+        """Raise what went wrong with what :meth:`stage` began, if that is known by now."""
+        if self._writer.ended():
+            self._writer.wait()
+
+    def end(self) -> None:
+        """Nothing will be staged any more: give the memory back."""
+        self._copier.forget()
+
+    def warn_not_written(self, step: int, error: OSError) -> None:
+        """Say that a checkpoint was not written and training goes on."""
+        warn(
+            f"{self.store.directory}: checkpoint at step {step} not written "
+            f"({error.strerror}); training goes on, the one before is kept"
+        )
+
+    def _capture(self, random: Tree) -> Tree | None:
+        """What to write, on the rank that writes it: arrays and tensors are the live ones."""
         parts = self._ranks.gather(json.dumps(random).encode())
         if self._ranks.rank != 0:
             return None
-        tree = {
+        return {
             "objects": self._state.capture(),
             "random": "[" + ",".join(part.decode() for part in parts) + "]",
         }
-        more = {"format": self._state.format, "world_size": self._ranks.size}
+
+    def _copy(self, tree: Tree) -> Tree | None:
+        """The same in memory of its own; None where there is no room for it."""
+        try:
+            copy: Tree = self._copier.copy(tree)
+        except MemoryError as error:
+            self._copier.forget()
+            self._warn_crowded(error)
+            return None
+        return copy
+
+    def _warn_crowded(self, error: MemoryError) -> None:
+        if not self._crowded:
+            self._crowded = True
+            warn(f"checkpoints are written between the steps, not beside them: {error}")
+
+    def _commit(self, step: int, facts: Mapping[str, Any], tree: Tree) -> Checkpoint | None:
         return self.store.commit(
             step,
-            {**facts, **more},
+            {**facts, **self._facts()},
             lambda draft: draft.write(self._state.file, lambda file: self._state.write(file, tree)),
         )
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "format": self._state.format,
+            "world_size": self._ranks.size,
+            "run_id": self.run_id,
+        }
 
     def _check_format(self, checkpoint: Checkpoint) -> None:
         written = checkpoint.manifest["format"]

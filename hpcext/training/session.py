@@ -21,28 +21,30 @@ import atexit
 import dataclasses
 import functools
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hpcext import protocol
-from hpcext.training.checkpoint import MANIFEST, Checkpoint, CheckpointError, Store, warn
+from hpcext.training.batching import ElasticBatches
+from hpcext.training.boundaries import Boundaries
+from hpcext.training.checkpoint import Checkpoint, Store
 from hpcext.training.keeper import Keeper
-from hpcext.training.leave import EXIT_NOT_SAVED, leave
-from hpcext.training.loading import open_loader
+from hpcext.training.loading import elastic, open_loader
 from hpcext.training.place import AFTER, BEFORE, EPOCH, Place
-from hpcext.training.ranks import Control, Ranks
+from hpcext.training.ranks import Ranks
 from hpcext.training.reports import Reporter
-from hpcext.training.sampler import ResumableSampler
+from hpcext.training.sampler import ResumableSampler, Walk
 from hpcext.training.signals import SuspendRequest
 from hpcext.training.state import State, Tree
 
 Batch = TypeVar("Batch")
 
 
-class Session:
+class Session(Boundaries):
     """Makes a training loop resumable. Restores the newest checkpoint when constructed.
 
     Parameters
@@ -56,6 +58,10 @@ class Session:
         Steps between periodic checkpoints.
     keep : int
         Checkpoints to keep, at least 2.
+    staging : bool
+        Periodic checkpoints hold a step only while the state is copied in host memory; a thread
+        writes the copy, which takes as much memory as the state. False: they are written between
+        two steps. What a suspension and the end write is always written at once.
     seed : int, optional
         Seeds the global random numbers (plus the rank) when there is nothing to resume, and the
         order of :meth:`sampler`. Not given: the random numbers are left alone.
@@ -89,6 +95,7 @@ class Session:
         checkpoint_every_s: float | None = 300.0,
         checkpoint_every_steps: int | None = None,
         keep: int = 2,
+        staging: bool = True,
         seed: int | None = None,
         samples_per_step: int | None = None,
         on_suspend: Iterable[Callable[[], object]] = (),
@@ -106,11 +113,13 @@ class Session:
         if directory is not None:
             number = self._attempt.attempt if self._attempt else None
             store = Store(Path(directory), attempt=number, keep=keep)
-            self._keeper = Keeper(store, self._state, self._ranks)
+            self._keeper = self._make_keeper(store)
+        self._staging = staging
         self._every_s = checkpoint_every_s
         self._every_steps = checkpoint_every_steps
         self._seed = seed
         self._step_work = samples_per_step or 1
+        self._counts_samples = samples_per_step is not None
         self._on_suspend = tuple(on_suspend)
         self.step = 0
         self._done = 0.0
@@ -118,10 +127,15 @@ class Session:
         self._phase = BEFORE
         self._count = 0
         self._turn: Callable[[], int] | None = None
+        self._turns = 0
+        self._walks: list[Walk] = []
+        # Of the loader that is being read, if a change of the number of ranks divides it anew.
+        self._elastic: ElasticBatches | None = None
         self._validations = 0
         self._save_asked = False
         self._saved_s = time.monotonic()
         self._resume_random: Tree | None = None
+        self._run_id = uuid.uuid4().hex
         self._begin()
 
     def sampler(self, data: Sized | int, *, shuffle: bool = True) -> ResumableSampler:
@@ -136,24 +150,66 @@ class Session:
             The data set, or its length.
         shuffle : bool
         """
-        return ResumableSampler(
+        sampler = ResumableSampler(
             data if isinstance(data, int) else len(data),
             rank=self.rank,
             world_size=self.world_size,
             seed=self._seed or 0,
             shuffle=shuffle,
         )
+        self._walks.append(sampler)
+        return sampler
+
+    def batch_sampler(
+        self,
+        data: Sized | int,
+        *,
+        global_batch: int | None = None,
+        gpu_batch: int | None = None,
+        shuffle: bool = True,
+        last: str = "weighted",
+    ) -> ElasticBatches:
+        """Batches for this rank that are divided anew when the number of ranks changes.
+
+        For ``DataLoader(data, batch_sampler=...)``, or to be iterated as lists of indices. With it,
+        and a model from ``parallel``, the number of ranks can change without stopping.
+
+        Parameters
+        ----------
+        data : Sized or int
+            The data set, or its length.
+        global_batch, gpu_batch : int
+            The one of the two that stays the same when the number of ranks changes.
+        shuffle : bool
+        last : {"weighted", "carried", "dropped"}
+            What becomes of an epoch's last samples, see
+            :class:`~hpcext.training.batching.ElasticBatches`.
+        """
+        batches = ElasticBatches(
+            data if isinstance(data, int) else len(data),
+            global_batch=global_batch,
+            gpu_batch=gpu_batch,
+            rank=self.rank,
+            world_size=self.world_size,
+            seed=self._seed or 0,
+            shuffle=shuffle,
+            last=last,
+        )
+        self._walks.append(batches)
+        return batches
 
     def epochs(self, count: int) -> Iterator[int]:
         """The epochs that are left, by number, of `count` in all; a finished job has none."""
         self._count = count
+        self._join_group()
         for epoch in range(self._place.epoch, count):
             self._begin_epoch(epoch)
             yield epoch
             if self._phase == AFTER:
                 return
             self._drop_resume()
-            self._place = Place(epoch=epoch + 1)
+            carried = self._elastic.rest if self._elastic else 0
+            self._place = Place(epoch=epoch + 1, carried=carried)
         self._phase, self._validations = AFTER, 0
         if self._place.phase != AFTER:
             self.finish()
@@ -180,20 +236,42 @@ class Session:
             if not place.validation:
                 self._arrive()
             return
-        begun_on = self._resume.manifest["world_size"] if self._resume else self.world_size
-        position, source = open_loader(loader, place, resized=begun_on != self.world_size)
-        self._arrive()
         try:
-            for turns, batch in enumerate(source, start=1):
-                self._turn = functools.partial(position, turns)
-                yield batch
-                self._end_turn()
-                self._boundary()
+            changed = True
+            while changed:
+                changed = False
+                position, source = self._open(loader)
+                for turns, batch in enumerate(source, start=1):
+                    self._turn = functools.partial(position, turns)
+                    self._turns = turns
+                    yield batch
+                    self._end_turn()
+                    if self._boundary():
+                        # With other ranks from here on: what is left is divided anew. First let
+                        # go of the old iterator, and of its workers.
+                        changed, source = True, iter(())
+                        break
         finally:
             # Left by `break`: that step counts too, but is no place to stop; the script goes on
             # after the loop, and would do so once more on resumption.
             self._end_turn()
             place.trained = True
+
+    def _open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
+        """Begin to read a loader at the present place, which is then reached."""
+        place = self._place
+        begun_on = self._resume.manifest["world_size"] if self._resume else self.world_size
+        self._elastic = elastic(loader)
+        position, source = open_loader(
+            loader,
+            place,
+            resized=begun_on != self.world_size,
+            carried=place.carried,
+            final=place.epoch == self._count - 1,
+        )
+        self._arrive()
+        self._opened()
+        return position, source
 
     def validation(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of a validation, each a place to stop; it is begun anew on resumption.
@@ -223,6 +301,15 @@ class Session:
                 looks -= 1
                 self._look(place, random)
 
+    @property
+    def run_id(self) -> str:
+        """What an experiment tracker (wandb, MLflow) wants to know a run by: 32 hexadecimal digits.
+
+        The same in every attempt of the job and on every rank; another one for each job. Without
+        a checkpoint directory nothing keeps it: it is new each time, on each rank.
+        """
+        return self._keeper.run_id if self._keeper else self._run_id
+
     def report(self, **metrics: Any) -> None:
         """Numbers to show for the job: loss, accuracy; cheap, may be called each step."""
         self._reporter.metrics(metrics)
@@ -236,15 +323,27 @@ class Session:
         self._ranks.settle()
         self._phase, self._validations = AFTER, 0
         self._place = Place(phase=AFTER, epoch=max(self._count, self._place.epoch))
-        self._save()
+        self._save(staged=False)
+        if self._keeper is not None:
+            self._keeper.end()
         self._reporter.flush()
 
     def _join(self) -> Ranks:
         """The ranks of this job."""
+        ranks = protocol.environ().get("WORLD_SIZE", "1")
+        if ranks != "1":
+            # Each would take itself for the whole job, and write the others' checkpoints over.
+            raise ValueError(
+                f"WORLD_SIZE={ranks}: this session is for one process; use that of "
+                "hpcext.training.torch or hpcext.training.tensorflow"
+            )
         return Ranks()
 
     def _make_state(self, objects: dict[str, Any]) -> State:
         return State(objects)
+
+    def _make_keeper(self, store: Store) -> Keeper:
+        return Keeper(store, self._state, self._ranks)
 
     def _facts(self) -> dict[str, Any]:
         """What a manifest should hold."""
@@ -265,16 +364,25 @@ class Session:
         elif self._seed is not None:
             self._state.seed(self._seed + self.rank)
         self._epoch_random = self._state.random()
-        self._reporter.register(self.step, self._done)
+        self._reporter.restored(self.step, self._done)
+        self._register()
         atexit.register(self._reporter.flush)
+
+    def _register(self) -> None:
+        """Tell the manager that suspensions are answered from now on."""
+        self._reporter.register()
 
     def _restore_state(self, checkpoint: Checkpoint) -> None:
         assert self._keeper is not None
         self._resume_random = self._keeper.load(checkpoint)
         if self._resume_random is not None:
             self._state.set_random(self._resume_random["now"])
-        elif self._seed is not None:
-            # A rank that was not there: a stream of its own, and another one after each resize.
+        else:
+            self._seed_anew()
+
+    def _seed_anew(self) -> None:
+        """For a rank that was not there: a stream of its own, and another one after each resize."""
+        if self._seed is not None:
             entropy = np.random.SeedSequence((self._seed, self.rank, self.step))
             self._state.seed(int(entropy.generate_state(1)[0]))
 
@@ -292,7 +400,7 @@ class Session:
         self._phase, self._validations = EPOCH, 0
         if self._resume is None or self._place.phase != EPOCH:
             self._drop_resume()
-            self._place = Place(phase=EPOCH, epoch=epoch)
+            self._place = Place(phase=EPOCH, epoch=epoch, carried=self._place.carried)
         elif self._resume_random is not None:
             self._state.set_random(self._resume_random["epoch"])
         self._epoch_random = self._state.random()
@@ -301,100 +409,18 @@ class Session:
         """One step is done."""
         if self._turn is None:
             return
-        self._place.samples = self._turn()
+        samples = self._turn()
+        # A loader that knows counts its samples itself: their number changes with the ranks.
+        known = self._counts_samples and self._elastic is not None
+        self._done += samples - self._place.samples if known else self._step_work
+        self._place.samples = samples
         self._place.batch += 1
         self._turn = None
         self.step += 1
-        self._done += self._step_work
         self._reporter.stepped(self.step, self._done)
 
-    def _boundary(self) -> None:
-        """Between two steps: stop, save, or go on, as all ranks agree."""
-        if self._keeper is None or self._phase != EPOCH:
-            return
-        agreed = self._ranks.exchange(self._wish())
-        if agreed.stop:
-            self._suspend(self._place, self._state.random())
-        elif agreed.save or (self._every_steps and self.step % self._every_steps == 0):
-            self._save()
+    def _join_group(self) -> None:
+        """Join the others, if this process was started to."""
 
-    def _look(self, place: Place, random: Tree) -> None:
-        """A boundary in a validation."""
-        agreed = self._ranks.exchange(Control(stop=int(self._request.asked())))
-        if agreed.stop:
-            self._suspend(place, random)
-        if agreed.save:
-            # Asked for at the last step, too late for it; asked for again after the next one.
-            self._save_asked = False
-
-    def _wish(self) -> Control:
-        due = (
-            self.rank == 0
-            and self._every_s is not None
-            and not self._save_asked
-            and time.monotonic() - self._saved_s >= self._every_s
-        )
-        # Asked once only: the answer comes one step later.
-        self._save_asked = self._save_asked or due
-        return Control(stop=int(self._request.asked()), save=int(due))
-
-    def _save(self) -> None:
-        """Write a checkpoint beside the training; if that fails, training goes on."""
-        self._save_asked = False
-        if self._keeper is None:
-            return
-        try:
-            if self._write(self._place, self._state.random()):
-                self._keeper.store.prune()
-        except OSError as error:
-            warn(
-                f"{self._keeper.store.directory}: checkpoint at step {self.step} not written "
-                f"({error.strerror}); training goes on, the one before is kept"
-            )
-        # Here, after the writing: the interval is one of training.
-        self._saved_s = time.monotonic()
-
-    def _write(self, place: Place, random: Tree) -> Checkpoint | None:
-        assert self._keeper is not None
-        facts = {**self._facts(), **place.as_dict()}
-        states = {"now": random, "epoch": self._epoch_random}
-        checkpoint = self._keeper.write(self.step, facts, states)
-        self._reporter.saved_step = self.step
-        return checkpoint
-
-    def _suspend(self, place: Place, random: Tree) -> NoReturn:
-        """Save, acknowledge and leave."""
-        agreed_at = time.time()
-        checkpoint, failure = None, ""
-        try:
-            # Not yet where the last attempt stopped: its checkpoint is all there is to save.
-            checkpoint = self._resume or self._write(place, random)
-        except (OSError, CheckpointError) as error:
-            failure = str(error)
-        written_at = time.time()
-        # The last barrier: no rank leaves before the checkpoint is whole, and all leave alike.
-        saved = self._ranks.smallest(0 if failure else 1)
-        if self.rank == 0 and checkpoint is not None:
-            try:
-                manifest = str(checkpoint.path / MANIFEST)
-                self._reporter.suspended(manifest, agreed_at=agreed_at, written_at=written_at)
-            except OSError as error:
-                failure = str(error)
-        if failure:
-            warn(
-                f"asked to suspend at step {self.step}, but that could not be saved ({failure}); "
-                "leaving all the same: the job goes on from its last checkpoint"
-            )
-        if failure or not saved:
-            leave(EXIT_NOT_SAVED)
-        self._leave_suspended()
-
-    def _leave_suspended(self) -> NoReturn:
-        if self.rank == 0 and self._keeper is not None:
-            self._keeper.store.prune()
-        if self._attempt is not None:
-            leave(0, self._on_suspend)
-        # Without a manager only the exit code says that the training is not over, and torchrun
-        # ends the other ranks when one has such a code: none may be late.
-        self._ranks.smallest(0)
-        leave(protocol.EXIT_SUSPENDED, self._on_suspend)
+    def _opened(self) -> None:
+        """A loader was opened: what it says of its batches counts."""

@@ -16,7 +16,7 @@ import os
 import signal
 from types import FrameType
 
-from hpcext.protocol import SUSPEND_SIGNAL
+from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
 
 
 class SuspendRequest:
@@ -54,6 +54,19 @@ class SuspendRequest:
 
     def _note(self, _signum: int, _frame: FrameType | None) -> None:
         self._flag = True
+
+
+class News:
+    """Whether the launcher of this rank has something to say: SIGUSR1, blocked and looked for."""
+
+    def __init__(self) -> None:
+        # The launcher has done both; a shell between it and us may have undone the first.
+        signal.signal(NEWS_SIGNAL, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (NEWS_SIGNAL,))
+
+    def came(self) -> bool:
+        """Whether it came since the last time."""
+        return NEWS_SIGNAL in signal.sigpending() and bool(signal.sigtimedwait((NEWS_SIGNAL,), 0))
 
 
 def _ignore() -> None:

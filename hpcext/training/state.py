@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.hashing import HashingFile
+from hpcext.training.staging import Copier
 
 Tree = dict[str, Any]
 
@@ -71,6 +72,20 @@ class State:
             Names what cannot be saved.
         """
         _encode(self.capture(), {}, "Session")
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the number of ranks may change while the processes live."""
+        return True
+
+    @property
+    def in_place_refusal(self) -> str:
+        """Why not; empty if it may."""
+        return ""
+
+    def copier(self) -> Copier:
+        """What copies the arrays of a captured state into memory of their own."""
+        return Copier()
 
     # -- the objects
 

@@ -14,16 +14,31 @@ Five lines make a script suspendable and resumable::
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
+from hpcext import protocol
+from hpcext.training.accumulation import accumulated, microbatches, split
+from hpcext.training.checkpoint import Checkpoint, Store
+from hpcext.training.keeper import Keeper
+from hpcext.training.learning_rate import Rates, Rule
+from hpcext.training.leave import leave
 from hpcext.training.ranks import Ranks
 from hpcext.training.session import Session as BaseSession
+from hpcext.training.sharding import shard
+from hpcext.training.stall import Stall
+from hpcext.training.state import Tree
+from hpcext.training.torch_group import Member, check_equal, receive, send
+from hpcext.training.torch_parallel import Parallel
 from hpcext.training.torch_ranks import join, own_device
-from hpcext.training.torch_state import TorchState
+from hpcext.training.torch_state import TorchState, _plain, _with_arrays
+
+Batch = TypeVar("Batch")
+
+__all__ = ["Session", "accumulated", "microbatches", "shard", "split"]
 
 
 class Session(BaseSession):
@@ -39,6 +54,13 @@ class Session(BaseSession):
         Bit-identical weights however often training is interrupted at one number of ranks:
         deterministic algorithms, DDP without the rebuilding of its buckets after the first step,
         and the number of threads that the training began with. Slower.
+    learning_rate : {"linear", "sqrt", "none"} or callable, optional
+        How the learning rates follow the global batch of a :meth:`batch_sampler`, see
+        :class:`~hpcext.training.learning_rate.Rescale`. Not given: they stay.
+    warm_up : int
+        Steps over which a larger learning rate is reached.
+    on_resize : iterable of callables
+        Called with this session on every rank when the number of ranks has changed in place.
     **options
         Those of the base class, and what to save by name: ``model=``, ``optimizer=``,
         ``scheduler=``, ``scaler=``, generators, anything with ``state_dict`` and
@@ -50,7 +72,21 @@ class Session(BaseSession):
         What this rank computes on.
     """
 
-    def __init__(self, *, deterministic: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        deterministic: bool = False,
+        learning_rate: Rule | None = None,
+        warm_up: int = 0,
+        on_resize: Iterable[Callable[[Session], object]] = (),
+        **options: Any,
+    ) -> None:
+        self._rates = Rates(learning_rate, warm_up)
+        self._on_resize = tuple(on_resize)
+        self._models: list[Parallel] = []
+        self._stall = Stall()
+        self._new = False
+        self._received: Tree | None = None
         self.device = own_device()
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -68,30 +104,203 @@ class Session(BaseSession):
         Optimizers that the session holds follow. The ranks average their gradients; each gets a
         part of the batch.
         """
+        if cast(TorchState, self._state).sharded:
+            # What FSDP does in its own way.
+            return model
         model.to(self.device)
         cast(TorchState, self._state).follow(model)
-        if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
+        alone = self.world_size == 1 and self._member is None
+        if alone or not any(p.requires_grad for p in model.parameters()):
             return model
         cuda = self.device.type == "cuda"
-        return DistributedDataParallel(
+        parallel = Parallel(
             model,
             device_ids=[self.device] if cuda else None,
             # Else the buckets are rebuilt after the first step, once per attempt: gradients
             # are then added in another order, and differ in the last bit.
             find_unused_parameters=self._deterministic,
         )
+        self._models.append(parallel)
+        if not self._joining:
+            parallel.form()
+        return parallel
 
     def _join(self) -> Ranks:
-        return join(self.device)
+        self._member = Member.here(self.device)
+        return self._member.ranks() if self._member else join(self.device)
+
+    def rate(self, lr: float) -> float:
+        """The learning rate of the next step where the schedule says `lr`."""
+        return self._rates.rate(lr)
+
+    def validation(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """As the base class has it."""
+        self._changed()
+        self._reporter.register()
+        return super().validation(loader)
+
+    def finish(self) -> None:
+        """As the base class has it."""
+        self._changed()
+        super().finish()
+
+    # Changing the number of ranks in place.
+
+    @property
+    def _joining(self) -> bool:
+        return self._member is not None and self._member.joining
+
+    def _begin(self) -> None:
+        if not self._joining:
+            super()._begin()
+            return
+        # All that others would restore from a checkpoint comes from rank 0 at the first epoch.
+        self._state.check()
+        self._resume, self.resumed = None, True
+        if self._seed is not None:
+            self._state.seed(self._seed + self.rank)
+        self._epoch_random = self._state.random()
+
+    def _register(self) -> None:
+        # Whether it can change its size in place is known when it opens its loader; asked to
+        # change before, it would be suspended for it.
+        if self._member is None:
+            super()._register()
+
+    def _join_group(self) -> None:
+        member = self._member
+        if member is None or not member.joining:
+            return
+        member.wait()
+        group = member.proposed()
+        self._regroup(member.form(group))
+        tree = receive(self.device, range(group.kept, group.size))
+        self._received = _with_arrays(tree["objects"])
+        self._restore_facts(tree["facts"])
+        if self._keeper is not None:
+            self._keeper.run_id = tree["facts"]["run_id"]
+        self._resume = Checkpoint(Path(), tree["facts"])
+
+    def _restore_state(self, checkpoint: Checkpoint) -> None:
+        if self._received is None:
+            super()._restore_state(checkpoint)
+            return
+        self._state.apply(self._received)
+        self._received = self._resume_random = None
+        self._seed_anew()
+
+    def _next_group(self) -> int:
+        member = self._member
+        if member is None or self.rank != 0:
+            return 0
+        stall_s = self._stall.boundary()
+        if stall_s is not None:
+            member.answer(stall_s=stall_s)
+        group = member.proposal()
+        if group is None:
+            return 0
+        why = self._why_not()
+        if why:
+            member.answer(why=why)
+        return 0 if why else group.number
+
+    def _why_not(self) -> str:
+        """Why the number of ranks cannot change in place; empty if it can."""
+        refusal = self._state.in_place_refusal
+        if refusal:
+            return refusal
+        if not self._models:
+            return "no model is wrapped by session.parallel(model)"
+        if self._elastic is None:
+            return "the loader has no batch_sampler=session.batch_sampler(data, ...)"
+        if self._validations:
+            return "an epoch begins with a validation"
+        return ""
+
+    def _change_group(self) -> None:
+        member = self._member
+        assert member is not None
+        group = member.proposed()
+        self._stall.begin()
+        for model in self._models:
+            model.dissolve()
+        member.leave()
+        if self.rank >= group.size:
+            leave(0)
+        if self.rank == 0:
+            member.begin(group)
+        self._regroup(member.form(group))
+        if group.kept < group.size:
+            facts = {"step": self.step, "world_size": group.size, "run_id": self.run_id}
+            tree = {
+                "facts": {**self._facts(), **self._place.as_dict(), **facts},
+                "objects": _plain(self._state.capture(), "Session") if self.rank == 0 else None,
+            }
+            send(tree, range(group.kept, group.size))
+
+    def _regroup(self, ranks: Ranks) -> None:
+        self._ranks, self._new = ranks, True
+        self.rank, self.world_size = ranks.rank, ranks.size
+        self._reporter.resized(ranks.size)
+        if self._keeper is not None:
+            self._keeper.regroup(ranks)
+        for walk in self._walks:
+            walk.resize(self.rank, self.world_size)
+
+    def _opened(self) -> None:
+        batches = self._elastic
+        if batches is not None:
+            self._rates.use(batches.global_batch, cast(TorchState, self._state).optimizers())
+            for model in self._models:
+                if not model.weighed:
+                    model.weigh(self._weight)
+        if self._new:
+            self._new = False
+            parameters = (p for model in self._models for p in model.parameters())
+            check_equal(parameters, self._ranks)
+            for model in self._models:
+                model.form()
+            for callback in self._on_resize:
+                callback(self)
+        if self._member is not None:
+            self._reporter.register(in_place=not self._why_not())
+
+    def _weight(self) -> float:
+        """By how much this rank's mean gradient counts in this step."""
+        return self._elastic.weight(self._turns - 1) if self._elastic else 1.0
+
+    def _changed(self) -> None:
+        """Answer for a change after which there was no further step."""
+        stall_s = self._stall.end()
+        if stall_s is not None and self._member is not None and self.rank == 0:
+            self._member.answer(stall_s=stall_s)
 
     def _make_state(self, objects: dict[str, Any]) -> TorchState:
+        if self._attempt is not None:
+            # Beside the checkpoints, so that the next attempt finds it.
+            protocol.keep_compiled(self._attempt.checkpoint_dir / "compiled")
         return TorchState(objects)
 
+    def _make_keeper(self, store: Store) -> Keeper:
+        state = cast(TorchState, self._state)
+        if not state.sharded:
+            return super()._make_keeper(store)
+        # Importing DTensor takes a while, and few need it.
+        from hpcext.training.torch_sharded import ShardedKeeper  # noqa: PLC0415
+
+        return ShardedKeeper(store, state, self._ranks)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        cast(TorchState, self._state).check_order()
+        super()._begin_epoch(epoch)
+
     def _facts(self) -> dict[str, Any]:
-        return {**super()._facts(), "threads": torch.get_num_threads()}
+        more = {"threads": torch.get_num_threads(), "learning_rate": self._rates.state()}
+        return {**super()._facts(), **more}
 
     def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
         super()._restore_facts(manifest)
+        self._rates.restore(manifest["learning_rate"])
         if self._deterministic:
             # Sums over another number of threads differ in the last bit.
             torch.set_num_threads(manifest["threads"])

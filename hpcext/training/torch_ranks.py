@@ -22,16 +22,21 @@ class TorchRanks(Ranks):
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-        self._group = dist.new_group(backend="gloo")
+        self._group: dist.ProcessGroup = dist.new_group(backend="gloo")
         self._vector = torch.zeros(len(Control()), dtype=torch.int64)
         # The same memory; setting it through NumPy costs a tenth.
         self._values = self._vector.numpy()
         self._work: dist.Work | None = None
 
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group that they speak in; nothing of the training's own goes through it."""
+        return self._group
+
     def exchange(self, wish: Control) -> Control:
         """Read what was agreed on since the last call, and send the next wish on its way."""
         agreed = self._take()
-        if not agreed.stop:
+        if not agreed.stop and not agreed.resize:
             self._values[:] = wish
             self._work = dist.all_reduce(
                 self._vector, op=dist.ReduceOp.MAX, group=self._group, async_op=True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -13,8 +14,14 @@ import torch
 
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.hashing import HashingFile
+from hpcext.training.staging import Copier, like
 from hpcext.training.state import State, Tree
 
+FORMAT_SHARDED = "torch-sharded/1"
+_ORDER = (
+    "the order is: the model, model = shard(model) (or fully_shard), the optimizer from its "
+    "parameters, and then the session"
+)
 _NDARRAY = "hpcext.ndarray"
 _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 _TORCH_LEAVES = (torch.Tensor, torch.Size, torch.dtype, torch.device)
@@ -32,6 +39,11 @@ class TorchState(State):
     file = "state.pt"
     valid = "a module, an optimizer, a tensor, an array, a generator, or an object with both"
 
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        super().__init__(objects)
+        if self.sharded:
+            self.format = FORMAT_SHARDED
+
     def knows(self, value: Any) -> bool:
         """Whether this value's state can be taken and given back."""
         return isinstance(value, torch.Tensor) or super().knows(value)
@@ -41,8 +53,80 @@ class TorchState(State):
         return isinstance(value, torch.Generator) or super().draws(value)
 
     def check(self) -> None:
-        """Whether all of it can be saved; raises TypeError."""
+        """Whether all of it can be saved; raises TypeError, and RuntimeError."""
+        self.check_order()
         _plain(self.capture(), "Session")
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """What the user named, apart from sources of random numbers."""
+        return self._objects
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks hold different pieces of the parameters (FSDP2, tensor parallel)."""
+        return any(is_sharded(parameter) for parameter in self._held())
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the number of ranks may change while the processes live."""
+        return not self.in_place_refusal
+
+    @property
+    def in_place_refusal(self) -> str:
+        """Why not; empty if it may."""
+        if self.sharded or self._old_fsdp():
+            return (
+                "the model is sharded, and its shards are divided anew only when a checkpoint is "
+                "loaded: the number of ranks changes by suspending and resuming"
+            )
+        return ""
+
+    def check_order(self) -> None:
+        """Whether model, optimizer and session were made in an order that can work.
+
+        Raises
+        ------
+        RuntimeError
+            The model was sharded too late.
+        TypeError
+            It is sharded in a way that cannot be saved.
+        """
+        if self._old_fsdp():
+            raise TypeError(
+                "Session(): FullyShardedDataParallel keeps flattened parameters, which cannot be "
+                "divided anew; use hpcext.training.torch.shard(model) or fully_shard(model)"
+            )
+        if self.sharded and self.format != FORMAT_SHARDED:
+            raise RuntimeError(f"the model was sharded after the session was made; {_ORDER}")
+        if not self.sharded:
+            return
+        mine = {id(parameter) for model in self._modules() for parameter in model.parameters()}
+        for name, value in self._objects.items():
+            if isinstance(value, torch.optim.Optimizer) and not _parameters(value) <= mine:
+                raise RuntimeError(
+                    f"Session({name}=...): holds parameters that no given model has; {_ORDER}"
+                )
+
+    def _modules(self) -> Iterator[torch.nn.Module]:
+        for value in self._objects.values():
+            if isinstance(value, torch.nn.Module):
+                yield unwrapped(value)
+
+    def _held(self) -> Iterator[torch.Tensor]:
+        for model in self._modules():
+            yield from model.parameters()
+        for value in self._objects.values():
+            if isinstance(value, torch.optim.Optimizer):
+                yield from (p for group in value.param_groups for p in group["params"])
+
+    def _old_fsdp(self) -> bool:
+        module = sys.modules.get("torch.distributed.fsdp")
+        return module is not None and any(
+            isinstance(part, module.FullyShardedDataParallel)
+            for model in self._modules()
+            for part in model.modules()
+        )
 
     def follow(self, model: torch.nn.Module) -> None:
         """Move optimizers after the parameters of a model that went to another device."""
@@ -51,6 +135,14 @@ class TorchState(State):
             if isinstance(value, torch.optim.Optimizer) and mine & _parameters(value):
                 # Loading puts every tensor where its parameter is.
                 value.load_state_dict(value.state_dict())
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those among the objects."""
+        return [v for v in self._objects.values() if isinstance(v, torch.optim.Optimizer)]
+
+    def copier(self) -> Copier:
+        """What copies tensors, and arrays, into memory of the host."""
+        return TorchCopier()
 
     def _capture(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -112,6 +204,85 @@ class TorchState(State):
         return restored
 
 
+class TorchCopier(Copier):
+    """Copies tensors to host memory, from a GPU into pinned memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._devices: set[torch.device] = set()
+
+    def is_array(self, value: Any) -> bool:
+        """Tensors and arrays."""
+        return isinstance(value, torch.Tensor) or super().is_array(value)
+
+    def size(self, array: Any) -> int:
+        """Bytes of its content on this rank."""
+        if not isinstance(array, torch.Tensor):
+            return super().size(array)
+        return 0 if _special(array) else _local(array).nbytes
+
+    def identity(self, array: Any) -> Any:
+        """Where it lies and how."""
+        if not isinstance(array, torch.Tensor):
+            return super().identity(array)
+        if _special(array):
+            return id(array)
+        array = _local(array)
+        return array.device, array.data_ptr(), array.shape, array.stride(), array.dtype
+
+    def fits(self, before: Any, array: Any) -> bool:
+        """Whether an earlier copy has the memory for this one."""
+        if not isinstance(array, torch.Tensor):
+            return super().fits(before, array)
+        if not isinstance(before, torch.Tensor) or _special(array) or before.shape != array.shape:
+            return False
+        held, mine = _local(before), _local(array)
+        return (held.shape, held.dtype, held.stride()) == (mine.shape, mine.dtype, mine.stride())
+
+    def fresh(self, array: Any) -> Any:
+        """New memory of the host."""
+        if not isinstance(array, torch.Tensor):
+            return super().fresh(array)
+        if _special(array):
+            # Sparse, quantized and the like: rare, and the copy of that very content.
+            return array.detach().clone().cpu()
+        if is_sharded(array):
+            return array.detach().clone().cpu()
+        return torch.empty_like(array, device="cpu", requires_grad=False, pin_memory=array.is_cuda)
+
+    def fill(self, copy: Any, array: Any) -> None:
+        """Copy the content; from a GPU it may go on until :meth:`wait`."""
+        if not isinstance(array, torch.Tensor):
+            super().fill(copy, array)
+        elif not _special(array):
+            _local(copy).copy_(_local(array), non_blocking=array.is_cuda)
+            if array.is_cuda:
+                self._devices.add(array.device)
+
+    def wait(self) -> None:
+        """The copying from GPUs is done when this returns."""
+        while self._devices:
+            torch.cuda.current_stream(self._devices.pop()).synchronize()
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether it is a piece of a tensor that ranks hold together: a DTensor."""
+    # Where nobody has imported them there are none, and the import takes a while.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def _special(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is more than one block of memory."""
+    return tensor.layout != torch.strided or tensor.is_quantized
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What of it lies on this rank."""
+    piece = tensor.detach()
+    return cast(Any, piece).to_local() if is_sharded(piece) else piece
+
+
 def unwrapped(value: Any) -> Any:
     """The user's own module inside DistributedDataParallel and torch.compile."""
     while isinstance(value, torch.nn.Module):
@@ -150,7 +321,7 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return {_NDARRAY: torch.from_numpy(np.array(value))}
     if type(value) in _MAPPINGS or type(value) in (list, tuple, set):
-        return _mapped(value, lambda key, item: _plain(item, f"{where}[{key!r}]"))
+        return mapped(value, lambda key, item: _plain(item, f"{where}[{key!r}]"))
     raise TypeError(
         f"{where}: a {type(value).__name__} cannot be saved; "
         "a state_dict may hold numbers, text, tensors, arrays, and lists and dicts of these"
@@ -162,16 +333,15 @@ def _with_arrays(value: Any) -> Any:
     if isinstance(value, Mapping) and value.keys() == {_NDARRAY}:
         return value[_NDARRAY].numpy()
     if isinstance(value, Mapping) or type(value) in (list, tuple):
-        return _mapped(value, lambda _, item: _with_arrays(item))
+        return mapped(value, lambda _, item: _with_arrays(item))
     return value
 
 
-def _mapped(value: Any, change: Callable[[Any, Any], Any]) -> Any:
-    """A container with changed items; the very same one where no item changes, because the
-    OrderedDict of a module carries version numbers beside its items."""
+def mapped(value: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """A container with changed items; the very same one where no item changes."""
     if isinstance(value, Mapping):
         items = {key: change(key, item) for key, item in value.items()}
-        return value if all(items[key] is value[key] for key in items) else items
+        return value if all(items[key] is value[key] for key in items) else like(value, items)
     before = list(value)
     after = [change(place, item) for place, item in enumerate(before)]
     same = all(old is new for old, new in zip(before, after, strict=True))

@@ -1,0 +1,161 @@
+"""What happens between two steps: the ranks agree to stop, to save, to change, or to go on."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from hpcext import protocol
+from hpcext.training.checkpoint import MANIFEST, Checkpoint, CheckpointError, warn
+from hpcext.training.keeper import Keeper
+from hpcext.training.leave import EXIT_NOT_SAVED, leave
+from hpcext.training.place import EPOCH, Place
+from hpcext.training.ranks import Control, Ranks
+from hpcext.training.reports import Reporter
+from hpcext.training.signals import SuspendRequest
+from hpcext.training.state import State, Tree
+
+
+class Boundaries:
+    """The half of a session that no script calls; :class:`hpcext.training.session.Session`."""
+
+    rank: int
+    world_size: int
+    step: int
+    _attempt: protocol.Attempt | None
+    _request: SuspendRequest
+    _ranks: Ranks
+    _reporter: Reporter
+    _state: State
+    _keeper: Keeper | None
+    _staging: bool
+    _every_s: float | None
+    _every_steps: int | None
+    _on_suspend: tuple[Callable[[], object], ...]
+    _place: Place
+    _phase: str
+    _save_asked: bool
+    _saved_s: float
+    _resume: Checkpoint | None
+    _epoch_random: Tree
+
+    def _facts(self) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def _boundary(self) -> bool:
+        """Between two steps: stop, save, change, or go on, as all ranks agree.
+
+        Returns
+        -------
+        bool
+            Whether the ranks are others now.
+        """
+        if self._keeper is None or self._phase != EPOCH:
+            return False
+        agreed = self._ranks.exchange(self._wish())
+        if agreed.stop:
+            self._suspend(self._place, self._state.random())
+        elif agreed.save or (self._every_steps and self.step % self._every_steps == 0):
+            self._save()
+        if agreed.resize:
+            self._change_group()
+        return bool(agreed.resize)
+
+    def _next_group(self) -> int:
+        """Number of the group that the ranks should change into; 0: none."""
+        return 0
+
+    def _change_group(self) -> None:
+        """Become that group, or leave it."""
+        raise NotImplementedError("this session asks for no other group")
+
+    def _look(self, place: Place, random: Tree) -> None:
+        """A boundary in a validation."""
+        agreed = self._ranks.exchange(Control(stop=int(self._request.asked())))
+        if agreed.stop:
+            self._suspend(place, random)
+        if agreed.save:
+            # Asked for at the last step, too late for it; asked for again after the next one.
+            self._save_asked = False
+
+    def _wish(self) -> Control:
+        due = (
+            self.rank == 0
+            and self._every_s is not None
+            and not self._save_asked
+            and time.monotonic() - self._saved_s >= self._every_s
+        )
+        # Asked once only: the answer comes one step later.
+        self._save_asked = self._save_asked or due
+        return Control(stop=int(self._request.asked()), save=int(due), resize=self._next_group())
+
+    def _save(self, *, staged: bool = True) -> None:
+        """Write a checkpoint beside the training; if that fails, training goes on."""
+        self._save_asked = False
+        if self._keeper is None:
+            return
+        if staged and self._staging:
+            saved = functools.partial(self._saved, self.step)
+            self._keeper.stage(*self._to_write(self._place, self._state.random()), saved)
+        else:
+            try:
+                if self._write(self._place, self._state.random()):
+                    self._keeper.store.prune()
+            except OSError as error:
+                self._keeper.warn_not_written(self.step, error)
+        # Here, after the writing: the interval is one of training.
+        self._saved_s = time.monotonic()
+
+    def _saved(self, step: int) -> None:
+        """A staged checkpoint is there; called by the thread that wrote it."""
+        self._saved_s = time.monotonic()
+        self._reporter.saved_step = step
+
+    def _to_write(self, place: Place, random: Tree) -> tuple[int, dict[str, Any], Tree]:
+        facts = {**self._facts(), **place.as_dict()}
+        return self.step, facts, {"now": random, "epoch": self._epoch_random}
+
+    def _write(self, place: Place, random: Tree) -> Checkpoint | None:
+        assert self._keeper is not None
+        checkpoint = self._keeper.write(*self._to_write(place, random))
+        self._reporter.saved_step = self.step
+        return checkpoint
+
+    def _suspend(self, place: Place, random: Tree) -> NoReturn:
+        """Save, acknowledge and leave."""
+        agreed_at = time.time()
+        checkpoint, failure = None, ""
+        try:
+            # Not yet where the last attempt stopped: its checkpoint is all there is to save.
+            checkpoint = self._resume or self._write(place, random)
+        except (OSError, CheckpointError) as error:
+            failure = str(error)
+        written_at = time.time()
+        # The last barrier: no rank leaves before the checkpoint is whole, and all leave alike.
+        saved = self._ranks.smallest(0 if failure else 1)
+        if self.rank == 0 and checkpoint is not None:
+            try:
+                manifest = str(checkpoint.path / MANIFEST)
+                self._reporter.suspended(manifest, agreed_at=agreed_at, written_at=written_at)
+            except OSError as error:
+                failure = str(error)
+        if failure:
+            warn(
+                f"asked to suspend at step {self.step}, but that could not be saved ({failure}); "
+                "leaving all the same: the job goes on from its last checkpoint"
+            )
+        if failure or not saved:
+            leave(EXIT_NOT_SAVED)
+        self._leave_suspended()
+
+    def _leave_suspended(self) -> NoReturn:
+        if self.rank == 0 and self._keeper is not None:
+            self._keeper.store.prune()
+        if self._attempt is not None:
+            leave(0, self._on_suspend)
+        # Without a manager only the exit code says that the training is not over, and torchrun
+        # ends the other ranks when one has such a code: none may be late.
+        self._ranks.smallest(0)
+        leave(protocol.EXIT_SUSPENDED, self._on_suspend)

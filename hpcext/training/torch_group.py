@@ -1,0 +1,276 @@
+"""Process groups of ranks that ``hpcext launch`` started: formed, left, formed anew.
+
+Each group finds its members under a prefix of its own in one store, a file outside every rank.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore
+
+from hpcext.protocol import environ
+from hpcext.rendezvous import Formed, Group, Rendezvous
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.ranks import Ranks
+from hpcext.training.signals import News
+from hpcext.training.torch_ranks import TorchRanks
+
+PAUSE_S = 0.002
+"""Between two looks of a new rank whether the others are ready for it."""
+
+BUCKET_BYTES = 1 << 20
+"""Smaller tensors are sent together, in pieces of this size; larger ones as they are, uncopied."""
+
+_TENSOR = "hpcext.tensor"
+
+
+class Member:
+    """This rank, among those that ``hpcext launch`` started.
+
+    Parameters
+    ----------
+    rendezvous : Rendezvous
+    rank, size : int
+        As it was started.
+    device : torch.device
+        What it computes on; decides the backend.
+
+    Attributes
+    ----------
+    rank : int
+    group : Group
+        The one that it belongs to, or is to join.
+    joining : bool
+        It was started beside a training that goes on, and has not joined it yet.
+    """
+
+    def __init__(
+        self, rendezvous: Rendezvous, *, rank: int, size: int, device: torch.device
+    ) -> None:
+        self.rank = rank
+        self.group = Group(rendezvous.joins, size)
+        self.joining = rendezvous.joins > 0
+        self._rendezvous = rendezvous
+        self._backend = "nccl" if device.type == "cuda" else "gloo"
+        self._news = News()
+        self._next: Group | None = None
+
+    @classmethod
+    def here(cls, device: torch.device) -> Member | None:
+        """This process; None if it was started otherwise, or has a process group of its own."""
+        rendezvous = Rendezvous.from_environ()
+        if rendezvous is None or not dist.is_available() or dist.is_initialized():
+            return None
+        env = environ()
+        return cls(rendezvous, rank=int(env["RANK"]), size=int(env["WORLD_SIZE"]), device=device)
+
+    def ranks(self) -> Ranks:
+        """Form the first group with the others; a rank that joins later has no others yet."""
+        if not self.joining:
+            return self.form(self.group)
+        alone = Ranks()
+        alone.rank, alone.size = self.rank, self.group.size
+        return alone
+
+    def wait(self) -> None:
+        """Say that this rank is ready to join; returns as soon as the others form the group."""
+        self._rendezvous.ready(self.rank)
+        while not self._rendezvous.has_begun(self.group.number):
+            # Who gives the change up ends this process, and nobody else could.
+            time.sleep(PAUSE_S)
+        self.joining = False
+
+    def proposal(self) -> Group | None:
+        """The group that the launcher proposes; on rank 0, which alone is told."""
+        if self._news.came():
+            found = self._rendezvous.group()
+            self._next = found if found and found.number > self.group.number else None
+        return self._next
+
+    def proposed(self) -> Group:
+        """The same on every rank, once rank 0 has said that there is one."""
+        found = self._rendezvous.group()
+        if found is None:
+            raise RuntimeError(f"{self._rendezvous.directory}: the group to change into is gone")
+        return found
+
+    def leave(self) -> None:
+        """The present group is over."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def begin(self, group: Group) -> None:
+        """On rank 0, which has left the old group: call the new ranks."""
+        self._rendezvous.begin(group.number)
+
+    def form(self, group: Group) -> Ranks:
+        """Form a group with its other members; waits for them."""
+        self.group, self._next = group, None
+        if group.size == 1:
+            return Ranks()
+        # Opened anew: FileStore keeps a descriptor, which a fork would share.
+        store = FileStore(str(self._rendezvous.store), -1)
+        dist.init_process_group(
+            self._backend,
+            store=PrefixStore(f"group-{group.number}", store),
+            rank=self.rank,
+            world_size=group.size,
+        )
+        return TorchRanks()
+
+    def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
+        """Tell the launcher that the change is done, or that there will be none and why."""
+        number = self._next.number if self._next else self.group.number
+        self._rendezvous.formed(Formed(number, why, stall_s))
+        if why and self._next:
+            # Not asked again.
+            self.group = Group(number, self.group.size)
+            self._next = None
+
+
+def send(tree: Any, joining: Iterable[int]) -> None:
+    """Send a tree of plain values and tensors from rank 0 to new ranks; all ranks call it.
+
+    Parameters
+    ----------
+    tree : nested dicts, lists and tuples
+        On rank 0; elsewhere it is not looked at.
+    joining : iterable of int
+        The new ranks, ascending.
+    """
+    group = dist.new_group([0, *joining])
+    if dist.get_rank() != 0:
+        return
+    tensors: list[torch.Tensor] = []
+    plan = _detached(tree, tensors)
+    file = io.BytesIO()
+    torch.save(plan, file)
+    _broadcast_bytes(file.getvalue(), group)
+    for bucket in _buckets(tensors):
+        if len(bucket) == 1:
+            flat = bucket[0].detach().contiguous()
+        else:
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
+        dist.broadcast(flat, src=0, group=group)
+
+
+def receive(device: torch.device, joining: Iterable[int]) -> Any:
+    """On a new rank: the tree that rank 0 sends.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where its own tensors are.
+    joining : iterable of int
+    """
+    group = dist.new_group([0, *joining])
+    file = io.BytesIO(_broadcast_bytes(b"", group))
+    plan = torch.load(file, map_location="cpu", weights_only=True)
+    tensors: list[torch.Tensor] = []
+    tree = _attached(plan, tensors, device)
+    for bucket in _buckets(tensors):
+        if len(bucket) == 1:
+            dist.broadcast(bucket[0], src=0, group=group)
+            continue
+        flat = torch.empty(
+            sum(tensor.numel() for tensor in bucket), dtype=bucket[0].dtype, device=device
+        )
+        dist.broadcast(flat, src=0, group=group)
+        pieces = torch.split(flat, [tensor.numel() for tensor in bucket])
+        for tensor, piece in zip(bucket, pieces, strict=True):
+            tensor.copy_(piece.view_as(tensor))
+    return tree
+
+
+def check_equal(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
+    """Whether all ranks hold the same tensors, by their checksums.
+
+    Raises
+    ------
+    CheckpointError
+        On every rank alike: they do not. The job goes on from its last checkpoint.
+    """
+    mine = 0
+    for tensor in tensors:
+        mine = (mine * 31 + _checksum(tensor)) % 2**62
+    # Both are asked before any rank looks: a rank that knew earlier would leave the others asking.
+    least, most = ranks.smallest(mine), -ranks.smallest(-mine)
+    if least != most:
+        raise CheckpointError(
+            "the ranks hold different weights after a change of their number",
+            do="going on from the last checkpoint",
+        )
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """The sum of a tensor's bytes as 64-bit numbers, and of those that are left."""
+    content = tensor.detach().reshape(-1).view(torch.uint8)
+    # A view of numbers of eight bytes must begin at one.
+    content = content.clone() if content.storage_offset() % 8 else content
+    whole = len(content) // 8 * 8
+    return int(content[:whole].view(torch.int64).sum()) + int(content[whole:].sum())
+
+
+def _detached(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """The same tree with the large tensors taken out; small and foreign ones stay in it."""
+    if isinstance(value, torch.Tensor):
+        sent = dist.get_backend() == "gloo" or value.device.type == "cuda"
+        if not sent or value.numel() < 2 or value.dtype is torch.bool:
+            return value.detach().cpu()
+        tensors.append(value)
+        return {_TENSOR: [tuple(value.shape), value.dtype]}
+    if isinstance(value, dict):
+        return {key: _detached(item, tensors) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_detached(item, tensors) for item in value)
+    return value
+
+
+def _attached(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
+    """What :func:`_detached` was given, with room for the tensors."""
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            shape, dtype = value[_TENSOR]
+            tensors.append(torch.empty(shape, dtype=dtype, device=device))
+            return tensors[-1]
+        return {key: _attached(item, tensors, device) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_attached(item, tensors, device) for item in value)
+    return value
+
+
+def _buckets(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Large tensors alone; small neighbours of one type in pieces worth a message."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for tensor in tensors:
+        nbytes = tensor.numel() * tensor.element_size()
+        if nbytes >= BUCKET_BYTES:
+            yield [tensor]
+            continue
+        if bucket and (size >= BUCKET_BYTES or bucket[0].dtype is not tensor.dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(tensor)
+        size += nbytes
+    if bucket:
+        yield bucket
+
+
+def _broadcast_bytes(data: bytes, group: Any) -> bytes:
+    """From rank 0 to the others of a group."""
+    device = torch.device("cuda") if dist.get_backend(group) == "nccl" else torch.device("cpu")
+    length = torch.tensor([len(data)], device=device)
+    dist.broadcast(length, src=0, group=group)
+    if dist.get_rank() == 0:
+        content = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    else:
+        content = torch.zeros(int(length), dtype=torch.uint8, device=device)
+    dist.broadcast(content, src=0, group=group)
+    return content.cpu().numpy().tobytes()

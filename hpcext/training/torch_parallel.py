@@ -1,0 +1,80 @@
+"""DistributedDataParallel whose process group may be replaced while training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from hpcext.training.torch_weights import attach
+
+
+class Parallel(DistributedDataParallel):
+    """A model that averages its gradients over the ranks, be they many or one.
+
+    The script keeps this one object; :meth:`form` builds it anew for the present process group,
+    since the reducer of an ordinary DistributedDataParallel goes on in the group that it was made
+    in. With one rank, or before the first group, it is the model and nothing else.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    **options
+        Those of DistributedDataParallel.
+    """
+
+    def __init__(self, module: torch.nn.Module, **options: Any) -> None:
+        torch.nn.Module.__init__(self)
+        self.module = module
+        self.training = module.training
+        self._options = options
+        self._formed = False
+        self._weight_of: Callable[[], float] | None = None
+
+    def form(self) -> None:
+        """Average over the ranks of the present process group from now on."""
+        self.dissolve()
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            return
+        module, options, training = self.module, self._options, self.training
+        hooks = self._forward_pre_hooks, self._forward_hooks
+        weight_of = self._weight_of
+        # The replicas are equal already: what new ranks need was sent to them.
+        super().__init__(module, init_sync=False, **options)
+        self._weight_of = weight_of
+        self._forward_pre_hooks, self._forward_hooks = hooks
+        self._options, self._formed, self.training = options, True, training
+        if weight_of is not None:
+            self.weigh(weight_of)
+
+    def weigh(self, weight_of: Callable[[], float]) -> None:
+        """Average over samples and not over ranks, see :mod:`hpcext.training.torch_weights`."""
+        self._weight_of = weight_of
+        if self._formed:
+            attach(self, weight_of)
+
+    @property
+    def weighed(self) -> bool:
+        """Whether it averages over samples."""
+        return self._weight_of is not None
+
+    def dissolve(self) -> None:
+        """Be the bare model. Afterwards nothing holds on to the process group."""
+        if self._formed:
+            # Its end takes the hooks of the old group off the parameters.
+            del self.reducer, self.logger
+            self._formed = False
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the model gives."""
+        if not self._formed:
+            return self.module(*inputs, **named)
+        return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        """Do not average the gradients inside this context (for their accumulation)."""
+        return super().no_sync() if self._formed else contextlib.nullcontext()
