@@ -18,13 +18,14 @@ demo:
 	PATH="$(CURDIR)/$(BIN):$$PATH" CUDA_VISIBLE_DEVICES= hpcext run examples/jobs.toml --gpus 6
 
 test: lint
-	$(BIN)/pytest
+	@# Two at once: they mostly wait for processes to start. Those of one file share fixtures.
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: test-environment
 	$(BIN)/pytest -m slow
 
 test-environment:
-	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount
+	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++
 	@.ci/venv test,examples,lightning,transformers
 
 lint: test-environment

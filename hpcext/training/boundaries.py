@@ -55,6 +55,7 @@ class Boundaries:
         if self._keeper is None or self._phase != EPOCH:
             return False
         agreed = self._ranks.exchange(self._wish())
+        self._keeper.look()
         if agreed.stop:
             self._suspend(self._place, self._state.random())
         elif agreed.save or (self._every_steps and self.step % self._every_steps == 0):

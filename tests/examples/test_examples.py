@@ -50,12 +50,14 @@ def test_logistic_regression_goes_on(tmp_path: Path) -> None:
     assert run(tmp_path, "logistic.py", "--epochs", "10", *where) == whole
 
 
-@pytest.mark.parametrize("name", ["digits_cnn.py", "logistic.py"])
+@pytest.mark.parametrize(
+    "name", ["digits_cnn.py", "digits_keras.py", "digits_lightning.py", "logistic.py"]
+)
 def test_five_lines_at_most(name: str) -> None:
     lines = (EXAMPLES / name).read_text().splitlines()
     marked = [line for line in lines if line.endswith("# hpcext")]
     assert 3 <= len(marked) <= 5
     # Without them nothing of the session is there but the sampler, reports and the device.
     rest = "\n".join(line for line in lines if line not in marked)
-    for needed in ("Session(", ".parallel(", ".epochs(", ".batches(", "import Session"):
+    for needed in ("Session(", ".parallel(", ".epochs(", ".batches(", "Callback(", "Suspend("):
         assert needed not in rest

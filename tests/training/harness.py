@@ -82,15 +82,7 @@ class Job:
         self.attempts = self.attempts + 1 if attempt is None else attempt
         directory = self.path / f"attempt-{self.attempts:04d}"
         directory.mkdir()
-        told = Attempt(
-            job_id="job",
-            attempt=self.attempts,
-            op=self.attempts + 10,
-            checkpoint_dir=self.path / "checkpoint",
-            report_dir=directory,
-            num_gpus=self.ranks,
-            notify=self.notify,
-        )
+        told = self.told(directory)
         command = [sys.executable]
         if self.ranks > 1:
             command += ["-m", "torch.distributed.run", "--standalone"]
@@ -102,6 +94,18 @@ class Job:
             stderr=subprocess.STDOUT,
             text=True,
             preexec_fn=as_supervised,  # noqa: PLW1509
+        )
+
+    def told(self, directory: Path) -> Attempt:
+        """What an attempt in this directory is told by its environment."""
+        return Attempt(
+            job_id="job",
+            attempt=self.attempts,
+            op=self.attempts + 10,
+            checkpoint_dir=self.path / "checkpoint",
+            report_dir=directory,
+            num_gpus=self.ranks,
+            notify=self.notify,
         )
 
     def finish(self, process: Started) -> Run:

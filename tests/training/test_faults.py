@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,9 @@ def test_an_attempt_that_was_given_up_cannot_write(tmp_path: Path) -> None:
     job = Job(tmp_path, SCRIPT, "--every=10")
 
     def begin_another(_: object) -> None:
+        # The thread that writes the one of step 10 may not be done yet.
+        while not job.checkpoints:
+            time.sleep(0.01)
         Store(tmp_path / "checkpoint", attempt=9).open()
 
     run = job.run_held(15, begin_another)

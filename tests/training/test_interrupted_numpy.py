@@ -7,10 +7,11 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from harness import Job, suspend_tree
+from harness import Job, Started, suspend_tree
 
 from hpcext.protocol import Process
 
@@ -109,7 +110,14 @@ def test_records(tmp_path: Path) -> None:
 def test_lost_without_notice(tmp_path: Path, reference: str) -> None:
     """SIGKILL: back to the last periodic checkpoint, and no step is left out."""
     job = Job(tmp_path, SCRIPT, "--every=10")
-    assert job.run_held(25, lambda process: process.kill()).code == -signal.SIGKILL
+
+    def kill(process: Started) -> None:
+        # The thread that writes the one of step 20 may not be done yet.
+        while not any("000000020" in path.name for path in job.checkpoints):
+            time.sleep(0.01)
+        process.kill()
+
+    assert job.run_held(25, kill).code == -signal.SIGKILL
     assert job.run().code == 0
     assert steps(job) == [*range(25), *range(20, STEPS)]
     assert final(job) == reference
