@@ -34,7 +34,7 @@ from hpcext.training.state import Tree
 from hpcext.training.torch_group import Member, check_equal, receive, send
 from hpcext.training.torch_parallel import Parallel
 from hpcext.training.torch_ranks import join, own_device
-from hpcext.training.torch_state import TorchState, _plain, _with_arrays
+from hpcext.training.torch_state import TorchState, plain, with_arrays
 
 Batch = TypeVar("Batch")
 
@@ -175,7 +175,7 @@ class Session(BaseSession):
         group = member.proposed()
         self._regroup(member.form(group))
         tree = receive(self.device, range(group.kept, group.size))
-        self._received = _with_arrays(tree["objects"])
+        self._received = with_arrays(tree["objects"])
         self._restore_facts(tree["facts"])
         if self._keeper is not None:
             self._keeper.run_id = tree["facts"]["run_id"]
@@ -234,7 +234,7 @@ class Session(BaseSession):
             facts = {"step": self.step, "world_size": group.size, "run_id": self.run_id}
             tree = {
                 "facts": {**self._facts(), **self._place.as_dict(), **facts},
-                "objects": _plain(self._state.capture(), "Session") if self.rank == 0 else None,
+                "objects": plain(self._state.capture(), "Session") if self.rank == 0 else None,
             }
             send(tree, range(group.kept, group.size))
 

@@ -20,6 +20,7 @@ from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.ranks import Ranks
 from hpcext.training.signals import News
 from hpcext.training.torch_ranks import TorchRanks
+from hpcext.training.torch_state import mapped
 
 PAUSE_S = 0.002
 """Between two looks of a new rank whether the others are ready for it."""
@@ -225,23 +226,19 @@ def _detached(value: Any, tensors: list[torch.Tensor]) -> Any:
             return value.detach().cpu()
         tensors.append(value)
         return {_TENSOR: [tuple(value.shape), value.dtype]}
-    if isinstance(value, dict):
-        return {key: _detached(item, tensors) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_detached(item, tensors) for item in value)
+    if isinstance(value, dict | list | tuple):
+        return mapped(value, lambda _, item: _detached(item, tensors))
     return value
 
 
 def _attached(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
     """What :func:`_detached` was given, with room for the tensors."""
-    if isinstance(value, dict):
-        if value.keys() == {_TENSOR}:
-            shape, dtype = value[_TENSOR]
-            tensors.append(torch.empty(shape, dtype=dtype, device=device))
-            return tensors[-1]
-        return {key: _attached(item, tensors, device) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_attached(item, tensors, device) for item in value)
+    if isinstance(value, dict) and value.keys() == {_TENSOR}:
+        shape, dtype = value[_TENSOR]
+        tensors.append(torch.empty(shape, dtype=dtype, device=device))
+        return tensors[-1]
+    if isinstance(value, dict | list | tuple):
+        return mapped(value, lambda _, item: _attached(item, tensors, device))
     return value
 
 

@@ -55,7 +55,7 @@ class TorchState(State):
     def check(self) -> None:
         """Whether all of it can be saved; raises TypeError, and RuntimeError."""
         self.check_order()
-        _plain(self.capture(), "Session")
+        plain(self.capture(), "Session")
 
     @property
     def objects(self) -> Mapping[str, Any]:
@@ -190,7 +190,7 @@ class TorchState(State):
 
     def write(self, file: HashingFile, tree: Tree) -> None:
         """Write a tree."""
-        torch.save(_plain(tree, "Session"), cast(IO[bytes], file))
+        torch.save(plain(tree, "Session"), cast(IO[bytes], file))
 
     def read(self, path: Path) -> Tree:
         """Read a tree; raises CheckpointError."""
@@ -200,7 +200,7 @@ class TorchState(State):
         except Exception as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise CheckpointError(f"cannot be read ({first})", where=path) from error
-        restored: Tree = _with_arrays(tree)
+        restored: Tree = with_arrays(tree)
         return restored
 
 
@@ -307,7 +307,7 @@ def _bytes(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
-def _plain(value: Any, where: str) -> Any:
+def plain(value: Any, where: str) -> Any:
     """The same value if torch can read it back with ``weights_only``; arrays become tensors.
 
     Raises
@@ -321,19 +321,19 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return {_NDARRAY: torch.from_numpy(np.array(value))}
     if type(value) in _MAPPINGS or type(value) in (list, tuple, set):
-        return mapped(value, lambda key, item: _plain(item, f"{where}[{key!r}]"))
+        return mapped(value, lambda key, item: plain(item, f"{where}[{key!r}]"))
     raise TypeError(
         f"{where}: a {type(value).__name__} cannot be saved; "
         "a state_dict may hold numbers, text, tensors, arrays, and lists and dicts of these"
     )
 
 
-def _with_arrays(value: Any) -> Any:
-    """What :func:`_plain` was given."""
+def with_arrays(value: Any) -> Any:
+    """What :func:`plain` was given."""
     if isinstance(value, Mapping) and value.keys() == {_NDARRAY}:
         return value[_NDARRAY].numpy()
     if isinstance(value, Mapping) or type(value) in (list, tuple):
-        return mapped(value, lambda _, item: _with_arrays(item))
+        return mapped(value, lambda _, item: with_arrays(item))
     return value
 
 

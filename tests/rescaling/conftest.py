@@ -95,10 +95,10 @@ class Training:
         found = list(self.path.glob("tmp/*/group.json"))
         group = json.loads(found[0].read_text()) if found else {}
         account = self.account()
-        if group.get("number") != self.asked or not account:
+        firsts = [line["pid"] for line in account if line["rank"] == 0]
+        if group.get("number") != self.asked or not firsts:
             return False
-        first = max(line["pid"] for line in account[-4:] if line["rank"] == 0)
-        return has_news(first) or account[-1]["size"] == group["size"]
+        return has_news(firsts[-1]) or account[-1]["size"] == group["size"]
 
     def read(self, name: str) -> dict[str, Any]:
         """A file of the attempt, empty if it is not there."""

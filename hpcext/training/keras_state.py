@@ -1,0 +1,223 @@
+"""The state of Keras objects on any backend: variables, optimizer slots, seed generators.
+
+A ``.keras`` file drops seed generators, and ``tf.train.Checkpoint`` does not see them either; so a
+checkpoint holds ``model.variables``, in the order in which Keras lists them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.state import State, Tree
+
+Array = npt.NDArray[Any]
+Named = Sequence[tuple[str, Any]]
+
+_BITS = "hpcext.bits"
+_HOLDERS = (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer)
+
+
+class KerasState(State):
+    """As :class:`~hpcext.training.state.State`, and Keras models, optimizers, metrics, callbacks.
+
+    An optimizer that was not built when it is restored gets its slots when it is. Of a callback
+    the attributes that are plain values or arrays are kept: what EarlyStopping waits for, the best
+    weights so far.
+    """
+
+    format = "keras/1"
+    valid = (
+        "a Keras model, optimizer, metric, variable, seed generator or callback, an array, "
+        "a generator, or an object with both"
+    )
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        super().__init__(objects)
+        self._late: dict[int, Tree] = {}
+        self._held: dict[int, Array] = {}
+        for name, value in self._objects.items():
+            if isinstance(value, keras.layers.Layer) and not value.built:
+                raise TypeError(
+                    f"Session({name}=...): {value.name!r} has no variables yet; "
+                    "build it before the session: call it on a batch, or its build(input_shape)"
+                )
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the number of ranks may change while the processes live."""
+        return False
+
+    @property
+    def in_place_refusal(self) -> str:
+        """Why not."""
+        return "the backends of Keras form the group of their processes once, at their start"
+
+    def variables(self, value: Any) -> Named | None:
+        """The variables of an object with names that are the same in each process; None: not one.
+
+        Parameters
+        ----------
+        value : Any
+        """
+        if isinstance(value, keras.Variable):
+            return [("", value)]
+        if isinstance(value, keras.optimizers.Optimizer):
+            # Their names count the layers that the process made before; their order does not.
+            return [("", variable) for variable in value.variables]
+        if isinstance(value, _HOLDERS):
+            return [(variable.name, variable) for variable in value.variables]
+        return None
+
+    def knows(self, value: Any) -> bool:
+        """Whether this value's state can be taken and given back."""
+        kinds = (keras.Variable, *_HOLDERS, keras.callbacks.Callback)
+        return isinstance(value, kinds) or super().knows(value)
+
+    def draws(self, value: Any) -> bool:
+        """Whether it is a source of random numbers."""
+        return isinstance(value, keras.random.SeedGenerator) or super().draws(value)
+
+    def hold(self, variable: Any) -> None:
+        """Save this variable as it is now."""
+        self._held[id(variable)] = np.array(variable.numpy())
+
+    def outside(self) -> contextlib.AbstractContextManager[Any]:
+        """Where values are assigned at once, also while a function is being traced."""
+        return contextlib.nullcontext()
+
+    # -- one object
+
+    def _capture(self, value: Any) -> Any:
+        if isinstance(value, keras.callbacks.Callback):
+            return _attributes(value)
+        if id(value) in self._late:
+            return self._late[id(value)]
+        named = self.variables(value)
+        if named is None:
+            return super()._capture(value)
+        return {
+            "names": [name for name, _ in named],
+            "values": [_portable(self._value(variable)) for _, variable in named],
+        }
+
+    def _value(self, variable: Any) -> Array:
+        held = self._held.get(id(variable))
+        return np.array(variable.numpy()) if held is None else held
+
+    def _apply(self, value: Any, saved: Any) -> None:
+        if isinstance(value, keras.callbacks.Callback):
+            for name, item in saved.items():
+                setattr(value, name, item)
+            return
+        named = self.variables(value)
+        if named is None:
+            super()._apply(value, saved)
+        elif _unbuilt(value) and len(saved["values"]) > len(named):
+            self._apply_late(value, saved)
+        else:
+            self._assign(named, saved)
+
+    def _assign(self, named: Named, saved: Tree) -> None:
+        arrays = [_array(item) for item in saved["values"]]
+        if len(arrays) != len(named):
+            raise ValueError(f"{len(arrays)} variables into {len(named)}")
+        triples = list(zip(saved["names"], arrays, named, strict=True))
+        # All of them before any is changed.
+        for place, (theirs, array, (ours, variable)) in enumerate(triples):
+            there, here = _kind(array.dtype, array.shape), _kind(variable.dtype, variable.shape)
+            if theirs != ours or there != here:
+                there, here = f"{theirs} {there}".strip(), f"{ours} {here}".strip()
+                raise ValueError(f"variable {place}: {there} into {here}")
+        with self.outside():
+            for _, array, (_, variable) in triples:
+                variable.assign(array)
+
+    def _apply_late(self, optimizer: Any, saved: Tree) -> None:
+        """Assign when the optimizer is built, which the first step does."""
+        waiting = id(optimizer) in self._late
+        self._late[id(optimizer)] = saved
+        if waiting:
+            return
+        build = optimizer.build
+
+        def build_and_assign(variables: Any) -> None:
+            build(variables)
+            # Back to the method of the class.
+            object.__delattr__(optimizer, "build")
+            try:
+                self._assign(self.variables(optimizer) or (), self._late.pop(id(optimizer)))
+            except ValueError as error:
+                raise CheckpointError(
+                    f"the state of the optimizer {optimizer.name!r} does not fit: {error}",
+                    do="use the optimizer that it was written with, or another directory",
+                ) from error
+
+        object.__setattr__(optimizer, "build", build_and_assign)
+
+    # -- random numbers
+
+    def _generator_state(self, generator: Any) -> Any:
+        if isinstance(generator, keras.random.SeedGenerator):
+            return np.asarray(generator.state.numpy()).tolist()
+        return super()._generator_state(generator)
+
+    def _set_generator(self, generator: Any, state: Any) -> None:
+        if isinstance(generator, keras.random.SeedGenerator):
+            generator.state.assign(np.array(state, dtype=generator.state.dtype))
+        else:
+            super()._set_generator(generator, state)
+
+
+def _unbuilt(value: Any) -> bool:
+    return isinstance(value, keras.optimizers.Optimizer) and not value.built
+
+
+def _kind(dtype: Any, shape: Any) -> str:
+    """Type and shape, as a message says them."""
+    known = getattr(shape, "rank", 0) is not None
+    return f"{getattr(dtype, 'name', dtype)}{tuple(shape) if known else '(?)'}"
+
+
+def _portable(array: Array) -> Any:
+    """An array that a file can hold: NumPy writes bfloat16 and its kin as bytes without a type."""
+    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
+        return array
+    return {_BITS: array.view(f"u{array.itemsize}"), "dtype": array.dtype.name}
+
+
+def _array(item: Any) -> Array:
+    """What :func:`_portable` was given."""
+    if isinstance(item, Mapping):
+        result: Array = item[_BITS].view(getattr(ml_dtypes, item["dtype"]))
+        return result
+    return np.asarray(item)
+
+
+def _attributes(callback: Any) -> Tree:
+    """What of a callback is plain."""
+    kept = {}
+    for name, value in vars(callback).items():
+        # The loop sets these; a name that begins with an underscore is Keras's own.
+        if name in {"params", "validation_data"} or name.startswith("_"):
+            continue
+        if _plain(value):
+            kept[name] = value
+    return kept
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _plain(item) for key, item in value.items())
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufc"
+    return value is None or isinstance(value, bool | int | float | str | np.number)

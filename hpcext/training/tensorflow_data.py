@@ -1,0 +1,113 @@
+"""Data for TensorFlow's loops that begin where training is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.sampler import ResumableSampler
+
+
+class Batches:
+    """Batches of this rank in the order of a sampler, read by ``tf.data`` in its threads.
+
+    Parameters
+    ----------
+    sampler : ResumableSampler
+    batch_size : int
+        Samples in a batch of one rank; the last batch may be smaller.
+    load : callable
+        Indices, an int64 tensor of shape (batch,) → the batch; made into a graph by ``tf.data``.
+    """
+
+    def __init__(
+        self, sampler: ResumableSampler, batch_size: int, load: Callable[[Any], Any]
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: at least 1")
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self._load = load
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.sampler), self.batch_size)
+        return full + (rest > 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        indices = np.fromiter(self.sampler, dtype=np.int64, count=len(self.sampler))
+        data = tf.data.Dataset.from_tensor_slices(indices).batch(self.batch_size)
+        data = data.map(self._load, num_parallel_calls=tf.data.AUTOTUNE)
+        return iter(data.prefetch(tf.data.AUTOTUNE))
+
+
+class Skipped:
+    """A data set that is begun so many batches later, without reading what comes before.
+
+    Parameters
+    ----------
+    data : tf.data.Dataset
+    batches : int
+
+    Raises
+    ------
+    CheckpointError
+        It has fewer.
+    """
+
+    def __init__(self, data: tf.data.Dataset, batches: int) -> None:
+        count = int(data.cardinality())
+        # Negative: infinite, or not known before it is read.
+        if 0 <= count < batches:
+            raise CheckpointError(
+                f"the data set ends after {count} batches, and {batches} were consumed",
+                do="resume with the data and batch size that the training began with",
+            )
+        self._data = data
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        # Whoever opens a loader reads up to its place; only then is the data set begun.
+        yield from (None for _ in range(self._batches))
+        yield from self._data.skip(self._batches)
+
+
+def gather(arrays: Any) -> Callable[[Any], Any]:
+    """What loads a batch from arrays in memory.
+
+    Parameters
+    ----------
+    arrays : array or nested tuple, list, dict of arrays
+        Of one length.
+    """
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+    return lambda rows: tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), tensors)
+
+
+def common_length(arrays: Any) -> int:
+    """The length of all arrays.
+
+    Raises
+    ------
+    ValueError
+        They differ.
+    """
+    lengths = {len(array) for array in tf.nest.flatten(arrays)}
+    if len(lengths) != 1:
+        raise ValueError(f"arrays of lengths {sorted(lengths)}: must be equal")
+    return lengths.pop()
+
+
+def reshuffles(data: Any) -> bool:
+    """Whether a data set draws another order each time it is iterated over.
+
+    TensorFlow has no public name for that; where it keeps it elsewhere the answer is no.
+    """
+    while data is not None:
+        if getattr(data, "_reshuffle_each_iteration", False):
+            return True
+        data = getattr(data, "_input_dataset", None)
+    return False

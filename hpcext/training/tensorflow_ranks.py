@@ -1,0 +1,166 @@
+"""What the workers of a TensorFlow job tell each other, apart from the training's own traffic.
+
+One connection from each worker to rank 0, a socket in the private directory that ``hpcext launch``
+makes: a few microseconds per message, nothing on a network, and a worker that dies is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcext.training.ranks import Control, Ranks
+
+_PAUSE_S = 0.01
+_SOCKET = "tensorflow.socket"
+_LENGTH = struct.Struct("<q")
+_VECTOR = struct.Struct(f"<{len(Control())}q")
+
+
+class StarRanks(Ranks):
+    """Ranks that meet in a directory of one node, with rank 0 in the middle.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Nobody else may write there.
+    rank, size : int
+
+    Raises
+    ------
+    RuntimeError
+        From every method: a worker has ended.
+    """
+
+    def __init__(self, directory: Path, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._wish: Control | None = None
+        self._wishes: list[Control] = []
+        with _entry(directory) as path:
+            self._peers = self._listen(path) if rank == 0 else {0: self._connect(path)}
+
+    def exchange(self, wish: Control) -> Control:
+        """Read what was agreed on since the last call, and send the next wish on its way."""
+        agreed = self._take()
+        if not agreed.stop:
+            self._wish = wish
+            if self.rank != 0:
+                self._put(0, _VECTOR.pack(*wish))
+        return agreed
+
+    def settle(self) -> None:
+        """Finish the exchange under way, whatever it says."""
+        self._take()
+
+    def smallest(self, value: int) -> int:
+        """The smallest value of all ranks."""
+        parts = self.gather(_LENGTH.pack(value))
+        least = min((_LENGTH.unpack(part)[0] for part in parts), default=0)
+        result: int = _LENGTH.unpack(self.broadcast(_LENGTH.pack(least)))[0]
+        return result
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """The data of each rank, by rank; empty except on rank 0."""
+        if self.rank != 0:
+            self._put(0, data)
+            return []
+        self._collect()
+        return [data, *(self._get(peer) for peer in range(1, self.size))]
+
+    def broadcast(self, data: bytes) -> bytes:
+        """What rank 0 passed."""
+        if self.rank != 0:
+            return self._get(0)
+        for peer in range(1, self.size):
+            self._put(peer, data)
+        return data
+
+    def _take(self) -> Control:
+        """What the exchange under way agreed on."""
+        mine, self._wish = self._wish, self._wish if self.rank == 0 else None
+        if mine is None:
+            return Control()
+        if self.rank != 0:
+            return Control(*_VECTOR.unpack(self._get(0)))
+        self._collect()
+        agreed = Control(*map(max, zip(mine, *self._wishes, strict=True)))
+        self._wish, self._wishes = None, []
+        self.broadcast(_VECTOR.pack(*agreed))
+        return agreed
+
+    def _collect(self) -> None:
+        """On rank 0: take the wishes off the lines, before anything that was sent after them."""
+        if self._wish is not None and not self._wishes:
+            peers = range(1, self.size)
+            self._wishes = [Control(*_VECTOR.unpack(self._get(peer))) for peer in peers]
+
+    # The lines.
+
+    def _listen(self, path: Path) -> dict[int, socket.socket]:
+        peers: dict[int, socket.socket] = {}
+        with socket.socket(socket.AF_UNIX) as listener:
+            draft = path.with_name(f".{path.name}")
+            listener.bind(str(draft))
+            listener.listen(self.size)
+            # Under its own name only when it can be connected to.
+            draft.rename(path)
+            while len(peers) < self.size - 1:
+                line, _ = listener.accept()
+                peers[_LENGTH.unpack(_read(line, _LENGTH.size))[0]] = line
+        path.unlink()
+        return peers
+
+    def _connect(self, path: Path) -> socket.socket:
+        line = socket.socket(socket.AF_UNIX)
+        # Without an end of its own: whoever started the ranks ends all of them when one fails.
+        while True:
+            try:
+                line.connect(str(path))
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                time.sleep(_PAUSE_S)
+        line.sendall(_LENGTH.pack(self.rank))
+        return line
+
+    def _put(self, peer: int, data: bytes) -> None:
+        try:
+            self._peers[peer].sendall(_LENGTH.pack(len(data)) + data)
+        except OSError as error:
+            raise _gone(peer) from error
+
+    def _get(self, peer: int) -> bytes:
+        line = self._peers[peer]
+        try:
+            return _read(line, _LENGTH.unpack(_read(line, _LENGTH.size))[0])
+        except OSError as error:
+            raise _gone(peer) from error
+
+
+def _gone(peer: int) -> RuntimeError:
+    return RuntimeError(f"worker {peer} has ended; the job goes on from its last checkpoint")
+
+
+def _read(line: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        part = line.recv(length - len(data))
+        if not part:
+            raise ConnectionResetError("the other side has ended")
+        data += part
+    return bytes(data)
+
+
+@contextlib.contextmanager
+def _entry(directory: Path) -> Iterator[Path]:
+    """The socket's path, short enough however long the directory's is: unix(7) allows 107 bytes."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield Path(f"/proc/self/fd/{fd}/{_SOCKET}")
+    finally:
+        os.close(fd)
