@@ -99,6 +99,10 @@ class FitSession(_Base):
                 do="give fit no initial_epoch",
             )
         resumed = self._resume is not None
+        if self._place.phase == AFTER:
+            # More epochs than before: all is as it was at the end, but the figures begin anew.
+            self._arrive()
+            self._model.reset_metrics()
         self._begin_epoch(epoch)
         self._position, _ = self._open(data)
         self._turns = 0

@@ -203,7 +203,10 @@ def wild(seed: int) -> Policy:
 
 
 def restless(seed: int) -> Policy:
-    """A policy that gives jobs another size where they are, again and again, until all is calm."""
+    """A policy that gives jobs another size where they are, again and again, until all is calm.
+
+    Not when a job has just got one: where that takes no time, neither would all that follows.
+    """
 
     def allocate(now: v.Snapshot) -> v.Target:
         if now.now_s >= CALM_S:
@@ -219,7 +222,9 @@ def restless(seed: int) -> Policy:
             size = source.choice([size for size in job.sizes if size >= len(nodes)] or [0])
             first = source.randint(1, size - 1) if len(nodes) > 1 and size else size
             alloc = dict(zip(nodes, (first, size - first), strict=False))
-            if size and all(left[node] >= gpus for node, gpus in alloc.items()):
+            if job.goal and not now.cause & v.Cause.TIME:
+                alloc = dict(job.goal)
+            if all(0 < gpus <= left.get(node, 0) for node, gpus in alloc.items()):
                 for node, gpus in alloc.items():
                     left[node] -= gpus
                 grants[job.id] = v.Grant(alloc, v.Role.SECONDARY, "for a change")

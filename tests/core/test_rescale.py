@@ -278,6 +278,7 @@ def test_each_size_has_a_segment(bench: Bench) -> None:
     bench.want(5, j1={"n": 5})
     # The speed on the way is that of no size.
     bench.step(6, f.Progressed("1", op, 20, 18, rate=1.0))
+    assert bench.job("1").estimate.measured == {3: 2.0}
     bench.step(7, bench.answer("1", *gpus(n=5), stall_s=0.25))
     bench.step(9, f.Progressed("1", op, 50, 45, rate=3.0))
     assert bench.job("1").estimate.measured == {3: 2.0, 5: 3.0}

@@ -130,6 +130,7 @@ def test_a_lost_rank_costs_the_steps_since_the_last_checkpoint(start: Any) -> No
 
 def test_replicas_that_differ_are_found(start: Any) -> None:
     training = start("--global-batch=12", "--gates", "20", "--spoil", "15", size=2)
+    wait_for(lambda: len(training.account()) == 2 * 20, "the gate")
     training.ask(3)
     wait_for(training.proposed, "a third rank")
     training.open_gate(20)

@@ -1,0 +1,564 @@
+"""What is done to a draw: each fault of the plan by a method of its name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from judge import Facts, LostError
+from plan import GPUS, Fault, Job, Plan
+
+from hpcext import protocol
+from hpcext.core.errors import HpcextError, JournalError
+from hpcext.core.world import World
+from hpcext.launch import tree
+from hpcext.manager import journal, spool
+from hpcext.policies import find_policy
+from hpcext.training.checkpoint import CheckpointError, verify
+
+HERE = Path(__file__).parent
+DISK_BYTES = 8 << 20
+FILE_BYTES = 100_000
+PATIENCE_S = 4.0
+"""A fault that waits for progress comes when there was none for so long."""
+
+BIRTH_S = 20.0
+"""The same before the first line of all."""
+
+RETRY_S = 6.0
+"""What cannot be done yet (no session, no manager) is tried for so long."""
+
+PASSING = ("(yet)", "no manager", "ended before", "No such", "no job", "No space")
+"""What a request may be refused with that is granted later."""
+
+
+class Hands:
+    """A place where a plan is played.
+
+    Parameters
+    ----------
+    plan : Plan
+    path : pathlib.Path
+        Its directory, empty.
+    small_disk : bool
+        Whether ``disk`` in it is one of its own, which can be filled.
+    """
+
+    def __init__(self, plan: Plan, path: Path, *, small_disk: bool = False) -> None:
+        self.plan = plan
+        self.path = path
+        self.small_disk = small_disk
+        self.facts = Facts()
+        self.pilot = path / "disk" / "pilot"
+        self.full = threading.Event()
+        self._began_s = time.monotonic()
+        self._threads: list[threading.Thread] = []
+        self._diary = open(path / "played.txt", "w", buffering=1, encoding="utf-8")  # noqa: SIM115
+        self._jobs = {job.name: job for job in plan.jobs}
+        self._ids = {job.name: str(number) for number, job in enumerate(plan.jobs, start=1)}
+        self._managers = 0
+        self._lines = 0
+        self._read: dict[str, int] = {}
+        self.ended: set[str] = set()
+        self.manager: subprocess.Popen[bytes] | None = None
+        self.done = False
+        for name in ("disk", "tmp", "accounts"):
+            (path / name).mkdir()
+        self.environ = {
+            **os.environ,
+            "DRAW": str(path),
+            "TMPDIR": str(path / "tmp"),
+            "XDG_STATE_HOME": str(path / "state"),
+            "XDG_CONFIG_HOME": str(path / "config"),
+            "HPCEXT_REPORT_INTERVAL_S": "0.2",
+            "OMP_NUM_THREADS": "1",
+            # Looked for by PyTorch at import, and not there on a machine for tests.
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        # Where it is set, every process of a draw would compile all that it imports.
+        self.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        if any(fault.kind == "jump" for fault in plan.faults):
+            self.environ["PYTHONPATH"] = str(HERE / "shim")
+            self.environ["DRAW_CLOCK"] = str(path / "clock")
+
+    def say(self, text: str) -> None:
+        """Write down what was done, and when."""
+        self._diary.write(f"{time.monotonic() - self._began_s:8.3f} s  {text}\n")
+
+    # The jobs.
+
+    def write_jobs(self) -> Path:
+        """The job file of the plan."""
+        path = self.path / "jobs.toml"
+        path.write_text("\n".join(self._table(job) for job in self.plan.jobs))
+        return path
+
+    def _table(self, job: Job) -> str:
+        low, high, best = job.gpus
+        needs = f'after = ["{job.after}"]\n' if job.after else ""
+        words = ", ".join(f'"{word}"' for word in self._command(job))
+        account = self.path / "accounts" / f"{job.name}.account"
+        return (
+            f'[[job]]\nname = "{job.name}"\ncommand = [{words}]\nretries = 50\n'
+            f"gpus = {{min = {low}, max = {high}, optimal = {best}}}\n"
+            f'suspend_timeout_s = {job.timeout_s}\nenv = {{ACCOUNT = "{account}"}}\n{needs}'
+        )
+
+    def _command(self, job: Job) -> list[str]:
+        script = "nets" if job.kind in {"elastic", "workers"} else job.kind
+        train = [sys.executable, str(HERE / "jobs" / f"{script}.py")]
+        train += [str(job.epochs), str(job.step_s), str(job.save_every)]
+        if job.kind == "arrays":
+            train.append("staging" if job.staging else "between")
+        if script == "nets":
+            train.append(job.kind)
+        if job.kind in {"ranks", "elastic"}:
+            return [sys.executable, "-m", "hpcext", "launch", *train]
+        if job.kind == "workers":
+            torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+            return [*torchrun, "--nproc-per-node", "{gpus}", *train[1:]]
+        return train
+
+    def lines(self) -> int:
+        """How many lines the jobs have written."""
+        for path in (self.path / "accounts").iterdir():
+            known = self._read.get(path.stem, 0)
+            with open(path, "rb") as file:
+                file.seek(known)
+                text = file.read()
+            if text:
+                self._read[path.stem] = known + len(text)
+                self._lines += text.count(b"\n")
+                if b'"event": "end"' in text:
+                    self.ended.add(path.stem)
+        return self._lines
+
+    # The manager.
+
+    def start_manager(self) -> None:
+        """Start the first one, or one that goes on."""
+        if (self.pilot / "pilot.json").exists():
+            args = ["--resume", str(self.pilot)]
+        else:
+            # Killed before it was a pilot: nothing was begun, and a user begins anew.
+            shutil.rmtree(self.pilot, ignore_errors=True)
+            args = [str(self.path / "jobs.toml"), "--gpus", str(GPUS), "--dir", str(self.pilot)]
+        self._managers += 1
+        with open(self.path / f"manager-{self._managers}.log", "wb") as log:
+            self.manager = subprocess.Popen(
+                [sys.executable, "-m", "hpcext", "run", *args],
+                env=self.environ,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.path,
+            )
+        self.say(f"manager {self._managers} started, pid {self.manager.pid}")
+
+    def end_manager(self, *signums: int, pause_s: float = 0.0) -> None:
+        """Signal the manager, wait for its end."""
+        if self.manager is None:
+            return
+        for signum in signums:
+            self.manager.send_signal(signum)
+            time.sleep(pause_s)
+        self.manager.wait()
+        self.see_manager(signums)
+
+    def see_manager(self, signums: Sequence[int] = ()) -> bool:
+        """Whether a manager runs; it may end if told to, and when all is done.
+
+        Raises
+        ------
+        LostError
+            It ended by itself.
+        """
+        manager = self.manager
+        _reap_orphans(manager)
+        if manager is None or self.done:
+            return False
+        if manager.poll() is None:
+            return True
+        code = manager.returncode
+        self.manager = None
+        self.say(f"manager {self._managers} ended with {code}")
+        states = self.states()
+        if (
+            code in {0, 1}
+            and len(states) == len(self.plan.jobs)
+            and "unfinished" not in states.values()
+        ):
+            self.done = True
+        elif code not in {*(-signum for signum in signums), *(128 + signum for signum in signums)}:
+            facts = spool.MANAGER_FILE, spool.MANAGER
+            began = protocol.read_json(self.pilot / facts[0], facts[1])["pid"] == manager.pid
+            # It says so and does nothing if the disk is full when it begins; not later.
+            if began or not self.facts.full:
+                raise LostError(f"the manager ended by itself with {code}")
+        return False
+
+    # What happens.
+
+    def wait_for(self, fault: Fault) -> None:
+        """Wait for the instant of a fault: for progress, while there is any."""
+        seen = self.lines()
+        wanted = seen + fault.lines
+        moved_s = time.monotonic()
+        while seen < wanted and not self.done:
+            patience_s = PATIENCE_S if seen else BIRTH_S
+            if time.monotonic() > moved_s + patience_s:
+                self.say("no progress")
+                break
+            time.sleep(0.01)
+            now = self.lines()
+            if now != seen:
+                seen, moved_s = now, time.monotonic()
+        time.sleep(fault.delay_s)
+
+    def do(self, fault: Fault) -> None:
+        """Do it."""
+        getattr(self, fault.kind.replace("-", "_"))(fault)
+
+    def later(self, what: Callable[[], object]) -> None:
+        """Do something beside the rest; see :meth:`settled`."""
+        thread = threading.Thread(target=what)
+        thread.start()
+        self._threads.append(thread)
+
+    def settled(self) -> bool:
+        """Whether all that was begun beside the rest is over."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    # Processes.
+
+    def supervisor(self, job: str) -> protocol.Process | None:
+        """That of the newest attempt, if it runs."""
+        attempts = sorted((self.pilot / "jobs" / self._ids[job]).glob("attempt-*"))
+        if not attempts:
+            return None
+        try:
+            facts = protocol.read_json(attempts[-1] / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        except (OSError, ValueError):
+            return None
+        found = protocol.Process(facts["pid"], facts["start"])
+        return found if found.alive() else None
+
+    def victim(self, fault: Fault) -> protocol.Process | None:
+        """The process of a job that a fault is for, as soon as it runs."""
+        supervisor = self.supervisor(fault.job)
+        until_s = time.monotonic() + RETRY_S
+        while supervisor is None:
+            # Done, or behind another one in the queue; or the manager is being started.
+            if time.monotonic() > until_s or self.done or fault.job in self.ended:
+                return None
+            time.sleep(0.02)
+            self.lines()
+            supervisor = self.supervisor(fault.job)
+        levels = [[supervisor]]
+        for _ in range(fault.depth):
+            below = [child for parent in levels[-1] for child in _children(parent.pid)]
+            if not below:
+                break
+            levels.append(below)
+        found = sorted(levels[-1], key=lambda process: process.pid)
+        return found[min(int(fault.pick * len(found)), len(found) - 1)]
+
+    def kill(self, fault: Fault) -> None:
+        victim = self.victim(fault)
+        if victim is None:
+            self.say(f"kill: {fault.job} does not run")
+            return
+        self.say(f"kill: {fault.job}, pid {victim.pid} {_name(victim)}")
+        victim.send(signal.SIGKILL)
+
+    def stall(self, fault: Fault) -> None:
+        victim = self.victim(fault)
+        if victim is None:
+            self.say(f"stall: {fault.job} does not run")
+            return
+        victim.send(signal.SIGSTOP)
+        self.say(f"stall: {fault.job}, pid {victim.pid} {_name(victim)}")
+        if fault.again:
+            self.suspend(fault)
+
+        def go_on() -> None:
+            time.sleep(fault.hold_s)
+            victim.send(signal.SIGCONT)
+            self.say(f"stall: pid {victim.pid} goes on")
+
+        self.later(go_on)
+
+    # The manager.
+
+    def kill_manager(self, fault: Fault) -> None:
+        self.end_manager(signal.SIGKILL)
+        if fault.again:
+            self.start_manager()
+            time.sleep(fault.hold_s)
+            self.end_manager(signal.SIGKILL)
+        else:
+            time.sleep(fault.hold_s)
+        if not self.done:
+            self.start_manager()
+
+    def stop_manager(self, fault: Fault) -> None:
+        """SIGTERM, which suspends all; the second one makes it leave at once."""
+        self.end_manager(*[signal.SIGTERM] * (1 + fault.again), pause_s=0.2 * fault.again)
+        if not self.done:
+            self.start_manager()
+
+    def stall_manager(self, fault: Fault) -> None:
+        manager = self.manager
+        if manager is None or manager.poll() is not None:
+            return
+        manager.send_signal(signal.SIGSTOP)
+        self.say("stall-manager")
+        time.sleep(fault.hold_s)
+        manager.send_signal(signal.SIGCONT)
+
+    def ask_and_kill_manager(self, fault: Fault) -> None:
+        """A request is in the spool, or in the journal and not answered, when it dies."""
+        self.later(lambda: self.ask("resize", fault.job, gpus=fault.number))
+        time.sleep(fault.hold_s / 20)
+        self.end_manager(signal.SIGKILL)
+        if not self.done:
+            self.start_manager()
+
+    # Requests.
+
+    def ask(self, verb: str, job: str, *, patient: bool = True, **words: object) -> bool:
+        """Ask a manager as ``hpcext VERB`` does; whether it said yes."""
+        until_s = time.monotonic() + RETRY_S * patient
+        while True:
+            try:
+                answer = spool.ask(self.pilot, verb, timeout_s=10.0, job=job, **words)
+            except (HpcextError, OSError) as error:
+                said = f"{type(error).__name__}: {error}"
+            else:
+                self.say(f"{verb} {job}: {answer['text']}")
+                return True
+            # Somebody who types would try again: there is no manager, or no session yet.
+            passing = any(word in said for word in PASSING)
+            if not passing or time.monotonic() > until_s or self.done or job in self.ended:
+                self.say(f"{verb} {job} {words or ''}: {said}")
+                return False
+            time.sleep(0.05)
+
+    def suspend(self, fault: Fault) -> None:
+        def both() -> None:
+            self.ask("suspend", fault.job)
+            time.sleep(fault.hold_s)
+            self.ask("resume", fault.job)
+
+        self.later(both)
+
+    def resize(self, fault: Fault) -> None:
+        def ask() -> None:
+            self.ask("resize", fault.job, gpus=fault.number)
+            if fault.again:
+                time.sleep(fault.hold_s / 4)
+                self.ask("resize", fault.job, gpus=self._jobs[fault.job].gpus[2])
+
+        self.later(ask)
+
+    def cancel(self, fault: Fault) -> None:
+        def ask() -> None:
+            while not self.done and not self.ask("cancel", fault.job):
+                if fault.job in self.finished():
+                    return
+                time.sleep(0.2)
+            self.facts.cancelled.setdefault(fault.job, time.monotonic())
+
+        self.later(ask)
+
+    def finished(self) -> dict[str, str]:
+        """Jobs that are final, by what the journal says."""
+        return {name: state for name, state in self.states().items() if state != "unfinished"}
+
+    def world(self) -> World | None:
+        """What the journal says; None if there is none."""
+        try:
+            past = journal.read(self.pilot / "journal.jsonl")
+        except JournalError:
+            return None
+        return past.replay(find_policy(past.header.policy)).world
+
+    def states(self) -> dict[str, str]:
+        """What became of each job, by the journal."""
+        world = self.world()
+        if world is None:
+            return {}
+        return {
+            job.name: job.state.value if job.state.final else "unfinished"
+            for job in world.jobs.values()
+        }
+
+    def release(self) -> None:
+        """Let a job go on that is still held, as a user does who sees it."""
+        world = self.world()
+        if world is None or self.manager is None or self.manager.poll() is not None:
+            return
+        for job in world.unfinished():
+            if job.on_hold:
+                self.ask("resume", job.name)
+
+    # Disks.
+
+    def damage(self, fault: Fault) -> None:
+        """Break the newest checkpoint of a job while nothing of it runs, if it has two."""
+        directory = self.pilot / "jobs" / self._ids[fault.job] / "checkpoint"
+        until_s = time.monotonic() + RETRY_S
+        while len(list(directory.glob("step-*"))) < 2 and time.monotonic() < until_s:
+            if self.done or fault.job in self.ended:
+                break
+            time.sleep(0.02)
+            self.lines()
+        self.end_manager(signal.SIGKILL)
+        if self.done:
+            return
+        supervisor = self.supervisor(fault.job)
+        if supervisor is not None:
+            victims = [supervisor, *tree.descendants(supervisor.pid)]
+            for victim in victims:
+                victim.send(signal.SIGKILL)
+            while any(victim.alive() for victim in victims) or self.marked(fault.job):
+                for victim in self.marked(fault.job):
+                    victim.send(signal.SIGKILL)
+                time.sleep(0.01)
+        whole = _whole(directory)
+        if len(whole) < 2:
+            self.say(f"damage: {fault.job} has {len(whole)} checkpoints")
+        else:
+            self.facts.damaged[fault.job][whole[0].name] = time.monotonic()
+            self.say(f"damage: {_break(whole[0], fault)}")
+        self.start_manager()
+
+    def marked(self, job: str) -> list[protocol.Process]:
+        """Processes of the job's newest attempt."""
+        attempts = sorted((self.pilot / "jobs" / self._ids[job]).glob("attempt-*"))
+        return tree.marked([f"HPCEXT_REPORT_DIR={attempt}" for attempt in attempts[-1:]])
+
+    def small_files(self, fault: Fault) -> None:
+        """For a while the job's processes cannot write files of the size of a checkpoint."""
+        supervisor = self.supervisor(fault.job)
+        if supervisor is None or self._jobs[fault.job].kind != "arrays":
+            return
+        self.facts.full = True
+        self.say(f"small-files: {fault.job}")
+        victims = tree.descendants(supervisor.pid)
+        for victim in victims:
+            _limit(victim, FILE_BYTES)
+
+        def lift() -> None:
+            time.sleep(fault.hold_s)
+            for victim in victims:
+                _limit(victim, resource.RLIM_INFINITY)
+            self.say("small-files: over")
+
+        self.later(lift)
+
+    def fill(self, fault: Fault) -> None:
+        """Fill the disk of the pilot for a while."""
+        if self.full.is_set() or not self.small_disk:
+            return
+        self.full.set()
+        self.facts.full = True
+        ballast = self.path / "disk" / "ballast"
+        self._fill(ballast, fault.number)
+        self.say(f"fill: {fault.number} bytes are left")
+
+        def free() -> None:
+            time.sleep(fault.hold_s)
+            ballast.unlink()
+            self.full.clear()
+            self.say("fill: there is room again")
+
+        self.later(free)
+
+    def _fill(self, ballast: Path, left: int) -> None:
+        with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
+            room = os.statvfs(self.path / "disk")
+            file.write(bytes(max(0, room.f_bavail * room.f_bsize - left)))
+            while left == 0:
+                file.write(bytes(4096))
+
+    # Clocks.
+
+    def jump(self, fault: Fault) -> None:
+        """Move the clock of the manager and of the trainings."""
+        clock = self.path / "clock"
+        before = float(clock.read_text()) if clock.exists() else 0.0
+        protocol.write_file(clock, str(before + fault.number).encode(), durable=False)
+        self.say(f"jump: by {fault.number} s")
+
+
+def _reap_orphans(manager: subprocess.Popen[bytes] | None) -> None:
+    """What a killed manager leaves becomes our child, as we are a sub-reaper, and must not stay."""
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None or (manager is not None and ended.si_pid == manager.pid):
+            return
+        os.waitpid(ended.si_pid, 0)
+
+
+def _children(pid: int) -> list[protocol.Process]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return []
+    found = (protocol.Process.of(int(child)) for child in text.split())
+    return [child for child in found if child]
+
+
+def _name(process: protocol.Process) -> str:
+    try:
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return " ".join(os.path.basename(word.decode(errors="replace")) for word in words[:6])
+
+
+def _limit(process: protocol.Process, size: int) -> None:
+    with contextlib.suppress(OSError):
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+
+def _whole(directory: Path) -> list[Path]:
+    """Checkpoints that verify, newest first."""
+    found: list[tuple[Sequence[int], Path]] = []
+    for path in directory.glob("step-*"):
+        match = re.fullmatch(r"step-(\d+)\.attempt-(\d+)(?:\.(\d+))?", path.name)
+        with contextlib.suppress(CheckpointError):
+            verify(path)
+            if match:
+                step, attempt, serial = (int(part or 0) for part in match.groups())
+                found.append(((attempt, step, serial), path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _break(checkpoint: Path, fault: Fault) -> str:
+    """Flip one bit of a file of a checkpoint, or cut it off; says what was done."""
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    path = files[fault.number % len(files)]
+    content = bytearray(path.read_bytes())
+    at = fault.number % len(content)
+    if fault.again:
+        del content[at:]
+    else:
+        content[at] ^= 1 << (fault.number % 8)
+    path.write_bytes(content)
+    return f"{checkpoint.name}/{path.name} {'cut' if fault.again else 'flipped'} at {at}"

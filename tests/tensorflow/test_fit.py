@@ -1,0 +1,82 @@
+"""``model.fit``, interrupted: the same samples, figures, callbacks and weights as without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harness import suspend_tree
+from tf_harness import TensorFlowJob, check_suspended, largest_difference
+
+SCRIPT = "train_fit.py"
+EPOCH = list(range(120))
+
+
+def figures(job: TensorFlowJob) -> list[tuple[str, ...]]:
+    return [tuple(line[2:]) for line in job.said("figures") if line[1] == "0"]
+
+
+def test_bit_identical(tmp_path: Path) -> None:
+    reference = TensorFlowJob(tmp_path / "reference", SCRIPT)
+    undisturbed = reference.start()
+    job = TensorFlowJob(tmp_path / "job", SCRIPT)
+    # In the middle of an epoch, in its last step, in a validation, as an epoch begins.
+    for ask in ("step:3", "step:9", "validation:1:1", "epoch:2"):
+        check_suspended(job.on(1, f"--ask={ask}"))
+    check_suspended(job.run_held(24, suspend_tree))
+    last = job.on(1)
+    assert last.code == 0, last.output
+    assert "ran out of data" not in last.output
+    assert reference.finish(undisturbed).code == 0
+
+    assert [int(line[2]) for line in job.said("step")] == list(range(30))
+    assert job.seen() == reference.seen()
+    assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3
+    # What other callbacks were told, and what fit returned: of all attempts.
+    assert figures(job) == figures(reference)
+    assert job.said("epochs")[-1][2:] == ("0", "1", "2")
+    # Weights, slots, seed generators, the history, the state of another callback.
+    assert job.last("final") == reference.last("final")
+
+
+def test_number_of_workers_changes(tmp_path: Path) -> None:
+    reference = TensorFlowJob(tmp_path / "reference", SCRIPT, "--still")
+    undisturbed = reference.start()
+    job = TensorFlowJob(tmp_path / "job", SCRIPT, "--still")
+    # From one to two: under a real manager, in test_fit_managed.py.
+    check_suspended(job.on(2, "--ask=step:14@1"), 2)
+    last = job.on(1)
+    assert last.code == 0, last.output
+    assert reference.finish(undisturbed).code == 0
+    assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3
+    assert largest_difference(job, reference) < 1e-4
+    assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 1 / 120
+
+
+@pytest.mark.slow
+def test_steps_per_execution(tmp_path: Path) -> None:
+    """Several steps at once are counted as several."""
+    job = TensorFlowJob(tmp_path / "job", SCRIPT, "--together=4", "--epochs=1")
+    # In the first execution: it stops after four steps, and ten are no multiple of four.
+    run = job.on(1, "--ask=step:0")
+    check_suspended(run)
+    assert run.report["step"] == 4
+    last = job.on(1)
+    assert last.code == 0, last.output
+    assert sorted(job.seen()[0]) == EPOCH
+    assert last.report["step"] == 10
+
+
+@pytest.mark.slow
+def test_torch_backend(tmp_path: Path) -> None:
+    environ = {"KERAS_BACKEND": "torch"}
+    reference = TensorFlowJob(tmp_path / "reference", SCRIPT, **environ)
+    assert reference.on(1).code == 0
+    job = TensorFlowJob(tmp_path / "job", SCRIPT, **environ)
+    for ask in ("step:3", "step:9", "validation:1:1", "epoch:2"):
+        check_suspended(job.on(1, f"--ask={ask}"))
+    assert job.on(1).code == 0
+    assert job.seen() == reference.seen()
+    # Up to the end of the epoch; then a DataLoader of Keras draws from the numbers of Dropout.
+    assert figures(job)[0] == figures(reference)[0]
+    assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 0.1

@@ -1,0 +1,106 @@
+"""Interrupted TensorFlow training ends as the uninterrupted one, by its own account."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from harness import suspend_tree
+from tf_harness import TensorFlowJob, check_suspended, largest_difference
+
+SCRIPT = "train_loop.py"
+STEPS = 30
+EPOCH = list(range(120))
+
+
+def steps(job: TensorFlowJob) -> list[int]:
+    return [int(line[2]) for line in job.said("step") if line[1] == "0"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> TensorFlowJob:
+    """A job that was suspended five times, compared with one that was not."""
+    path = tmp_path_factory.mktemp("loop")
+    reference = TensorFlowJob(path / "reference", SCRIPT)
+    undisturbed = reference.start()
+    job = TensorFlowJob(path / "job", SCRIPT)
+    draw = random.Random(11)
+    first, second, third = sorted(draw.sample(range(18), 3))
+    for ask in (f"step:{first}", f"step:{second}", f"step:{third}", "validation:1:1"):
+        check_suspended(job.on(1, f"--ask={ask}"))
+    check_suspended(job.run_held(draw.randrange(21, 28), suspend_tree))
+    last = job.on(1)
+    assert last.code == 0, last.output
+    run = reference.finish(undisturbed)
+    assert run.code == 0, run.output
+
+    assert steps(job) == steps(reference) == list(range(STEPS))
+    assert job.seen() == reference.seen()
+    assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3
+    # Weights, slots, seed generators, variables of no layer, and the next number of each source.
+    assert job.last("final") == reference.last("final")
+    assert Counter(line[2] for line in job.log)["callback"] == 5
+    return job
+
+
+def test_bit_identical(finished: TensorFlowJob) -> None:
+    assert len(finished.checkpoints) == 2
+
+
+def test_torn_checkpoint_falls_back(finished: TensorFlowJob, tmp_path: Path) -> None:
+    job = finished.copy(tmp_path / "job")
+    before = len(job.log)
+    file = job.checkpoints[-1] / "state.npz"
+    file.write_bytes(file.read_bytes()[:-100])
+    run = job.on(1)
+    assert run.code == 0, run.output
+    assert run.output.count("checkpoint not usable") == 1
+    assert str(file) in run.output
+    again = [int(line[3]) for line in job.log[before:] if line[2] == "step"]
+    assert again
+    assert again == list(range(again[0], STEPS))
+    assert job.last("final") == finished.last("final")
+
+
+@pytest.mark.slow
+def test_shuffled_by_tensorflow(tmp_path: Path) -> None:
+    """A data set made in the loop over the epochs gets the same order again."""
+    reference = TensorFlowJob(tmp_path / "reference", SCRIPT, "--loader=plain", "--epochs=2")
+    undisturbed = reference.start()
+    job = TensorFlowJob(tmp_path / "job", SCRIPT, "--loader=plain", "--epochs=2")
+    check_suspended(job.on(1, "--ask=step:13"))
+    assert job.on(1).code == 0
+    assert reference.finish(undisturbed).code == 0
+    assert job.seen() == reference.seen()
+    assert job.last("final") == reference.last("final")
+
+
+def test_number_of_workers_changes(tmp_path: Path) -> None:
+    """1, 2, 3, 2, 1, 2 workers: each sample once in each epoch, and the weights of one worker but
+    for the order in which gradients are added up."""
+    reference = TensorFlowJob(tmp_path / "reference", SCRIPT, "--still")
+    undisturbed = reference.start()
+    job = TensorFlowJob(tmp_path / "job", SCRIPT, "--still")
+    # By one worker alone too: all stop at the same step.
+    for workers, ask in ((1, "step:4"), (2, "step:8@1"), (3, "step:14@2"), (2, "validation:1:1@1")):
+        run = job.on(workers, f"--ask={ask}")
+        check_suspended(run, workers)
+    check_suspended(job.on(1, "--ask=step:24"))
+    last = job.on(2)
+    assert last.code == 0, last.output
+    assert reference.finish(undisturbed).code == 0
+    assert steps(job) == list(range(STEPS))
+    assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3
+    # Both workers of the last attempt hold the same.
+    weights = [line[3:] for line in job.said("weight") if line[1] == "0"]
+    assert weights == [line[3:] for line in job.said("weight") if line[1] == "1"]
+    assert largest_difference(job, reference) < 1e-4
+    # A metric that the workers share: every loss of every sample, once.
+    (total, count), (expected, _) = (
+        map(float, of.said("losses")[-1][2:]) for of in (job, reference)
+    )
+    assert count == 360
+    assert abs(total - expected) < 1e-3 * expected
+    assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 1 / 120
