@@ -29,6 +29,7 @@ from hpcext.training.checkpoint import CheckpointError, verify
 HERE = Path(__file__).parent
 DISK_BYTES = 8 << 20
 FILE_BYTES = 100_000
+PAGE_BYTES = 4096
 PATIENCE_S = 4.0
 """A fault that waits for progress comes when there was none for so long."""
 
@@ -65,7 +66,7 @@ class Hands:
         self._threads: list[threading.Thread] = []
         self._diary = open(path / "played.txt", "w", buffering=1, encoding="utf-8")  # noqa: SIM115
         self._jobs = {job.name: job for job in plan.jobs}
-        self._ids = {job.name: str(number) for number, job in enumerate(plan.jobs, start=1)}
+        self.ids = {job.name: str(number) for number, job in enumerate(plan.jobs, start=1)}
         self._managers = 0
         self._lines = 0
         self._read: dict[str, int] = {}
@@ -88,7 +89,8 @@ class Hands:
         # Where it is set, every process of a draw would compile all that it imports.
         self.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         if any(fault.kind == "jump" for fault in plan.faults):
-            self.environ["PYTHONPATH"] = str(HERE / "shim")
+            before = os.environ.get("PYTHONPATH", "")
+            self.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "shim"), *before.split(os.pathsep)])
             self.environ["DRAW_CLOCK"] = str(path / "clock")
 
     def say(self, text: str) -> None:
@@ -243,7 +245,7 @@ class Hands:
 
     def supervisor(self, job: str) -> protocol.Process | None:
         """That of the newest attempt, if it runs."""
-        attempts = sorted((self.pilot / "jobs" / self._ids[job]).glob("attempt-*"))
+        attempts = sorted((self.pilot / "jobs" / self.ids[job]).glob("attempt-*"))
         if not attempts:
             return None
         try:
@@ -279,6 +281,7 @@ class Hands:
             self.say(f"kill: {fault.job} does not run")
             return
         self.say(f"kill: {fault.job}, pid {victim.pid} {_name(victim)}")
+        self.facts.hits[fault.job].append(time.time())
         victim.send(signal.SIGKILL)
 
     def stall(self, fault: Fault) -> None:
@@ -416,7 +419,7 @@ class Hands:
 
     def damage(self, fault: Fault) -> None:
         """Break the newest checkpoint of a job while nothing of it runs, if it has two."""
-        directory = self.pilot / "jobs" / self._ids[fault.job] / "checkpoint"
+        directory = self.pilot / "jobs" / self.ids[fault.job] / "checkpoint"
         until_s = time.monotonic() + RETRY_S
         while len(list(directory.glob("step-*"))) < 2 and time.monotonic() < until_s:
             if self.done or fault.job in self.ended:
@@ -428,6 +431,7 @@ class Hands:
             return
         supervisor = self.supervisor(fault.job)
         if supervisor is not None:
+            self.facts.hits[fault.job].append(time.time())
             victims = [supervisor, *tree.descendants(supervisor.pid)]
             for victim in victims:
                 victim.send(signal.SIGKILL)
@@ -445,7 +449,7 @@ class Hands:
 
     def marked(self, job: str) -> list[protocol.Process]:
         """Processes of the job's newest attempt."""
-        attempts = sorted((self.pilot / "jobs" / self._ids[job]).glob("attempt-*"))
+        attempts = sorted((self.pilot / "jobs" / self.ids[job]).glob("attempt-*"))
         return tree.marked([f"HPCEXT_REPORT_DIR={attempt}" for attempt in attempts[-1:]])
 
     def small_files(self, fault: Fault) -> None:
@@ -474,6 +478,11 @@ class Hands:
         self.full.set()
         self.facts.full = True
         ballast = self.path / "disk" / "ballast"
+        if fault.number == 0:
+            for log in self.pilot.glob("jobs/*/log.txt"):
+                # A tmpfs gives room by the page: to a log, too, there must be none left.
+                with open(log, "ab") as file:
+                    file.write(b"\n" * (-log.stat().st_size % PAGE_BYTES))
         self._fill(ballast, fault.number)
         self.say(f"fill: {fault.number} bytes are left")
 
@@ -490,7 +499,7 @@ class Hands:
             room = os.statvfs(self.path / "disk")
             file.write(bytes(max(0, room.f_bavail * room.f_bsize - left)))
             while left == 0:
-                file.write(bytes(4096))
+                file.write(bytes(PAGE_BYTES))
 
     # Clocks.
 

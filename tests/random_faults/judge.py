@@ -12,7 +12,10 @@ from typing import Any
 
 from plan import Job, Plan
 
-SAMPLES, BATCH = 48, 12
+SAMPLES = 48
+NOT_SAVED = 74
+"""Exit code of a training that was asked to suspend and could not save."""
+
 Line = dict[str, Any]
 
 _NAME = re.compile(r"step-(\d+)\.attempt-(\d+)(?:\.(\d+))?$")
@@ -36,6 +39,8 @@ class Facts:
         Some checkpoints could not be written, because a disk was full.
     states : dict
         Job → what became of it.
+    hits : dict
+        Job → when something was done that ends an attempt, in seconds since the epoch.
     """
 
     damaged: dict[str, dict[str, float]] = dataclasses.field(
@@ -44,6 +49,7 @@ class Facts:
     cancelled: dict[str, float] = dataclasses.field(default_factory=dict)
     full: bool = False
     states: dict[str, str] = dataclasses.field(default_factory=dict)
+    hits: dict[str, list[float]] = dataclasses.field(default_factory=lambda: defaultdict(list))
 
 
 def judge(plan: Plan, accounts: Path, facts: Facts) -> None:
@@ -57,6 +63,20 @@ def judge(plan: Plan, accounts: Path, facts: Facts) -> None:
     check_gpus(plan, all_lines)
 
 
+def judge_exits(jobs: Path, ids: dict[str, str], facts: Facts) -> None:
+    """Raise LostError if an attempt failed to which nothing was done."""
+    for name, job in ids.items():
+        for path in sorted((jobs / job).glob("attempt-*/exit.json")):
+            ended = json.loads(path.read_bytes())
+            # Told to end: it did not answer a suspension in time, as on a slow machine.
+            if ended["exit_code"] in {0, NOT_SAVED} or ended["kill_asked_at"] is not None:
+                continue
+            begin, end = ended["started_at"], ended["main_ended_at"]
+            if not any(begin <= hit <= end for hit in facts.hits[name]):
+                code = ended["exit_code"]
+                raise LostError(f"{name}: {path.parent.name} ended by itself with exit code {code}")
+
+
 def read(path: Path) -> list[Line]:
     """All lines of an account, as they were written."""
     if not path.exists():
@@ -67,7 +87,8 @@ def read(path: Path) -> list[Line]:
 def _key(name: str) -> tuple[int, int, int]:
     """Of two checkpoints the newer one has the larger key: attempt, step, serial."""
     match = _NAME.match(name)
-    assert match, name
+    if match is None:
+        return 0, 0, 0
     step, attempt, serial = (int(part or 0) for part in match.groups())
     return attempt, step, serial
 
@@ -210,8 +231,11 @@ class Account:
             return
         if self.facts.states.get(self.job.name) != "completed":
             raise LostError(f"is {self.facts.states.get(self.job.name)}")
-        if not any(line["event"] == "end" for line in self.lines):
+        ends = [line for line in self.lines if line["event"] == "end" and line["rank"] == 0]
+        if not ends:
             raise LostError("never said that it was done")
+        if "found" in ends[-1] and _key(_newest(ends[-1]["found"]))[1] != self.job.steps:
+            raise LostError(f"is completed, and the last that it kept is {ends[-1]['found']}")
         missing = sorted(set(range(1, self.job.steps + 1)).symmetric_difference(self.kept))
         if missing:
             raise LostError(f"steps {missing[:10]} of {self.job.steps} were lost")

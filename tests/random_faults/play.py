@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 
 from hands import DISK_BYTES, Hands
-from judge import LostError, judge
+from judge import LostError, judge, judge_exits
 from plan import Plan, draw
 
 from hpcext.launch import tree
@@ -64,6 +64,7 @@ def check(hands: Hands) -> None:
         if "Traceback" in log.read_text(errors="replace"):
             raise LostError(f"{log.name} holds a traceback")
     judge(hands.plan, hands.path / "accounts", hands.facts)
+    judge_exits(hands.pilot / "jobs", hands.ids, hands.facts)
     left = left_behind(hands)
     if left:
         raise LostError(f"processes are left: {left}")

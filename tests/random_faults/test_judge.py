@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judge import Facts, LostError, judge
+from judge import Facts, LostError, judge, judge_exits
 from plan import Job, Plan
 
 Lines = list[dict[str, Any]]
 JOB = Job("one", "arrays", 2, 0.1, 3, (1, 2, 1), 2.0)
 ROWS = [list(range(first, first + 12)) for first in (0, 12, 24, 36)]
 SAVED = "step-000000003.attempt-0001"
+LAST = "step-000000008.attempt-0002"
 
 
 def attempt(number: int, begin: int, end: int, found: list[str]) -> Lines:
@@ -34,7 +35,7 @@ def attempt(number: int, begin: int, end: int, found: list[str]) -> Lines:
 def account() -> Lines:
     """Killed at step 5, goes on from 3, completes all 8."""
     second = attempt(2, 3, 8, [SAVED])
-    return [*attempt(1, 0, 5, []), *second, {**second[-1], "event": "end"}]
+    return [*attempt(1, 0, 5, []), *second, {**second[-1], "event": "end", "found": [LAST]}]
 
 
 def check(tmp_path: Path, lines: Lines, other: Lines | None = None, **facts: Any) -> None:
@@ -68,6 +69,7 @@ def at(step: int, **changes: Any) -> Callable[[Lines], object]:
 
 
 BAD: dict[str, tuple[str, Callable[[Lines], object]]] = {
+    "what it came to is not kept": ("is completed", lambda lines: lines[-1].update(found=[SAVED])),
     "a step is missing": ("came after", lambda lines: lines.pop(-4)),
     "the end is missing": ("never said", lambda lines: lines.pop()),
     "the last steps are missing": ("were lost", lambda lines: lines.__delitem__(slice(-3, -1))),
@@ -125,3 +127,16 @@ def test_a_cancelled_job_does_not_begin_again(tmp_path: Path) -> None:
     lines = [*account()[:9], *attempt(3, 3, 4, [SAVED])]
     with pytest.raises(LostError, match="was cancelled"):
         check(tmp_path, lines, cancelled={"one": 150.0})
+
+
+def test_an_attempt_does_not_end_for_no_reason(tmp_path: Path) -> None:
+    path = tmp_path / "1" / "attempt-0001" / "exit.json"
+    path.parent.mkdir(parents=True)
+    ended = {"exit_code": 1, "kill_asked_at": None, "started_at": 5.0, "main_ended_at": 9.0}
+    path.write_text(json.dumps(ended))
+    for hits in ([], [4.0, 10.0]):
+        with pytest.raises(LostError, match="by itself"):
+            judge_exits(tmp_path, {"one": "1"}, Facts(hits={"one": hits}))
+    judge_exits(tmp_path, {"one": "1"}, Facts(hits={"one": [6.0]}))
+    path.write_text(json.dumps({**ended, "kill_asked_at": 8.0}))
+    judge_exits(tmp_path, {"one": "1"}, Facts(hits={"one": []}))

@@ -57,6 +57,7 @@ def test_jobs_share_are_promoted_and_lose_nothing(shared: Site) -> None:
 KEYS = {
     "id", "name", "state", "why", "exit_code", "submitted_s", "started_s", "ended_s", "suspends",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
+    "rescales", "up_s", "down_s",
 }  # fmt: skip
 
 
@@ -69,7 +70,9 @@ def test_the_document_keeps_its_shape(site: Site) -> None:
     assert document["schema"] == "hpcext.run/1"
     (job,) = document["jobs"]
     assert set(job) == KEYS
-    assert set(job["segments"][0]) == {"start_s", "end_s", "gpus", "role", "steps"}
+    assert set(job["segments"][0]) == {
+        "change", "start_s", "end_s", "stall_s", "gpus", "role", "steps",
+    }  # fmt: skip
     assert job["segments"][0]["gpus"] == [f"{os.uname().nodename.partition('.')[0]}:0"]
     assert (job["exit_code"], job["metrics"]) == (0, {"count": 10.0})
     # The same is told afterwards, by name, with no manager alive.

@@ -10,7 +10,7 @@ Each line has the attempt, the rank, the pid, the GPUs and the time; its event i
 ``there``       these checkpoints are there now (``found``)
 ``saved``       what was done until ``step`` is safe
 ``suspended``   a suspension at ``step`` was acknowledged
-``end``         all is done
+``end``         all is done; with sessions, ``found`` too
 ==============  ===================================================================================
 """
 

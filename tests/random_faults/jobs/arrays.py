@@ -34,4 +34,4 @@ for epoch in session.epochs(EPOCHS):
         state["sum"] += rows.sum()
         facts = {"rows": rows.tolist(), "size": 1, "sum": int(state["sum"][0])}
         account.note("step", step=session.step + 1, epoch=epoch, **facts)
-account.note("end", step=session.step)
+account.note("end", step=session.step, found=account.checkpoints(directory))

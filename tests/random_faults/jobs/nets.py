@@ -55,4 +55,4 @@ for epoch in session.epochs(EPOCHS):
         facts = {"rows": rows.tolist(), "size": session.world_size}
         trained = -float(model.weight) * account.BATCH
         account.note("step", step=session.step + 1, epoch=epoch, sum=trained, **facts)
-account.note("end", step=session.step)
+account.note("end", step=session.step, found=account.checkpoints(directory))
