@@ -21,7 +21,7 @@ from plan import GPUS, Fault, Job, Plan
 from hpcext import protocol
 from hpcext.core.errors import HpcextError, JournalError
 from hpcext.core.world import World
-from hpcext.launch import tree
+from hpcext.launch import ranks, tree
 from hpcext.manager import journal, spool
 from hpcext.policies import find_policy
 from hpcext.training.checkpoint import CheckpointError, verify
@@ -90,7 +90,9 @@ class Hands:
         self.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         if any(fault.kind == "jump" for fault in plan.faults):
             before = os.environ.get("PYTHONPATH", "")
-            self.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "shim"), *before.split(os.pathsep)])
+            self.environ["PYTHONPATH"] = os.pathsep.join(
+                [str(HERE / "shim"), *before.split(os.pathsep)]
+            )
             self.environ["DRAW_CLOCK"] = str(path / "clock")
 
     def say(self, text: str) -> None:
@@ -124,8 +126,11 @@ class Hands:
             train.append("staging" if job.staging else "between")
         if script == "nets":
             train.append(job.kind)
-        if job.kind in {"ranks", "elastic"}:
+        if job.kind == "elastic":
             return [sys.executable, "-m", "hpcext", "launch", *train]
+        if job.kind == "ranks":
+            # What `hpcext launch` becomes; without it, since to start it takes longest of all.
+            return [sys.executable, "-I", "-S", str(ranks.__file__), "0", *train]
         if job.kind == "workers":
             torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
             return [*torchrun, "--nproc-per-node", "{gpus}", *train[1:]]
@@ -376,17 +381,14 @@ class Hands:
 
     def cancel(self, fault: Fault) -> None:
         def ask() -> None:
-            while not self.done and not self.ask("cancel", fault.job):
-                if fault.job in self.finished():
-                    return
+            while not self.done and self.states().get(fault.job, "unfinished") == "unfinished":
+                if self.ask("cancel", fault.job):
+                    break
+                # The answer may have been lost with the manager: then it is cancelled already.
                 time.sleep(0.2)
-            self.facts.cancelled.setdefault(fault.job, time.monotonic())
+            self.facts.cancelled[fault.job] = time.monotonic()
 
         self.later(ask)
-
-    def finished(self) -> dict[str, str]:
-        """Jobs that are final, by what the journal says."""
-        return {name: state for name, state in self.states().items() if state != "unfinished"}
 
     def world(self) -> World | None:
         """What the journal says; None if there is none."""

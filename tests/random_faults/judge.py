@@ -34,7 +34,7 @@ class Facts:
     damaged : dict
         Job → names of checkpoints that were damaged, and when.
     cancelled : dict
-        Job → when its cancellation was acknowledged.
+        Job → when its cancellation was acknowledged. It may have been complete by then.
     full : bool
         Some checkpoints could not be written, because a disk was full.
     states : dict
@@ -227,10 +227,11 @@ class Account:
 
     def _check_end(self) -> None:
         """All steps, each by every rank, with the state that they lead to."""
-        if self.job.name in self.facts.cancelled:
+        state = self.facts.states.get(self.job.name)
+        if state == "cancelled" and self.job.name in self.facts.cancelled:
             return
-        if self.facts.states.get(self.job.name) != "completed":
-            raise LostError(f"is {self.facts.states.get(self.job.name)}")
+        if state != "completed":
+            raise LostError(f"is {state}")
         ends = [line for line in self.lines if line["event"] == "end" and line["rank"] == 0]
         if not ends:
             raise LostError("never said that it was done")

@@ -139,7 +139,7 @@ def draw(seed: int) -> Plan:
     cancelled = rng.choice([job.name for job in jobs]) if rng.random() < 0.15 else ""
     if len(jobs) > 2 and first.name != cancelled and rng.random() < 0.3:
         jobs[-1] = dataclasses.replace(last, after=first.name)
-    count = rng.randint(2, 4) if torch else rng.randint(3, 8)
+    count = rng.randint(2, 3) if torch else rng.randint(3, 8)
     faults = [_fault(rng, jobs, small_disk=small_disk) for _ in range(count)]
     if rng.random() < 0.9:
         # Else it comes when nothing runs yet.

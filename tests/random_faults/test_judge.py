@@ -123,10 +123,13 @@ def test_a_damaged_checkpoint_may_be_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_job_does_not_begin_again(tmp_path: Path) -> None:
-    check(tmp_path, account()[:9], cancelled={"one": 150.0})
+    gone = {"cancelled": {"one": 150.0}, "states": {"one": "cancelled"}}
+    check(tmp_path, account()[:9], **gone)
     lines = [*account()[:9], *attempt(3, 3, 4, [SAVED])]
     with pytest.raises(LostError, match="was cancelled"):
-        check(tmp_path, lines, cancelled={"one": 150.0})
+        check(tmp_path, lines, **gone)
+    with pytest.raises(LostError, match="is cancelled"):
+        check(tmp_path, account()[:9], states={"one": "cancelled"})
 
 
 def test_an_attempt_does_not_end_for_no_reason(tmp_path: Path) -> None:
