@@ -1,6 +1,7 @@
 # make demo       five training jobs share six GPU slots of this machine, a minute or two
 # make test       everything that continuous integration checks
 # make test-slow  the exhaustive tests
+# python tests/random_faults/draws.py SEED   replays a draw of the random faults; 0-1999: the long run
 # make man        the manual pages, in build/man
 # Say PYTHON=python3.12 to choose the interpreter.
 

@@ -121,6 +121,10 @@ class Driver:
             for facts, answer in self._requests() if not self._answers else ():
                 self._facts.extend(facts)
                 self._answers.append(answer)
+                if facts:
+                    # The next one is judged when this one is true.
+                    self._on_news()
+                    break
         facts = tuple(self._facts)
         due = self._wake_s is not None and now_s >= self._wake_s
         if facts or due:

@@ -17,6 +17,9 @@ from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
 from hpcext.training.state import State, Tree
 
+LAST_PAUSE_S, LAST_PAUSE_MAX_S = 0.1, 5.0
+"""Waits between two tries to write the final checkpoint."""
+
 
 class Boundaries:
     """The half of a session that no script calls; :class:`hpcext.training.session.Session`."""
@@ -92,12 +95,12 @@ class Boundaries:
         self._save_asked = self._save_asked or due
         return Control(stop=int(self._request.asked()), save=int(due), resize=self._next_group())
 
-    def _save(self, *, staged: bool = True) -> None:
+    def _save(self) -> None:
         """Write a checkpoint beside the training; if that fails, training goes on."""
         self._save_asked = False
         if self._keeper is None:
             return
-        if staged and self._staging:
+        if self._staging:
             saved = functools.partial(self._saved, self.step)
             self._keeper.stage(*self._to_write(self._place, self._state.random()), saved)
         else:
@@ -108,6 +111,31 @@ class Boundaries:
                 self._keeper.warn_not_written(self.step, error)
         # Here, after the writing: the interval is one of training.
         self._saved_s = time.monotonic()
+
+    def _save_last(self) -> None:
+        """Write the final checkpoint.
+
+        Under a manager the job is complete after it: try until it is written. Asked to suspend
+        meanwhile, leave without it, to go on from the one before.
+        """
+        pause_s = LAST_PAUSE_S
+        while self._keeper is not None:
+            failure: OSError | None = None
+            try:
+                if self._write(self._place, self._state.random()):
+                    self._keeper.store.prune()
+            except OSError as error:
+                failure = error
+            if self._ranks.smallest(0 if failure else 1):
+                return
+            if failure and pause_s == LAST_PAUSE_S:
+                self._keeper.warn_not_written(self.step, failure)
+            if self._attempt is None:
+                return
+            if self._ranks.smallest(0 if self._request.asked() else 1) == 0:
+                leave(EXIT_NOT_SAVED)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_MAX_S)
 
     def _saved(self, step: int) -> None:
         """A staged checkpoint is there; called by the thread that wrote it."""

@@ -55,9 +55,10 @@ class FencedError(CheckpointError):
 
 
 def warn(text: str) -> None:
-    """One line on standard error."""
-    sys.stderr.write(f"hpcext: warning: {' '.join(text.split())}\n")
-    sys.stderr.flush()
+    """One line on standard error, if it can be written: the log may be on the disk that is full."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"hpcext: warning: {' '.join(text.split())}\n")
+        sys.stderr.flush()
 
 
 @dataclass(frozen=True)

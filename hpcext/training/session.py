@@ -323,7 +323,7 @@ class Session(Boundaries):
         self._ranks.settle()
         self._phase, self._validations = AFTER, 0
         self._place = Place(phase=AFTER, epoch=max(self._count, self._place.epoch))
-        self._save(staged=False)
+        self._save_last()
         if self._keeper is not None:
             self._keeper.end()
         self._reporter.flush()

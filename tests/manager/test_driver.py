@@ -169,3 +169,20 @@ def test_it_sleeps_while_nothing_happens(tmp_path: Path) -> None:
     run(f.NodeJoined(NODE), job(1))
     gaps = [b - a for a, b in zip(run.seen, run.seen[1:], strict=False)]
     assert sorted(gaps)[len(gaps) // 2] >= 0.015
+
+
+def test_a_request_is_judged_when_the_one_before_it_is_true(tmp_path: Path) -> None:
+    run = Run(tmp_path / "j", finish=False)
+    run.engine.step(0.0, [f.NodeJoined(NODE), job(1)])
+    waiting: list[f.Fact] = [f.Hold("1"), f.Release("1")]
+    held: list[bool] = []
+
+    def requests() -> Iterator[tuple[tuple[f.Fact, ...], Callable[[], None]]]:
+        for fact in tuple(waiting):
+            held.append(run.engine.world.jobs["1"].on_hold)
+            yield (fact,), lambda: waiting.pop(0) and None
+
+    run.no_requests = requests  # type: ignore[method-assign]
+    run.on_turn = lambda: None if waiting else os.kill(os.getpid(), signal.SIGTERM)
+    run()
+    assert held == [False, True]

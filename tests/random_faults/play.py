@@ -20,7 +20,8 @@ import time
 import traceback
 from pathlib import Path
 
-from hands import DISK_BYTES, Hands
+from game import DISK_BYTES
+from hands import Hands
 from judge import LostError, judge, judge_exits
 from plan import Plan, draw
 
