@@ -163,12 +163,10 @@ def sizes(account: list[dict[str, Any]]) -> list[int]:
     return found
 
 
-@pytest.fixture(autouse=True)
-def _news_harmless() -> Iterator[None]:
-    """The launcher tells whom it takes for its supervisor: this process."""
-    before = signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
-    yield
-    signal.signal(protocol.NEWS_SIGNAL, before)
+@pytest.fixture(autouse=True, scope="session")
+def _news_harmless() -> None:
+    """Ranks take this process for their supervisor, and tell it of news as long as they live."""
+    signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
 
 
 @pytest.fixture
