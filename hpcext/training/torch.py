@@ -122,7 +122,8 @@ class Session(BaseSession):
         )
         self._models.append(parallel)
         if not self._joining:
-            parallel.form()
+            # Each rank drew weights of its own, unless it was seeded or restored a checkpoint.
+            parallel.form(equal=False)
         return parallel
 
     def _join(self) -> Ranks:
@@ -259,7 +260,7 @@ class Session(BaseSession):
             parameters = (p for model in self._models for p in model.parameters())
             check_equal(parameters, self._ranks)
             for model in self._models:
-                model.form()
+                model.form(equal=True)
             for callback in self._on_resize:
                 callback(self)
         if self._member is not None:

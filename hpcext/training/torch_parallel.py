@@ -35,16 +35,21 @@ class Parallel(DistributedDataParallel):
         self._formed = False
         self._weight_of: Callable[[], float] | None = None
 
-    def form(self) -> None:
-        """Average over the ranks of the present process group from now on."""
+    def form(self, *, equal: bool) -> None:
+        """Average over the ranks of the present process group from now on.
+
+        Parameters
+        ----------
+        equal : bool
+            Whether the ranks hold the same weights; else they all get those of rank 0.
+        """
         self.dissolve()
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return
         module, options, training = self.module, self._options, self.training
         hooks = self._forward_pre_hooks, self._forward_hooks
         weight_of = self._weight_of
-        # The replicas are equal already: what new ranks need was sent to them.
-        super().__init__(module, init_sync=False, **options)
+        super().__init__(module, init_sync=not equal, **options)
         self._weight_of = weight_of
         self._forward_pre_hooks, self._forward_hooks = hooks
         self._options, self._formed, self.training = options, True, training
