@@ -274,7 +274,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     Raises
     ------
     OSError
-        Nothing was replaced, and no temporary file is left.
+        Names the file. Nothing was replaced, and no temporary file is left.
     """
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -284,9 +284,12 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
             if durable:
                 os.fsync(fd)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(name)
+        if isinstance(error, OSError) and error.filename is None:
+            # A write into a full disk does not know where, and who reads of it wants to.
+            error.filename = str(path)
         raise
     if durable:
         sync_directory(path.parent)

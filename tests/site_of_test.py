@@ -56,16 +56,29 @@ class Site:
     def counter(
         self, name: str, *, steps: int = 40, step_s: float = 0.01, save_every: int = 5, **more: Any
     ) -> dict[str, Any]:
-        """A counting job for :meth:`write_jobs`; ``deaf=True`` ignores suspensions."""
+        """A counting job for :meth:`write_jobs`.
+
+        With ``deaf=True`` it ignores suspensions; with ``gated=True`` its last step waits for
+        :meth:`open`, so that the job is still there however slow the machine is.
+        """
         command = [sys.executable, str(COUNTER), str(steps), str(step_s), str(save_every)]
         if more.pop("deaf", False):
             command.append("--deaf")
+        if more.pop("gated", False):
+            command += ["--gate", str(self._gate(name))]
         return {
             "name": name,
             "command": command,
             "env": {"COUNTER_LOG": str(self.path / f"{name}.steps")},
             **more,
         }
+
+    def open(self, name: str) -> None:
+        """Let a gated counter do its last step."""
+        self._gate(name).touch()
+
+    def _gate(self, name: str) -> Path:
+        return self.path / f"{name}.gate"
 
     def start(
         self, *args: str, python: tuple[str, ...] = ("-m", "hpcext")

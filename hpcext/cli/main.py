@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +26,8 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 PIPE_CLOSED = 141
 """128 + SIGPIPE: whoever read our output has left."""
@@ -131,7 +134,8 @@ def _run(words: Sequence[str], out: output.Output) -> int:
         raise
     except OSError as error:
         # A full disk, a directory that went away: nothing that a traceback would explain.
-        failure = HpcextError(error.strerror or str(error), where=str(error.filename or ""))
+        do = "free some space and try again" if error.errno in _NO_SPACE else ""
+        failure = HpcextError(error.strerror or str(error), where=str(error.filename or ""), do=do)
         out.error(failure)
         return failure.exit_status
     return status

@@ -8,17 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from hpcext import protocol
-from hpcext.training.checkpoint import MANIFEST, Checkpoint, CheckpointError, warn
+from hpcext.training.checkpoint import Checkpoint, CheckpointError
+from hpcext.training.ending import leave_suspended, write_last
 from hpcext.training.keeper import Keeper
-from hpcext.training.leave import EXIT_NOT_SAVED, leave
 from hpcext.training.place import EPOCH, Place
 from hpcext.training.ranks import Control, Ranks
 from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
 from hpcext.training.state import State, Tree
-
-LAST_PAUSE_S, LAST_PAUSE_MAX_S = 0.1, 5.0
-"""Waits between two tries to write the final checkpoint."""
 
 
 class Boundaries:
@@ -108,34 +105,27 @@ class Boundaries:
                 if self._write(self._place, self._state.random()):
                     self._keeper.store.prune()
             except OSError as error:
-                self._keeper.warn_not_written(self.step, error)
+                self._keeper.store.warn_not_written(self.step, error)
         # Here, after the writing: the interval is one of training.
         self._saved_s = time.monotonic()
 
     def _save_last(self) -> None:
-        """Write the final checkpoint.
+        """Write the final checkpoint."""
+        keeper = self._keeper
+        if keeper is None:
+            return
 
-        Under a manager the job is complete after it: try until it is written. Asked to suspend
-        meanwhile, leave without it, to go on from the one before.
-        """
-        pause_s = LAST_PAUSE_S
-        while self._keeper is not None:
-            failure: OSError | None = None
-            try:
-                if self._write(self._place, self._state.random()):
-                    self._keeper.store.prune()
-            except OSError as error:
-                failure = error
-            if self._ranks.smallest(0 if failure else 1):
-                return
-            if failure and pause_s == LAST_PAUSE_S:
-                self._keeper.warn_not_written(self.step, failure)
-            if self._attempt is None:
-                return
-            if self._ranks.smallest(0 if self._request.asked() else 1) == 0:
-                leave(EXIT_NOT_SAVED)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_PAUSE_MAX_S)
+        def write() -> None:
+            if self._write(self._place, self._state.random()):
+                keeper.store.prune()
+
+        write_last(
+            write,
+            ranks=self._ranks,
+            request=self._request,
+            supervised=self._attempt is not None,
+            failed=lambda error: keeper.store.warn_not_written(self.step, error),
+        )
 
     def _saved(self, step: int) -> None:
         """A staged checkpoint is there; called by the thread that wrote it."""
@@ -161,30 +151,15 @@ class Boundaries:
             checkpoint = self._resume or self._write(place, random)
         except (OSError, CheckpointError) as error:
             failure = str(error)
-        written_at = time.time()
-        # The last barrier: no rank leaves before the checkpoint is whole, and all leave alike.
-        saved = self._ranks.smallest(0 if failure else 1)
-        if self.rank == 0 and checkpoint is not None:
-            try:
-                manifest = str(checkpoint.path / MANIFEST)
-                self._reporter.suspended(manifest, agreed_at=agreed_at, written_at=written_at)
-            except OSError as error:
-                failure = str(error)
-        if failure:
-            warn(
-                f"asked to suspend at step {self.step}, but that could not be saved ({failure}); "
-                "leaving all the same: the job goes on from its last checkpoint"
-            )
-        if failure or not saved:
-            leave(EXIT_NOT_SAVED)
-        self._leave_suspended()
-
-    def _leave_suspended(self) -> NoReturn:
-        if self.rank == 0 and self._keeper is not None:
-            self._keeper.store.prune()
-        if self._attempt is not None:
-            leave(0, self._on_suspend)
-        # Without a manager only the exit code says that the training is not over, and torchrun
-        # ends the other ranks when one has such a code: none may be late.
-        self._ranks.smallest(0)
-        leave(protocol.EXIT_SUSPENDED, self._on_suspend)
+        assert self._keeper is not None
+        leave_suspended(
+            checkpoint if self.rank == 0 else None,
+            step=self.step,
+            failure=failure,
+            agreed_at=agreed_at,
+            ranks=self._ranks,
+            reporter=self._reporter,
+            store=self._keeper.store,
+            supervised=self._attempt is not None,
+            callbacks=self._on_suspend,
+        )

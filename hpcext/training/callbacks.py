@@ -15,15 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpcext import protocol
-from hpcext.training.checkpoint import (
-    MANIFEST,
-    Checkpoint,
-    CheckpointError,
-    Draft,
-    Store,
-    warn,
-)
-from hpcext.training.leave import EXIT_NOT_SAVED, leave
+from hpcext.training.checkpoint import Checkpoint, CheckpointError, Draft, Store
+from hpcext.training.ending import leave_suspended, write_last
 from hpcext.training.ranks import Control, Ranks
 from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
@@ -204,15 +197,23 @@ class Link:
         if self.store is None:
             return
         try:
-            if self._commit(facts, write):
-                self.store.prune()
+            self._commit_and_prune(facts, write)
         except OSError as error:
-            warn(
-                f"{self.store.directory}: checkpoint at step {self.step} not written "
-                f"({error.strerror or error}); training goes on, the one before is kept"
-            )
+            self._warn_not_written(error)
         # Here, after the writing: the interval is one of training.
         self._saved_s = time.monotonic()
+
+    def save_last(self, facts: Mapping[str, Any], write: Write) -> None:
+        """Write the final checkpoint: the job is complete after it."""
+        if self.store is None:
+            return
+        write_last(
+            lambda: self._commit_and_prune(facts, write),
+            ranks=self.ranks,
+            request=self._request,
+            supervised=self.attempt is not None,
+            failed=self._warn_not_written,
+        )
 
     def suspend(
         self,
@@ -228,56 +229,27 @@ class Link:
             checkpoint = self._commit(facts, write)
         except (OSError, CheckpointError) as error:
             failure = str(error)
-        self.acknowledge(
-            checkpoint, failure=failure, agreed_at=agreed_at, before_leaving=before_leaving
+        assert self.store is not None
+        leave_suspended(
+            checkpoint,
+            step=self.step,
+            failure=failure,
+            agreed_at=agreed_at,
+            ranks=self.ranks,
+            reporter=self.reporter,
+            store=self.store,
+            supervised=self.attempt is not None,
+            callbacks=(before_leaving, *self._on_suspend),
         )
 
-    def acknowledge(
-        self,
-        checkpoint: Checkpoint | None,
-        *,
-        failure: str = "",
-        agreed_at: float,
-        before_leaving: Callable[[], object] = lambda: None,
-    ) -> NoReturn:
-        """The state is written, or could not be: say so, and leave.
-
-        Parameters
-        ----------
-        checkpoint : Checkpoint or None
-            None except on rank 0.
-        failure : str
-            Why this rank could not write.
-        agreed_at : float
-            Seconds since the epoch.
-        before_leaving : callable
-            Runs before the user's callbacks.
-        """
-        written_at = time.time()
-        # The last barrier: no rank leaves before the checkpoint is whole, and all leave alike.
-        saved = self.ranks.smallest(0 if failure else 1)
-        if checkpoint is not None and saved:
-            try:
-                manifest = str(checkpoint.path / MANIFEST)
-                self.reporter.suspended(manifest, agreed_at=agreed_at, written_at=written_at)
-            except OSError as error:
-                failure = str(error)
-        if failure:
-            warn(
-                f"asked to suspend at step {self.step}, but that could not be saved ({failure}); "
-                "leaving all the same: the job goes on from its last checkpoint"
-            )
-        if failure or not saved:
-            leave(EXIT_NOT_SAVED)
-        if checkpoint is not None and self.store is not None:
+    def _commit_and_prune(self, facts: Mapping[str, Any], write: Write) -> None:
+        assert self.store is not None
+        if self._commit(facts, write):
             self.store.prune()
-        callbacks = (before_leaving, *self._on_suspend)
-        if self.attempt is not None:
-            leave(0, callbacks)
-        # Without a manager only the exit code says that the training is not over, and torchrun
-        # ends the other ranks when one has such a code: none may be late.
-        self.ranks.smallest(0)
-        leave(protocol.EXIT_SUSPENDED, callbacks)
+
+    def _warn_not_written(self, error: OSError) -> None:
+        assert self.store is not None
+        self.store.warn_not_written(self.step, error)
 
     def _commit(self, facts: Mapping[str, Any], write: Write) -> Checkpoint | None:
         """Have all ranks write into one draft; the checkpoint on rank 0, None on others.

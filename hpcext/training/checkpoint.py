@@ -210,6 +210,13 @@ class Store:
         sync_directory(self.directory)
         return Checkpoint(target, manifest)
 
+    def warn_not_written(self, step: int, error: OSError) -> None:
+        """Say that a checkpoint was not written and training goes on."""
+        warn(
+            f"{self.directory}: checkpoint at step {step} not written "
+            f"({error.strerror or error}); training goes on, the one before is kept"
+        )
+
     def prune(self) -> None:
         """Remove all but the newest checkpoints; call it when one has been committed."""
         ours = [path for key, path in self._committed() if key[0] <= self.attempt]

@@ -147,7 +147,7 @@ class Keeper:
                     committed()
                     self.store.prune()
             except OSError as error:
-                self.warn_not_written(step, error)
+                self.store.warn_not_written(step, error)
 
         copy = self._copy(tree)
         if copy is None:
@@ -173,13 +173,6 @@ class Keeper:
     def end(self) -> None:
         """Nothing will be staged any more: give the memory back."""
         self._copier.forget()
-
-    def warn_not_written(self, step: int, error: OSError) -> None:
-        """Say that a checkpoint was not written and training goes on."""
-        warn(
-            f"{self.store.directory}: checkpoint at step {step} not written "
-            f"({error.strerror}); training goes on, the one before is kept"
-        )
 
     def _capture(self, random: Tree) -> Tree | None:
         """What to write, on the rank that writes it: arrays and tensors are the live ones."""

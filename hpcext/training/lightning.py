@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext.protocol import environ
-from hpcext.training.callbacks import Link
+from hpcext.training.callbacks import Link, Write
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.elastic_loader import ElasticLoader
 from hpcext.training.lightning_trainer import (
@@ -342,7 +342,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         self._link.ranks.settle()
         self._due = ""
         self._random.keep()
-        self._save(trainer)
+        self._save(trainer, self._link.save_last)
         self._link.reporter.flush()
 
     # -- checkpoints
@@ -380,11 +380,11 @@ class Suspend(pl.Callback):  # type: ignore[misc]
                 lambda draft: write(trainer, draft),
                 before_leaving=lambda: close_loggers(trainer),
             )
-        self._save(trainer)
+        self._save(trainer, self._link.save)
 
-    def _save(self, trainer: Any) -> None:
+    def _save(self, trainer: Any, save: Callable[[Mapping[str, Any], Write], None]) -> None:
         self._random.gather(self._link.ranks)
-        self._link.save(self._facts(trainer), lambda draft: write(trainer, draft))
+        save(self._facts(trainer), lambda draft: write(trainer, draft))
         # A checkpoint that Lightning writes on its own is of another moment.
         self._random.gathered = ""
 

@@ -6,7 +6,8 @@ import statistics
 import time
 from collections import deque
 
-_WINDOW = 9
+_WINDOW = 64
+"""Steps; more than a new rank needs to start, which on busy cores slows those of the others."""
 
 
 class Stall:

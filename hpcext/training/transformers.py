@@ -219,7 +219,7 @@ class Suspend(transformers.TrainerCallback):
         found = self._link.found
         if found is None or not found.manifest["finished"]:
             early = state.global_step < state.max_steps
-            self._link.save(self._facts(finished=True, stopped_early=early), self._write)
+            self._link.save_last(self._facts(finished=True, stopped_early=early), self._write)
         self._link.reporter.flush()
 
     # -- checkpoints

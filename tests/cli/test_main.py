@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import pty
@@ -76,6 +77,18 @@ def test_usage_errors_are_one_line(
     assert re.fullmatch(r"hpcext: [^\n]+\n", err)
     assert expected in err
     assert err[:-1].isprintable()
+
+
+def test_a_full_disk_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load_settings() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/somewhere")
+
+    monkeypatch.setattr("hpcext.cli.config.config.load_settings", load_settings)
+    assert cli.main(["config", "show"]) == 1
+    expected = "hpcext: /somewhere: No space left on device; free some space and try again\n"
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize("error", [InputError, NoManagerError])

@@ -2,6 +2,7 @@
 
 It uses nothing of hpcext but the protocol's names, and keeps its own account of what it did in
 ``$COUNTER_LOG``, for the test to judge by: one line per step, ``ATTEMPT STEP TIME GPUS PID``.
+With ``--gate FILE`` it does its last step when that file is there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hpcext import protocol
 
 STEPS, STEP_S, SAVE_EVERY = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 DEAF = "--deaf" in sys.argv
+GATE = sys.argv[sys.argv.index("--gate") + 1] if "--gate" in sys.argv else None
 attempt = protocol.Attempt.from_environ()
 assert attempt is not None
 state = attempt.checkpoint_dir / "count.json"
@@ -78,6 +80,10 @@ if attempt.notify:
     attempt.notify.send(protocol.NEWS_SIGNAL)
 for step in range(begin + 1, STEPS + 1):
     time.sleep(STEP_S)
+    while GATE and step == STEPS and not os.path.exists(GATE):
+        time.sleep(STEP_S)
+        if not DEAF and signal.SIGTSTP in signal.sigpending():
+            leave(step - 1)
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "?")
     log.write(f"{attempt.attempt} {step} {time.monotonic():.6f} {gpus} {os.getpid()}\n")
     if first_step_at is None:

@@ -58,7 +58,7 @@ def test_killed_while_the_journal_is_compacted(busy: Site, when: str) -> None:
 def begin_dying(site: Site, fact: str, when: str) -> subprocess.Popen[str]:
     """A manager that dies at the first record of a fact, with the first job's session up."""
     site.write_jobs(
-        site.counter("first", steps=40, step_s=0.1, gpus={"min": 1, "max": 3, "optimal": 2}),
+        site.counter("first", gated=True, gpus={"min": 1, "max": 3, "optimal": 2}),
         site.counter("second", steps=40, gpus={"min": 1, "max": 4, "optimal": 3}),
         site.counter("third", steps=40, gpus={"min": 1, "max": 2, "optimal": 1}),
         site.counter("last", steps=10, after=["first", "third"]),
@@ -102,10 +102,14 @@ def test_killed_at_a_record_of_a_request(
     if fact == "Release":
         site.run_until_done("suspend", str(site.pilot), "last")
     ask(site, manager, *words)
-    if fact == "Hold":
+    if fact in {"Hold", "Resize"}:
         again = site.start("run", "--resume", str(site.pilot))
-        site.run_until_done("resume", str(site.pilot), "first")
+        if fact == "Hold":
+            site.run_until_done("resume", str(site.pilot), "first")
+        wait_for(lambda: len(list(site.pilot.glob("jobs/1/attempt-*"))) > 1, "the next attempt")
+        site.open("first")
         again.communicate()
+    site.open("first")
     if fact == "Resize":
         finish(site)
         assert len(site.steps("first")[-1].gpus) == 1
@@ -120,6 +124,7 @@ def test_killed_at_the_record_of_a_submission(site: Site, when: str) -> None:
     manager = begin_dying(site, "Submitted", when)
     site.write_jobs(site.counter("late", steps=10, after=["first"]))
     ask(site, manager, "submit", str(site.jobs))
+    site.open("first")
     document = site.document("run", "--resume", str(site.pilot))
     names = [job["name"] for job in document["jobs"]]
     assert names == [*STEPS, "late"]

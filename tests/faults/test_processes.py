@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from typing import Any
 
 import psutil
@@ -126,6 +127,22 @@ def test_a_disk_that_is_full_for_a_while_loses_no_job(site: Site) -> None:
     jobs = end(site, manager)
     assert jobs["second"]["state"] == "completed"
     site.check_account({"first": 60, "second": 40})
+
+
+def test_a_manager_that_cannot_write_says_where(site: Site) -> None:
+    """No file may grow, for root neither; a full disk is met in the same place."""
+    end(site, start(site, site.counter("only", steps=5)))
+    limited = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", sys.executable, "-m", "hpcext"]
+    finished = subprocess.run(
+        [*limited, "run", "--resume", str(site.pilot)],
+        env=site.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = f"hpcext: {site.pilot / 'manager.json'}: File too large\n"
+    assert (finished.returncode, finished.stderr) == (1, expected)
+    assert site.run("run", "--resume", str(site.pilot)).code == 0
 
 
 def test_a_journal_that_is_damaged_is_left_alone(site: Site) -> None:

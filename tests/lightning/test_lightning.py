@@ -176,6 +176,18 @@ def test_a_periodic_checkpoint_that_cannot_be_written_stops_nothing(tmp_path: Pa
     assert [path.name[:14] for path in job.checkpoints] == ["step-000000003"]
 
 
+def test_without_its_last_checkpoint_a_training_is_not_over(tmp_path: Path) -> None:
+    """The disk is full at the end; asked to suspend meanwhile, it goes on from the one before."""
+    whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
+    finished(whole.run())
+    failed = job.run("--every-steps=8", "--full=2.9", "--ask=ended:2")
+    assert (failed.codes, failed.suspended) == ([74], None), failed.output
+    assert "checkpoint at step 30 not written" in failed.output
+    assert not job.log("end")
+    finished(job.run("--every-steps=8"))
+    assert job.log("end")[-1][2:] == whole.log("end")[-1][2:]
+
+
 def test_checkpoints_by_the_clock(tmp_path: Path) -> None:
     """As often as possible: what rank 0 asks for at one step is written after the next, and it asks
     again after that."""

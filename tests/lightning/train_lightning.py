@@ -81,6 +81,7 @@ class Network(pl.LightningModule):
 
     def on_train_epoch_end(self):
         self.traces.note("ended", self.current_epoch)
+        self.traces.point(f"ended:{self.current_epoch}")
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
         self.traces.note("batch", self.current_epoch, batch_idx)

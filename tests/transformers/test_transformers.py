@@ -131,6 +131,18 @@ def test_a_suspension_that_cannot_be_saved_is_none(tmp_path: Path) -> None:
     assert len(samples(job)["23"]) == 12
 
 
+def test_without_its_last_checkpoint_a_training_is_not_over(tmp_path: Path) -> None:
+    """The disk is full at the end; asked to suspend meanwhile, it goes on from the one before."""
+    whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
+    finished(whole.run())
+    failed = job.run("--every-steps=9", "--full=23", "--ask=end")
+    assert (failed.codes, failed.suspended) == ([74], None), failed.output
+    assert "checkpoint at step 24 not written" in failed.output
+    assert not job.log("end")
+    finished(job.run("--every-steps=9"))
+    assert job.log("end")[-1][2:] == whole.log("end")[-1][2:]
+
+
 def test_a_finished_training_trains_no_more(tmp_path: Path) -> None:
     """Also one whose number of steps is no whole number of epochs, and one that stopped early."""
     for name, words in {"steps": ("--steps=11",), "early": ("--early=5",)}.items():

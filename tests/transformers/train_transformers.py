@@ -72,6 +72,9 @@ class Watch(transformers.TrainerCallback):
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.traces.point(f"epoch:{state.global_step}")
 
+    def on_train_end(self, args, state, control, **kwargs):
+        self.traces.point("end")
+
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         self.traces.note("evaluated", state.global_step, metrics["eval_loss"])
 
