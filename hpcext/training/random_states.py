@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcext.training.ranks import Ranks
 from hpcext.training.state import Tree
-from hpcext.training.torch_state import TorchState
+from hpcext.training.torch_random import TorchRandom
 
 
 class RandomStates:
@@ -22,7 +22,7 @@ class RandomStates:
     """
 
     def __init__(self) -> None:
-        self._state = TorchState({})
+        self._state = TorchRandom({})
         self._kept: Tree | None = None
         self.gathered = ""
 

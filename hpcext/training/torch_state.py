@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,8 @@ import torch
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.hashing import HashingFile
 from hpcext.training.staging import Copier, like
-from hpcext.training.state import State, Tree
+from hpcext.training.state import Tree
+from hpcext.training.torch_random import TorchRandom, from_text, to_text
 
 FORMAT_SHARDED = "torch-sharded/1"
 _ORDER = (
@@ -28,7 +28,7 @@ _TORCH_LEAVES = (torch.Tensor, torch.Size, torch.dtype, torch.device)
 _MAPPINGS = (dict, OrderedDict, Counter)
 
 
-class TorchState(State):
+class TorchState(TorchRandom):
     """As :class:`~hpcext.training.state.State`, and tensors, modules and torch generators.
 
     Written by ``torch.save`` and read with ``weights_only=True``: only plain values and tensors,
@@ -158,33 +158,14 @@ class TorchState(State):
         with torch.no_grad():
             value.copy_(saved)
 
-    def random(self) -> Tree:
-        """The random states of this process: Python, NumPy, PyTorch, its GPU."""
-        states = {**super().random(), "torch": _text(torch.get_rng_state())}
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            states["cuda"] = _text(torch.cuda.get_rng_state())
-        return states
-
-    def set_random(self, states: Tree) -> None:
-        """Set the random numbers to states that :meth:`random` gave."""
-        super().set_random(states)
-        torch.set_rng_state(_bytes(states["torch"]))
-        if "cuda" in states and torch.cuda.is_available():
-            torch.cuda.set_rng_state(_bytes(states["cuda"]))
-
-    def seed(self, seed: int) -> None:
-        """Seed the global sources, those of the GPUs too."""
-        super().seed(seed)
-        torch.manual_seed(seed)
-
     def _generator_state(self, generator: Any) -> Any:
         if isinstance(generator, torch.Generator):
-            return _text(generator.get_state())
+            return to_text(generator.get_state())
         return super()._generator_state(generator)
 
     def _set_generator(self, generator: Any, state: Any) -> None:
         if isinstance(generator, torch.Generator):
-            generator.set_state(_bytes(state))
+            generator.set_state(from_text(state))
         else:
             super()._set_generator(generator, state)
 
@@ -297,14 +278,6 @@ def unwrapped(value: Any) -> Any:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-
-
-def _text(state: torch.Tensor) -> str:
-    return base64.b64encode(state.cpu().numpy().tobytes()).decode()
-
-
-def _bytes(text: str) -> torch.Tensor:
-    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
 def plain(value: Any, where: str) -> Any:

@@ -20,14 +20,11 @@ together stays the same: that is what :func:`per_device` is for, and what is che
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import torch.distributed as dist
 import transformers
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
@@ -36,6 +33,8 @@ from hpcext.protocol import environ
 from hpcext.training.callbacks import Link
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.ranks import Ranks
+from hpcext.training.state import Tree
+from hpcext.training.torch_random import TorchRandom
 from hpcext.training.torch_ranks import TorchRanks
 
 FORMAT = "transformers/1"
@@ -128,7 +127,8 @@ class Suspend(transformers.TrainerCallback):
         self._trainer: Any = trainer
         self._due = ""
         # Random states before the evaluation that is running, and batches of it left to look at.
-        self._before: _Random | None = None
+        self._random = TorchRandom({})
+        self._before: Tree | None = None
         self._looks: int | None = None
         self._training = False
         trainer.add_callback(self)
@@ -197,7 +197,7 @@ class Suspend(transformers.TrainerCallback):
             if self._link.look():
                 self._due = _STOP
         if self._due == _STOP:
-            self._before.restore()
+            self._random.set_random(self._before)
             self._suspend(pending={"save": bool(control.should_save)})
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -267,13 +267,13 @@ class Suspend(transformers.TrainerCallback):
 
     def _evaluation_comes(self, control: Any) -> None:
         if control.should_evaluate and self._link.store is not None:
-            self._before = _Random()
+            self._before = self._random.random()
 
     def _evaluate_again(self, control: Any, pending: dict[str, bool]) -> None:
         """Do the evaluation that was left, with all that follows it, and go on from there."""
         trainer = self._trainer
         trainer._load_rng_state(self.checkpoint)
-        self._before = _Random()
+        self._before = self._random.random()
         control.should_evaluate, control.should_save = True, pending["save"]
         trainer.control = control
         trainer._maybe_log_save_evaluate(
@@ -281,8 +281,8 @@ class Suspend(transformers.TrainerCallback):
         )
         control.should_evaluate = control.should_save = False
         # The Trainer is about to load the random states of the checkpoint: those before it.
-        after = _Random()
-        trainer._load_rng_state = lambda _checkpoint: after.restore()
+        after = self._random.random()
+        trainer._load_rng_state = lambda _checkpoint: self._random.set_random(after)
 
     # -- checks
 
@@ -308,24 +308,6 @@ class Suspend(transformers.TrainerCallback):
                 do=f"use per_device_train_batch_size=per_device({before}), divided by the "
                 "accumulated batches",
             )
-
-
-class _Random:
-    """The random states of this process, as they are now."""
-
-    def __init__(self) -> None:
-        self._python = random.getstate()
-        self._numpy = np.random.get_state()
-        self._torch = torch.get_rng_state()
-        used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self._cuda = torch.cuda.get_rng_state() if used else None
-
-    def restore(self) -> None:
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        torch.set_rng_state(self._torch)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda)
 
 
 def _ranks(args: Any) -> Ranks:

@@ -8,8 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import torch
-from forked import Ended, Training
+from forked import Training, difference, finished, samples, suspended
 from site_of_test import Site, wait_for
 
 SCRIPT = Path(__file__).parent / "train_lightning.py"
@@ -20,37 +19,6 @@ ONCE = ("train", "epoch", "ended", "batch")
 
 def training(path: Path) -> Training:
     return Training(path, SCRIPT)
-
-
-def finished(run: Ended) -> None:
-    assert set(run.codes) == {0}, run.output
-    assert run.suspended is None, run.output
-
-
-def suspended(run: Ended) -> int:
-    """The step that it was suspended at."""
-    assert set(run.codes) == {0}, run.output
-    assert run.suspended, run.output
-    assert Path(run.suspended["manifest"]).exists()
-    return int(run.suspended["step"])
-
-
-def samples(job: Training) -> dict[str, list[str]]:
-    """What each step trained, over all ranks."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for line in job.log("train"):
-        found[line[3]] += line[4:]
-    return {step: sorted(numbers) for step, numbers in found.items()}
-
-
-def weights(job: Training) -> dict[str, torch.Tensor]:
-    (path,) = job.path.glob("attempt-*/weights.pt")
-    return torch.load(path, weights_only=True)
-
-
-def difference(one: Training, other: Training) -> float:
-    pairs = zip(weights(one).values(), weights(other).values(), strict=True)
-    return max(float((a - b).abs().max()) for a, b in pairs)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +166,9 @@ def test_checkpoints_by_the_clock(tmp_path: Path) -> None:
 
 def test_a_finished_training_trains_no_more(tmp_path: Path) -> None:
     job = training(tmp_path)
-    finished(job.run("--epochs=1"))
-    report = Ended(tmp_path / "attempt-0001", [0]).report
+    run = job.run("--epochs=1")
+    finished(run)
+    report = run.report
     assert (report["step"], report["saved_step"], report["world_size"]) == (10, 10, 1)
     assert {"loss", "accuracy"} <= set(report["metrics"])
     steps = len(job.log("train"))

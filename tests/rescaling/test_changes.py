@@ -57,7 +57,8 @@ def test_five_changes_make_no_difference(start: Any, tmp_path: Path) -> None:
 
 
 def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
-    training = start("--gpu-batch=6", "--gates", "10", "20", size=1)
+    """With workers that have read ahead, by the division before."""
+    training = start("--gpu-batch=6", "--workers=1", "--gates", "10", "20", size=1)
     for size, gate in ((2, 10), (1, 20)):
         training.ask(size)
         wait_for(training.proposed, f"ranks for size {size}")
@@ -71,6 +72,25 @@ def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
     # Capes et al., eq. 7: the rate goes with the number of GPUs, and comes back exactly.
     assert {(line["size"], line["rate"]) for line in first} == {(1, 0.01), (2, 0.02)}
     assert account[-1]["size"] == 1
+
+
+def test_a_compiled_model_changes_too(start: Any, tmp_path: Path) -> None:
+    training = start("--global-batch=12", "--compiled", "--gates", "20", "35", size=1)
+    for size, gate in ((2, 20), (1, 35)):
+        training.ask(size)
+        wait_for(training.proposed, f"ranks for size {size}")
+        training.open_gate(gate)
+        assert training.answer()["ok"]
+    assert training.wait() == 0, training.output
+    account = training.account()
+    assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+    assert sizes(account) == [1, 2, 1]
+    calm_path = tmp_path / "calm"
+    calm_path.mkdir()
+    calm = Training(calm_path, "--global-batch=12", size=1)
+    assert calm.wait() == 0, calm.output
+    weights = training.result()["weights"]
+    torch.testing.assert_close(weights, calm.result()["weights"], rtol=1e-4, atol=1e-5)
 
 
 def test_new_ranks_that_die_change_nothing(start: Any) -> None:

@@ -32,6 +32,8 @@ def main() -> None:
     parser.add_argument("--gates", type=int, nargs="*", default=[])
     parser.add_argument("--spoil", type=int, help="step at which rank 1 changes its weights")
     parser.add_argument("--plain", action="store_true", help="a loader that cannot be divided")
+    parser.add_argument("--workers", type=int, default=0, help="of the loader")
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--slow-start", type=float, default=0.0, help="of new ranks")
     args = parser.parse_args()
 
@@ -57,13 +59,16 @@ def main() -> None:
     )
     rates: list[float] = []
     model = session.parallel(model)
+    if args.compiled:
+        # All but the compiler for the processor, which takes most of the time.
+        model = torch.compile(model, backend="aot_eager")
     if args.plain:
         loader = DataLoader(data, batch_size=args.global_batch, sampler=session.sampler(data))
     else:
         batches = session.batch_sampler(
             data, global_batch=args.global_batch, gpu_batch=args.gpu_batch
         )
-        loader = DataLoader(data, batch_sampler=batches)
+        loader = DataLoader(data, batch_sampler=batches, num_workers=args.workers)
     account = args.directory / f"account-{os.environ['HPCEXT_ATTEMPT']}-{os.getpid()}"
     with account.open("a", buffering=1) as file:
         for epoch in session.epochs(args.epochs):

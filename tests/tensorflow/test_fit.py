@@ -40,12 +40,14 @@ def test_bit_identical(tmp_path: Path) -> None:
 
 
 def test_number_of_workers_changes(tmp_path: Path) -> None:
+    """1, 2, 3, 2, 1, 2 workers; under a real manager: test_fit_managed.py."""
     reference = TensorFlowJob(tmp_path / "reference", SCRIPT, "--still")
     undisturbed = reference.start()
     job = TensorFlowJob(tmp_path / "job", SCRIPT, "--still")
-    # From one to two: under a real manager, in test_fit_managed.py.
-    check_suspended(job.on(2, "--ask=step:14@1"), 2)
-    last = job.on(1)
+    stops = ((1, "step:4"), (2, "step:8@1"), (3, "step:14@2"), (2, "validation:1:1@1"))
+    for workers, ask in (*stops, (1, "step:24")):
+        check_suspended(job.on(workers, f"--ask={ask}"), workers)
+    last = job.on(2)
     assert last.code == 0, last.output
     assert reference.finish(undisturbed).code == 0
     assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3

@@ -4,12 +4,10 @@ judges."""
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import torch
-from forked import Ended, Training
+from forked import Training, difference, finished, samples, suspended
 
 SCRIPT = Path(__file__).parent / "train_transformers.py"
 STEADY = ("--dropout=0",)
@@ -17,33 +15,6 @@ STEADY = ("--dropout=0",)
 
 def training(path: Path) -> Training:
     return Training(path, SCRIPT)
-
-
-def finished(run: Ended) -> None:
-    assert set(run.codes) == {0}, run.output
-    assert run.suspended is None, run.output
-
-
-def suspended(run: Ended) -> int:
-    """The step that it was suspended at."""
-    assert set(run.codes) == {0}, run.output
-    assert run.suspended, run.output
-    assert Path(run.suspended["manifest"]).exists()
-    return int(run.suspended["step"])
-
-
-def samples(job: Training) -> dict[str, list[str]]:
-    """What each step trained, over all ranks."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for line in job.log("train"):
-        found[line[3]] += line[4:]
-    return {step: sorted(numbers) for step, numbers in found.items()}
-
-
-def difference(one: Training, other: Training) -> float:
-    files = [next(job.path.glob("attempt-*/weights.pt")) for job in (one, other)]
-    a, b = (torch.load(path, weights_only=True) for path in files)
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,11 @@ import socket
 import subprocess
 import sys
 import traceback
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+import torch
 
 HERE = Path(__file__).parent
 WAIT_S = 120
@@ -129,6 +132,35 @@ class Training:
         return Ended(directory, json.loads(answer))
 
 
+def finished(run: Ended) -> None:
+    """The training must be over."""
+    assert set(run.codes) == {0}, run.output
+    assert run.suspended is None, run.output
+
+
+def suspended(run: Ended) -> int:
+    """It must be suspended; the step."""
+    assert set(run.codes) == {0}, run.output
+    assert run.suspended, run.output
+    assert Path(run.suspended["manifest"]).exists()
+    return int(run.suspended["step"])
+
+
+def samples(job: Training) -> dict[str, list[str]]:
+    """What each step trained, over all ranks."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for line in job.log("train"):
+        found[line[3]] += line[4:]
+    return {step: sorted(numbers) for step, numbers in found.items()}
+
+
+def difference(one: Training, other: Training) -> float:
+    """The largest between the weights of two trainings."""
+    files = [next(job.path.glob("attempt-*/weights.pt")) for job in (one, other)]
+    a, b = (torch.load(path, weights_only=True) for path in files)
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
 @functools.cache
 def _server(script: Path) -> subprocess.Popen[str]:
     """The server of a training script; started once."""
@@ -149,7 +181,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _serve(script: Path) -> None:
-    sys.path[:0] = [str(script.parent), str(HERE.parent / "training")]
+    sys.path[:0] = [str(script.parent), str(HERE / "training")]
     module = importlib.import_module(script.stem)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for line in sys.stdin:
