@@ -13,12 +13,14 @@ Five lines make a script suspendable and resumable::
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 
 from hpcext import protocol
 from hpcext.training.accumulation import accumulated, microbatches, split
@@ -128,7 +130,19 @@ class Session(BaseSession):
 
     def _join(self) -> Ranks:
         self._member = Member.here(self.device)
+        if not (dist.is_available() and dist.is_initialized()):
+            atexit.register(self._part)
         return self._member.ranks() if self._member else join(self.device)
+
+    def _part(self) -> None:
+        """Leave the process group that this session formed, and keep nothing of it."""
+        for model in self._models:
+            model.dissolve()
+        self._ranks = Ranks()
+        if self._keeper is not None:
+            self._keeper.regroup(self._ranks)
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
 
     def rate(self, lr: float) -> float:
         """The learning rate of the next step where the schedule says `lr`."""

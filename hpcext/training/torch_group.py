@@ -19,7 +19,7 @@ from hpcext.rendezvous import Formed, Group, Rendezvous
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.ranks import Ranks
 from hpcext.training.signals import News
-from hpcext.training.torch_ranks import TorchRanks
+from hpcext.training.torch_ranks import TorchRanks, init
 from hpcext.training.torch_state import mapped
 
 PAUSE_S = 0.002
@@ -58,7 +58,7 @@ class Member:
         self.group = Group(rendezvous.joins, size)
         self.joining = rendezvous.joins > 0
         self._rendezvous = rendezvous
-        self._backend = "nccl" if device.type == "cuda" else "gloo"
+        self._device = device
         self._news = News()
         self._next: Group | None = None
 
@@ -117,8 +117,8 @@ class Member:
             return Ranks()
         # Opened anew: FileStore keeps a descriptor, which a fork would share.
         store = FileStore(str(self._rendezvous.store), -1)
-        dist.init_process_group(
-            self._backend,
+        init(
+            self._device,
             store=PrefixStore(f"group-{group.number}", store),
             rank=self.rank,
             world_size=group.size,

@@ -71,7 +71,8 @@ class Parallel(DistributedDataParallel):
         """Be the bare model. Afterwards nothing holds on to the process group."""
         if self._formed:
             # Its end takes the hooks of the old group off the parameters.
-            del self.reducer, self.logger
+            del self.reducer, self.logger, self.process_group
+            self._comm_hooks.clear()
             self._formed = False
 
     def forward(self, *inputs: Any, **named: Any) -> Any:

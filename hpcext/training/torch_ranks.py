@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
+import importlib
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -100,9 +101,26 @@ def join(device: torch.device) -> Ranks:
         env = environ()
         if int(env.get("WORLD_SIZE", "1")) == 1 or "RANK" not in env:
             return Ranks()
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        atexit.register(_part)
+        init(device)
     return TorchRanks() if dist.get_world_size() > 1 else Ranks()
+
+
+def init(device: torch.device, **place: Any) -> None:
+    """Form a process group that can be left without a trace.
+
+    DistributedDataParallel imports ``torch._dynamo``, which for ever keeps the group that there is
+    by then (PyTorch 2.13), and with it the group's threads. One that outlives the interpreter may
+    abort the process at its very end ("terminate called without an active exception").
+
+    Parameters
+    ----------
+    device : torch.device
+        What this rank computes on; decides the backend.
+    **place
+        For ``init_process_group``: store, rank, world_size.
+    """
+    importlib.import_module("torch._dynamo")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", **place)
 
 
 def own_device() -> torch.device:
@@ -113,8 +131,3 @@ def own_device() -> torch.device:
         if torch.cuda.device_count() >= here:
             return torch.device("cuda", int(env.get("LOCAL_RANK", "0")))
     return torch.device("cpu")
-
-
-def _part() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()

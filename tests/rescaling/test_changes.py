@@ -46,6 +46,10 @@ def test_five_changes_make_no_difference(start: Any, tmp_path: Path) -> None:
     assert len({line["pid"] for line in account if line["rank"] == 0}) == 1
     assert len({line["rate"] for line in account if line["epoch"] == 0}) == 1
 
+    # Of none of the six groups is a thread left when the two last ranks end.
+    threads = [path.read_text() for path in disturbed.path.glob("threads-*")]
+    assert threads == ["0", "0"]
+
     calm_path = tmp_path / "calm"
     calm_path.mkdir()
     calm = Training(calm_path, "--global-batch=12", size=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import time
@@ -23,7 +24,13 @@ def wait_at(gate: Path) -> None:
         time.sleep(0.005)
 
 
-def main() -> None:
+def note_threads(directory: Path) -> None:
+    """Write down how many threads of process groups there are when the interpreter ends."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    (directory / f"threads-{os.getpid()}").write_text(str(names.count("pt_gloo_runloop")))
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--epochs", type=int, default=4)
@@ -35,7 +42,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0, help="of the loader")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--slow-start", type=float, default=0.0, help="of new ranks")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    # Called after all that is registered later, the session's own among it.
+    atexit.register(note_threads, args.directory)
 
     torch.manual_seed(5)
     inputs = torch.randn(LENGTH, 12)
