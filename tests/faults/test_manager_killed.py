@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from site_of_test import Site, wait_for
 
 DYING = str(Path(__file__).parent / "dying.py")
 WHEN = ("before", "after", "acted")
+QUICK = {
+    *itertools.product(("Started", "Ended"), WHEN),
+    ("Began", "before"),
+    ("Submitted", "after"),
+    ("Registered", "acted"),
+    ("Progressed", "after"),
+    ("Hold", "before"),
+    ("Release", "after"),
+    ("Resize", "acted"),
+    ("Drain", "before"),
+}
+"""Of the kinds of records and the instants of death; the others are in the slow tests."""
 STEPS = {"first": 40, "second": 40, "third": 40, "last": 10}
+
+
+def deaths(*facts: str) -> list[Any]:
+    """Each fact and each instant."""
+    return [
+        pytest.param(fact, when, marks=() if (fact, when) in QUICK else pytest.mark.slow)
+        for fact, when in itertools.product(facts, WHEN)
+    ]
 
 
 @pytest.fixture
@@ -36,9 +58,9 @@ def finish(site: Site) -> None:
     site.check_account(STEPS)
 
 
-@pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
-    "fact", ["Began", "Submitted", "Started", "Registered", "Progressed", "Ended"]
+    ("fact", "when"),
+    deaths("Began", "Submitted", "Started", "Registered", "Progressed", "Ended"),
 )
 def test_killed_at_a_record_of_what_happened(busy: Site, fact: str, when: str) -> None:
     args = ("run", str(busy.jobs), "--gpus", "4", "--dir", str(busy.pilot))
@@ -84,24 +106,21 @@ def ask(site: Site, manager: subprocess.Popen[str], *words: str) -> None:
     manager.communicate()
 
 
-@pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize(
-    ("fact", "words"),
-    [
-        ("Hold", ("suspend", "first")),
-        ("Release", ("resume", "last")),
-        ("Resize", ("resize", "first", "1")),
-        ("Drain", ("drain",)),
-    ],
-)
-def test_killed_at_a_record_of_a_request(
-    site: Site, fact: str, words: tuple[str, ...], when: str
-) -> None:
+REQUESTS = {
+    "Hold": ("suspend", "first"),
+    "Release": ("resume", "last"),
+    "Resize": ("resize", "first", "1"),
+    "Drain": ("drain",),
+}
+
+
+@pytest.mark.parametrize(("fact", "when"), deaths(*REQUESTS))
+def test_killed_at_a_record_of_a_request(site: Site, fact: str, when: str) -> None:
     """The request is in the journal or still in the spool: it is carried out either way."""
     manager = begin_dying(site, fact, when)
     if fact == "Release":
         site.run_until_done("suspend", str(site.pilot), "last")
-    ask(site, manager, *words)
+    ask(site, manager, *REQUESTS[fact])
     if fact in {"Hold", "Resize"}:
         again = site.start("run", "--resume", str(site.pilot))
         if fact == "Hold":
