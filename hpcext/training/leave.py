@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -25,6 +26,7 @@ def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn
             # The state is saved: what a callback does wrong must not undo that.
             traceback.print_exc()
     _end_workers()
+    _remove_generated()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -42,3 +44,11 @@ def _end_workers() -> None:
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()
+
+
+def _remove_generated() -> None:
+    """Remove the modules that TensorFlow's AutoGraph has written, as an ordinary exit would."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__autograph_generated_file"):
+            with contextlib.suppress(OSError, TypeError):
+                os.unlink(getattr(module, "__file__", None) or "")

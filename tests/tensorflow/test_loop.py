@@ -42,6 +42,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> TensorFlowJob:
     # Weights, slots, seed generators, variables of no layer, and the next number of each source.
     assert job.last("final") == reference.last("final")
     assert Counter(line[2] for line in job.log)["callback"] == 5
+    # What AutoGraph writes is removed by an attempt that is suspended, too.
+    assert not list(job.temporary.glob("__autograph*"))
     return job
 
 

@@ -18,7 +18,10 @@ class TensorFlowJob(Job):
 
     def __init__(self, path: Path, script: str, *args: str, **environ: str) -> None:
         super().__init__(path, str(HERE / script), *args)
-        self.environ.update(TF_CPP_MIN_LOG_LEVEL="3", PYTHONPATH=str(SCRIPTS), **environ)
+        self.temporary = path / "tmp"
+        self.temporary.mkdir(parents=True, exist_ok=True)
+        mine = {"PYTHONPATH": str(SCRIPTS), "TMPDIR": str(self.temporary)}
+        self.environ.update(mine, TF_CPP_MIN_LOG_LEVEL="3", **environ)
 
     def on(self, workers: int, *args: str) -> Run:
         """Run an attempt on so many workers."""
