@@ -13,14 +13,14 @@ from conftest import Training, samples, sizes
 from site_of_test import wait_for
 from train import LENGTH
 
-CHANGES = (3, 2, 1, 3, 2)
-GATES = (20, 35, 50, 65, 80)
+CHANGES = {20: 3, 35: 2, 50: 1, 65: 3, 80: 2}
+"""Step → size from there on."""
 
 
-def change_at_gates(training: Training) -> list[dict[str, Any]]:
-    """Change the size five times; the ranks wait at a gate until new ones are ready."""
+def change_at_gates(training: Training, changes: dict[int, int]) -> list[dict[str, Any]]:
+    """Change the size so often; the ranks wait at a gate until new ones are ready."""
     answers = []
-    for size, gate in zip(CHANGES, GATES, strict=True):
+    for gate, size in changes.items():
         training.ask(size)
         wait_for(training.proposed, f"ranks for size {size}")
         training.open_gate(gate)
@@ -29,9 +29,8 @@ def change_at_gates(training: Training) -> list[dict[str, Any]]:
 
 
 def test_five_changes_make_no_difference(start: Any, tmp_path: Path) -> None:
-    gates = [str(gate) for gate in GATES]
-    disturbed = start("--global-batch=12", "--gates", *gates, size=2)
-    answers = change_at_gates(disturbed)
+    disturbed = start("--global-batch=12", "--gates", *map(str, CHANGES), size=2)
+    answers = change_at_gates(disturbed, CHANGES)
     assert disturbed.wait() == 0, disturbed.output
     assert all(answer["ok"] and answer["stall_s"] < 60 for answer in answers), answers
     account, result = disturbed.account(), disturbed.result()
@@ -40,7 +39,7 @@ def test_five_changes_make_no_difference(start: Any, tmp_path: Path) -> None:
     assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
     steps = Counter(line["step"] for line in account)
     assert sorted(steps) == list(range(100))
-    assert sizes(account) == [2, *CHANGES]
+    assert sizes(account) == [2, *CHANGES.values()]
     assert all(steps[line["step"]] == line["size"] for line in account)
     # Nothing went through the disk: the first rank is one process all the time.
     assert len({line["pid"] for line in account if line["rank"] == 0}) == 1
@@ -63,11 +62,8 @@ def test_five_changes_make_no_difference(start: Any, tmp_path: Path) -> None:
 def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
     """With workers that have read ahead, by the division before."""
     training = start("--gpu-batch=6", "--workers=1", "--gates", "10", "20", size=1)
-    for size, gate in ((2, 10), (1, 20)):
-        training.ask(size)
-        wait_for(training.proposed, f"ranks for size {size}")
-        training.open_gate(gate)
-        assert training.answer()["ok"]
+    answers = change_at_gates(training, {10: 2, 20: 1})
+    assert all(answer["ok"] for answer in answers), answers
     assert training.wait() == 0, training.output
     account = training.account()
     assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
@@ -80,11 +76,8 @@ def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
 
 def test_a_compiled_model_changes_too(start: Any, tmp_path: Path) -> None:
     training = start("--global-batch=12", "--compiled", "--gates", "20", "35", size=1)
-    for size, gate in ((2, 20), (1, 35)):
-        training.ask(size)
-        wait_for(training.proposed, f"ranks for size {size}")
-        training.open_gate(gate)
-        assert training.answer()["ok"]
+    answers = change_at_gates(training, {20: 2, 35: 1})
+    assert all(answer["ok"] for answer in answers), answers
     assert training.wait() == 0, training.output
     account = training.account()
     assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
