@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -25,8 +26,8 @@ def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn
         except Exception:
             # The state is saved: what a callback does wrong must not undo that.
             traceback.print_exc()
-    _end_workers()
     _remove_generated()
+    _end_workers()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -41,6 +42,9 @@ def _end_workers() -> None:
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
         return
+    with contextlib.suppress(ValueError):
+        # PyTorch's handler raises where it stands when a worker is killed: here, too.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -189,8 +190,11 @@ class Game:
         ):
             self.done = True
         elif code not in {*(-signum for signum in signums), *(128 + signum for signum in signums)}:
-            facts = spool.MANAGER_FILE, spool.MANAGER
-            began = protocol.read_json(self.pilot / facts[0], facts[1])["pid"] == manager.pid
+            began = False
+            # The first one may not even have had room for that.
+            with contextlib.suppress(FileNotFoundError):
+                facts = protocol.read_json(self.pilot / spool.MANAGER_FILE, spool.MANAGER)
+                began = facts["pid"] == manager.pid
             # It says so and does nothing if the disk is full when it begins; not later.
             if began or not self.facts.full:
                 raise LostError(f"the manager ended by itself with {code}")
