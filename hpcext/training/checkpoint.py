@@ -211,10 +211,10 @@ class Store:
         return Checkpoint(target, manifest)
 
     def warn_not_written(self, step: int, error: OSError) -> None:
-        """Say that a checkpoint was not written and training goes on."""
+        """Say that a checkpoint was not written; what follows, the caller decides."""
         warn(
             f"{self.directory}: checkpoint at step {step} not written "
-            f"({error.strerror or error}); training goes on, the one before is kept"
+            f"({error.strerror or error}); the one before is kept"
         )
 
     def prune(self) -> None:

@@ -28,6 +28,7 @@ from hpcext.training.checkpoint import Checkpoint, Store
 from hpcext.training.keeper import Keeper
 from hpcext.training.learning_rate import Rates, Rule
 from hpcext.training.leave import leave
+from hpcext.training.place import AFTER
 from hpcext.training.ranks import Ranks
 from hpcext.training.session import Session as BaseSession
 from hpcext.training.sharding import shard
@@ -136,6 +137,10 @@ class Session(BaseSession):
 
     def _part(self) -> None:
         """Leave the process group that this session formed, and keep nothing of it."""
+        if self._phase != AFTER:
+            # Ended by an error: an exchange may be under way, and leaving would wait for ranks
+            # that may never answer. Whoever started us must hear of the error now.
+            return
         for model in self._models:
             model.dissolve()
         self._ranks = Ranks()

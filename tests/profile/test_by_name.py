@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Lab
+from lab import Lab
 from site_of_test import wait_for
 
 from hpcext.core.errors import InputError

@@ -9,7 +9,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from conftest import Lab
+from lab import Lab
 from site_of_test import wait_for
 
 from hpcext.cli.main import parse

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import torch
-from conftest import Training, samples, sizes
+from resized import Training, samples, sizes
 from site_of_test import wait_for
 from train import LENGTH
 
@@ -143,6 +143,13 @@ def test_a_lost_rank_costs_the_steps_since_the_last_checkpoint(start: Any) -> No
     assert min(redone) == 40, "the checkpoint at step 40 is the last one before"
     kept = [line for line in account if line["step"] < 40 or line["size"] == 2]
     assert samples(kept) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+
+
+def test_a_rank_that_fails_alone_waits_for_nobody(start: Any) -> None:
+    """What it has sent to the others may never be answered: its end is heard of all the same."""
+    training = start("--global-batch=12", "--fail=20", size=2)
+    assert training.wait() == 1
+    assert "rank 1 failed alone" in training.output
 
 
 def test_replicas_that_differ_are_found(start: Any) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conftest import has_news
+from resized import has_news
 from site_of_test import Site, wait_for
 from train import LENGTH
 

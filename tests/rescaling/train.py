@@ -30,6 +30,16 @@ def note_threads(directory: Path) -> None:
     (directory / f"threads-{os.getpid()}").write_text(str(names.count("pt_gloo_runloop")))
 
 
+def fail(at: int | None, session: Session, directory: Path) -> None:
+    """After a step rank 0 stays where it is for ever, and rank 1 fails when the next one begins."""
+    if at is None or session.step < at:
+        return
+    if session.rank == 0:
+        wait_at(directory / "never")
+    elif session.step > at:
+        raise RuntimeError("rank 1 failed alone")
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
@@ -38,6 +48,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gpu-batch", type=int)
     parser.add_argument("--gates", type=int, nargs="*", default=[])
     parser.add_argument("--spoil", type=int, help="step at which rank 1 changes its weights")
+    parser.add_argument("--fail", type=int, help="step after which rank 1 fails, alone")
     parser.add_argument("--plain", action="store_true", help="a loader that cannot be divided")
     parser.add_argument("--workers", type=int, default=0, help="of the loader")
     parser.add_argument("--compiled", action="store_true")
@@ -86,6 +97,8 @@ def main() -> None:
     with account.open("a", buffering=1) as file:
         for epoch in session.epochs(args.epochs):
             for indices, x, y in session.batches(loader):
+                if session.rank:
+                    fail(args.fail, session, args.directory)
                 if session.step in args.gates:
                     wait_at(args.directory / f"gate-{session.step}")
                 if session.step == args.spoil and session.rank == 1:
@@ -111,6 +124,7 @@ def main() -> None:
                     "at": time.time(),
                 }
                 file.write(json.dumps(line) + "\n")
+                fail(args.fail, session, args.directory)
             schedule.step()
     if session.rank == 0:
         with torch.no_grad():

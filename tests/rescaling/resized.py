@@ -1,0 +1,160 @@
+"""A training that a test resizes itself, in the place of a manager."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from site_of_test import wait_for
+
+from hpcext import protocol
+from hpcext.launch import ranks
+
+TRAIN = Path(__file__).parent / "train.py"
+
+
+class Training:
+    """One attempt of ``train.py``, or of another command, under the launcher.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    *argv : str
+        Arguments of ``train.py``.
+    size : int
+        Ranks to begin with.
+    attempt : int
+    """
+
+    def __init__(self, path: Path, *argv: str, size: int, attempt: int = 1) -> None:
+        self.path = path
+        self.reports = path / f"attempt-{attempt}"
+        self.reports.mkdir()
+        self.attempt = protocol.Attempt(
+            job_id="1",
+            attempt=attempt,
+            op=attempt,
+            checkpoint_dir=path / "checkpoints",
+            report_dir=self.reports,
+            num_gpus=size,
+            notify=protocol.Process.me(),
+        )
+        self.asked = 0
+        self.size = size
+        command = [sys.executable, str(TRAIN), str(path), *argv]
+        temporary = path / "tmp"
+        temporary.mkdir(exist_ok=True)
+        environ = {
+            **os.environ,
+            **self.attempt.environ(),
+            "TMPDIR": str(temporary),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", ranks.__file__, "0", *command],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def wait(self) -> int:
+        """Wait for the end; the exit code."""
+        self.output, _ = self.process.communicate(timeout=120)
+        return self.process.returncode
+
+    def ask(self, size: int) -> None:
+        """Ask for another number of ranks."""
+        self.asked += 1
+        document = {
+            "schema": protocol.RESCALE,
+            "attempt": self.attempt.attempt,
+            "op": self.attempt.op,
+            "resize": self.asked,
+            "gpus": [f"node:{index}" for index in range(size)],
+            "had": [f"node:{index}" for index in range(self.size)],
+            "devices": "",
+        }
+        protocol.write_json(self.reports / protocol.RESCALE_FILE, document)
+        self.process.send_signal(protocol.NEWS_SIGNAL)
+
+    def proposed(self) -> bool:
+        """Whether new ranks are ready, and rank 0 has been told or has acted on it already."""
+        found = list(self.path.glob("tmp/*/group.json"))
+        group = json.loads(found[0].read_text()) if found else {}
+        account = self.account()
+        firsts = [line["pid"] for line in account if line["rank"] == 0]
+        if group.get("number") != self.asked or not firsts:
+            return False
+        return has_news(firsts[-1]) or account[-1]["size"] == group["size"]
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A file of the attempt, empty if it is not there."""
+        with contextlib.suppress(FileNotFoundError):
+            document: dict[str, Any] = json.loads((self.reports / name).read_text())
+            return document
+        return {}
+
+    def answer(self) -> dict[str, Any]:
+        """What the launcher answers to the last question."""
+
+        def answered() -> dict[str, Any]:
+            assert self.process.poll() is None or self.read(protocol.RESCALED_FILE), self.wait()
+            document = self.read(protocol.RESCALED_FILE)
+            return document if document.get("resize") == self.asked else {}
+
+        document: dict[str, Any] = wait_for(answered, f"the answer to change {self.asked}")
+        if document["ok"]:
+            self.size = len(document["gpus"])
+        return document
+
+    def open_gate(self, step: int) -> None:
+        """Let the ranks go on that wait at a step."""
+        (self.path / f"gate-{step}").touch()
+
+    def account(self) -> list[dict[str, Any]]:
+        """What the ranks say that they did, by step."""
+        lines = [
+            json.loads(line)
+            for file in self.path.glob("account-*")
+            for line in file.read_text().splitlines()
+        ]
+        return sorted(lines, key=lambda line: (line["step"], line["rank"]))
+
+    def result(self) -> dict[str, Any]:
+        """Error and weights at the end."""
+        result: dict[str, Any] = torch.load(self.path / "result.pt")
+        return result
+
+
+def has_news(pid: int) -> bool:
+    """Whether SIGUSR1 is pending in a process; proc(5)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)", status, re.M)
+    return any(int(mask, 16) >> (protocol.NEWS_SIGNAL - 1) & 1 for mask in pending)
+
+
+def samples(account: list[dict[str, Any]]) -> dict[int, list[int]]:
+    """Epoch → indices of the samples that all ranks saw in it, sorted."""
+    seen: dict[int, list[int]] = defaultdict(list)
+    for line in account:
+        seen[line["epoch"]] += line["indices"]
+    return {epoch: sorted(indices) for epoch, indices in seen.items()}
+
+
+def sizes(account: list[dict[str, Any]]) -> list[int]:
+    """The numbers of ranks, in the order in which they changed."""
+    found: list[int] = []
+    for line in account:
+        if not found or found[-1] != line["size"]:
+            found.append(line["size"])
+    return found
