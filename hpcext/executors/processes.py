@@ -1,0 +1,289 @@
+"""Attempts that are each represented by one process on this machine, watched by its pidfd.
+
+Of the local executor that process is the supervisor; of the one for Slurm, the ``srun`` of a step.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hpcext.core.facts import Ended, Outcome, Rescaled, Started
+from hpcext.core.values import Action, Kind
+from hpcext.executors.attempts import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.base import Emit
+from hpcext.jobfile import JobSpec
+from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL, Process
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+"""Wait before a process is watched that could not be (too many open files)."""
+
+
+@dataclasses.dataclass
+class Watch:
+    """An attempt that is not known to have ended.
+
+    Attributes
+    ----------
+    files : AttemptFiles
+    gpus : tuple of str
+        ``NODE:INDEX``, as far as they are known; nobody else's until ``Ended`` is emitted.
+    child : subprocess.Popen or None
+        The process that stands for it, if this process started it; to be reaped.
+    process : Process or None
+        The same, whoever started it.
+    pidfd : int or None
+    victims : set of Process
+        What is to be killed if that process cannot do it.
+    why : str
+        Why the attempt is lost, if it is.
+    """
+
+    files: AttemptFiles
+    gpus: tuple[str, ...]
+    child: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
+    pidfd: int | None = None
+    victims: set[Process] = dataclasses.field(default_factory=set)
+    why: str = ""
+
+
+class ProcessExecutor(abc.ABC):
+    """What executors have in common whose attempts are processes here.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Where jobs have their directories.
+    spec : callable
+        Job id → what the job is.
+    emit : Emit
+    loop : asyncio.AbstractEventLoop
+        That of the driver; everything here happens in its thread.
+    manager_file : pathlib.Path, optional
+        ``manager.json`` of who is to be signalled when there is news.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        spec: Callable[[str], JobSpec],
+        emit: Emit,
+        loop: asyncio.AbstractEventLoop,
+        manager_file: Path | None = None,
+    ) -> None:
+        self._directory = directory.absolute()
+        self._spec = spec
+        self._emit = emit
+        self._loop = loop
+        self._manager_file = manager_file.absolute() if manager_file else None
+        self._watches: dict[int, Watch] = {}
+        self._sweeps: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def perform(self, action: Action) -> None:
+        """Carry out an action, as :meth:`hpcext.executors.base.Executor.perform` says."""
+        if action.kind is Kind.START and self._adopt(action):
+            return
+        # Later, in order: after a restart actions come in one go, and every attempt that holds
+        # GPUs must be adopted before GPUs are chosen for a new one.
+        self._loop.call_soon(self._carry_out, action)
+
+    def look(self) -> None:
+        """Read the reports of all attempts that run."""
+        for watch in self._watches.values():
+            self._look(watch)
+
+    def close(self) -> None:
+        """Stop watching. What runs goes on running."""
+        self._closed = True
+        for task in self._sweeps:
+            task.cancel()
+        for watch in self._watches.values():
+            self._forget_pidfd(watch)
+            if watch.child is not None:
+                # It outlives us on purpose; do not let Popen complain of that.
+                watch.child.returncode = watch.child.poll() or 0
+        self._watches.clear()
+
+    # What an executor of this kind writes.
+
+    @abc.abstractmethod
+    def _start(self, action: Action) -> None:
+        """Start an attempt of which there is nothing yet."""
+
+    @abc.abstractmethod
+    def _argv(self, watch: Watch) -> Sequence[str]:
+        """The command of the process that stands for an attempt."""
+
+    @abc.abstractmethod
+    def _recorded(self, watch: Watch) -> Process | None:
+        """The process that stands for an attempt, by what is written down; None if none is."""
+
+    @abc.abstractmethod
+    def _tell(self, watch: Watch, process: Process, action: Action) -> None:
+        """Suspend, rescale or kill an attempt."""
+
+    @abc.abstractmethod
+    async def _sweep(self, watch: Watch, process: Process | None) -> None:
+        """End what is left of an attempt whose process is gone, then :meth:`_finish` it."""
+
+    @abc.abstractmethod
+    def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
+        """Why an attempt has no recorded end though its process is gone."""
+
+    # Starting.
+
+    def _look(self, watch: Watch) -> None:
+        for fact in watch.files.news():
+            if isinstance(fact, Rescaled):
+                # What it gave back is free from here on; others hear of it right after.
+                watch.gpus = watch.files.sizes.held()
+            self._emit(fact)
+
+    def _carry_out(self, action: Action) -> None:
+        if self._closed:
+            return
+        if action.kind is Kind.START:
+            if not self._adopt(action):
+                self._start(action)
+            return
+        watch = self._watches.get(action.op)
+        # Else it has ended; the fact is on its way, or was heard.
+        if watch is not None and watch.process is not None:
+            self._tell(watch, watch.process, action)
+
+    def _adopt(self, action: Action) -> bool:
+        """Take over an attempt that was launched before; False if it was not."""
+        watch = self._watches.get(action.op)
+        if watch is not None:
+            self._emit(Started(action.job, action.op, watch.gpus))
+            return True
+        files = AttemptFiles(self._directory, action)
+        if not os.path.exists(files.directory / LAUNCH_FILE):
+            return False
+        watch = self._watches[action.op] = Watch(files, files.sizes.held())
+        self._emit(Started(action.job, action.op, watch.gpus))
+        if files.claimed() or files.ended() is not None or self._recorded(watch) is not None:
+            self._settle(watch)
+            return True
+        # The last manager died before a supervisor began. If one is on its way all the same, only
+        # one of the two takes the attempt, and _settle finds out which.
+        try:
+            self._spawn(watch)
+        except OSError as error:
+            del self._watches[action.op]
+            self._not_started(files, str(error.strerror))
+        return True
+
+    def _spawn(self, watch: Watch) -> None:
+        """Start the process that stands for an attempt, and watch it.
+
+        Raises
+        ------
+        OSError
+            There is none.
+        """
+        with open(watch.files.directory / SUPERVISOR_LOG, "ab") as its_log, _signals_held():
+            watch.child = subprocess.Popen(
+                self._argv(watch),
+                env=self._environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=its_log,
+                stderr=its_log,
+                cwd="/",
+                start_new_session=True,
+            )
+        # Known from now on, so that an action that follows at once reaches it.
+        watch.process = Process.of(watch.child.pid)
+        # Later, so that Started comes before Ended however fast it is.
+        self._loop.call_soon(self._settle, watch)
+
+    def _environ(self) -> dict[str, str] | None:
+        """The environment of that process; None: ours."""
+        return None
+
+    def _not_started(self, files: AttemptFiles, why: str) -> None:
+        self._emit(Ended(files.job, files.op, Outcome.LOST, why=f"could not be started: {why}"))
+
+    # Watching.
+
+    def _settle(self, watch: Watch) -> None:
+        """Find out how things stand with an attempt, and go on from there."""
+        if self._closed:
+            return
+        if not _can_open_files():
+            # What cannot be looked at is not to be taken for dead.
+            self._loop.call_later(RETRY_S, self._settle, watch)
+            return
+        if watch.child is not None and watch.child.poll() is not None:
+            watch.child = None
+        owner = self._recorded(watch)
+        if owner is None and watch.child is not None:
+            owner = Process.of(watch.child.pid)  # It has not taken the attempt yet.
+        if owner is not None and owner.alive():
+            self._watch(watch, owner)
+        # In this order: it writes down its end before it ends.
+        elif ended := watch.files.ended():
+            self._finish(watch, ended)
+        else:
+            watch.why = watch.why or self._why_lost(watch.files, owner)
+            task = self._loop.create_task(self._sweep(watch, owner))
+            self._sweeps.add(task)
+            task.add_done_callback(self._sweeps.discard)
+
+    def _watch(self, watch: Watch, process: Process) -> None:
+        """Wait for the end of a process."""
+        watch.process = process
+        watch.pidfd = process.open()
+        if watch.pidfd is not None:
+            self._loop.add_reader(watch.pidfd, self._process_ended, watch)
+        elif process.alive():
+            self._loop.call_later(RETRY_S, self._settle, watch)
+        else:
+            self._loop.call_soon(self._settle, watch)
+
+    def _process_ended(self, watch: Watch) -> None:
+        self._forget_pidfd(watch)
+        self._settle(watch)
+
+    def _forget_pidfd(self, watch: Watch) -> None:
+        if watch.pidfd is not None:
+            self._loop.remove_reader(watch.pidfd)
+            os.close(watch.pidfd)
+            watch.pidfd = None
+
+    def _finish(self, watch: Watch, ended: Ended) -> None:
+        self._look(watch)
+        self._emit(ended)
+        del self._watches[watch.files.op]
+
+
+def _can_open_files() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let a child begin with signals blocked, so that none stops or kills it before it is ready."""
+    held = {SUSPEND_SIGNAL, signal.SIGTERM, signal.SIGUSR1}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

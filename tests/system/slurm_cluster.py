@@ -1,0 +1,446 @@
+"""A real Slurm on this machine, for the tests: daemons, ports, files and a user of its own.
+
+Four nodes of six GPUs (``slurmd -N``; device files that no driver knows), memory as a resource,
+and accounting in a database. Nothing of it is in the machine's own ``/etc/slurm`` or on its ports,
+so an installed Slurm is left alone. All lies in one directory, and ends with :meth:`Cluster.stop`.
+
+Run as ``python tests/system/slurm_cluster.py`` it is a cluster to try things on, until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+NODES = ("n1", "n2", "n3", "n4")
+GPUS, CPUS, MEMORY_MB = 6, 24, 12_000
+WAIT_S = 60.0
+USER = "hpcext-test"
+
+_SLURM_CONF = """
+ClusterName=hpcext
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ctld_port}
+SlurmUser=root
+SlurmctldPidFile={root}/run/slurmctld.pid
+SlurmctldLogFile={root}/log/slurmctld.log
+StateSaveLocation={root}/state
+SlurmdPidFile={root}/run/slurmd-%n.pid
+SlurmdLogFile={root}/log/slurmd-%n.log
+SlurmdSpoolDir={root}/spool/%n
+SlurmdParameters=config_overrides
+AuthType=auth/munge
+AuthInfo=socket={root}/run/munge.socket
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={dbd_port}
+AccountingStoragePass={root}/run/munge.socket
+AccountingStorageTRES=gres/gpu
+JobAcctGatherType=jobacct_gather/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=100
+GresTypes=gpu
+PlugStackConfig={root}/etc/plugstack.conf
+SlurmdTimeout=30
+KillWait=5
+MinJobAge=600
+SchedulerParameters=bf_interval=2,bf_resolution=10,defer_batch
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+{more}
+NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{node_ports}] CPUs={cpus} \
+RealMemory={memory} Gres=gpu:{gpus} State=UNKNOWN
+PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 MaxTime=1-0 GraceTime=0
+PartitionName=urgent Nodes=ALL PriorityTier=100 MaxTime=1-0 PreemptMode=OFF
+PartitionName=harvest Nodes=ALL PriorityTier=1 MaxTime=1-0 GraceTime=20
+"""
+
+_DBD_CONF = """
+AuthType=auth/munge
+AuthInfo=socket={root}/run/munge.socket
+DbdHost={host}
+DbdAddr=127.0.0.1
+DbdPort={dbd_port}
+SlurmUser=root
+PidFile={root}/run/slurmdbd.pid
+LogFile={root}/log/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={db_port}
+StorageUser=root
+StoragePass={password}
+StorageLoc=slurm
+"""
+
+
+class ClusterError(RuntimeError):
+    """The cluster cannot be had here; says what is missing."""
+
+
+class Cluster:
+    """A Slurm of four nodes.
+
+    Parameters
+    ----------
+    root : pathlib.Path
+        A directory that everybody may enter; everything is put there.
+    more : str
+        Lines for ``slurm.conf``.
+    """
+
+    def __init__(self, root: Path, more: str = "") -> None:
+        if os.getuid() != 0:
+            raise ClusterError("a test cluster needs root: it starts daemons and devices")
+        self.root = root
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
+        self._ctld: subprocess.Popen[bytes] | None = None
+        self._conf = root / "etc" / "slurm.conf"
+        ports = _free_ports(3 + len(NODES))
+        self._facts = {
+            "root": root,
+            "host": socket.gethostname().partition(".")[0],
+            "ctld_port": ports[0],
+            "dbd_port": ports[1],
+            "db_port": ports[2],
+            "node_ports": ",".join(map(str, ports[3:])),
+            "nodes": ",".join(NODES),
+            "cpus": CPUS,
+            "memory": MEMORY_MB,
+            "gpus": GPUS,
+            "password": secrets.token_hex(8),
+            "more": more,
+        }
+        self.environ = {**os.environ, "SLURM_CONF": str(self._conf)}
+
+    # -- its life
+
+    def start(self) -> None:
+        """Bring it up; returns when every node is idle."""
+        for name in ("etc", "run", "log", "state", "dev", "home", *(f"spool/{n}" for n in NODES)):
+            (self.root / name).mkdir(parents=True)
+        _make_user(self.root / "home")
+        self._write("slurm.conf", _SLURM_CONF)
+        self._write("slurmdbd.conf", _DBD_CONF, mode=0o600)
+        self._write("cgroup.conf", "CgroupMountpoint=/sys/fs/cgroup\n")
+        self._write("plugstack.conf", "")
+        self._make_gpus()
+        self._start_munge()
+        self._start_database()
+        dbd = self._daemon("slurmdbd", "-D")
+        self._wait(lambda: _listens(int(str(self._facts["dbd_port"]))), "slurmdbd", dbd)
+        self._add_account()
+        self.start_ctld()
+        for node in NODES:
+            self.start_node(node)
+        self._wait(lambda: self._states() == {"idle"}, "idle nodes")
+
+    def stop(self) -> None:
+        """End everything, and remove it."""
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            self.run("scancel", "--user", USER, timeout_s=10)
+        for daemon in reversed(self._daemons):
+            if daemon.poll() is None:
+                daemon.send_signal(signal.SIGTERM)
+        for daemon in reversed(self._daemons):
+            try:
+                daemon.wait(15)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self._end_steps()
+        subprocess.run(["userdel", USER], capture_output=True, check=False)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def start_ctld(self) -> None:
+        """Start the controller."""
+        self._ctld = self._daemon("slurmctld", "-D")
+        self._wait(lambda: self.run("scontrol", "ping").returncode == 0, "slurmctld", self._ctld)
+
+    def stop_ctld(self) -> None:
+        """End the controller, as an administrator would."""
+        assert self._ctld is not None
+        self._ctld.terminate()
+        self._ctld.wait()
+
+    def start_node(self, node: str) -> None:
+        """Start a node."""
+        self._slurmds[node] = self._daemon("slurmd", "-D", "-N", node)
+
+    def kill_node(self, node: str) -> None:
+        """A node goes down with all that runs on it: nobody has time to say anything."""
+        self._slurmds[node].kill()
+        self._slurmds[node].wait()
+        self._end_steps(node)
+
+    # -- what is asked of it
+
+    def run(
+        self, *argv: str, timeout_s: float = WAIT_S, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as root."""
+        return subprocess.run(
+            argv,
+            env={**self.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def as_user(
+        self,
+        *argv: str,
+        cwd: Path | None = None,
+        timeout_s: float = 2 * WAIT_S,
+        **environ: str,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as the ordinary user."""
+        return subprocess.run(
+            argv,
+            env=self.user_environ(**environ),
+            cwd=cwd or self.home,
+            user=USER,
+            group=USER,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def user_environ(self, **environ: str) -> dict[str, str]:
+        """What the ordinary user has in the environment at login."""
+        return {
+            "HOME": str(self.home),
+            "USER": USER,
+            "LOGNAME": USER,
+            "LANG": "C.UTF-8",
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "SLURM_CONF": str(self._conf),
+            **environ,
+        }
+
+    @property
+    def home(self) -> Path:
+        """The user's own directory, on every node."""
+        return self.root / "home"
+
+    def job(self, job_id: int | str) -> dict[str, str]:
+        """What ``scontrol`` says of a job, by key."""
+        said = self.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
+        return dict(word.partition("=")[::2] for word in said.split() if "=" in word)
+
+    def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = 120) -> None:
+        """Wait until a condition holds; raises AssertionError if it does not."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                queue = self.run("squeue", "--all", "--states=all").stdout
+                nodes = self.run("sinfo", "-N", "-l").stdout
+                raise AssertionError(f"waited {timeout_s:g} s for {what}\n{queue}\n{nodes}")
+            time.sleep(0.1)
+
+    # -- parts
+
+    def _write(self, name: str, text: str, mode: int = 0o644) -> None:
+        path = self.root / "etc" / name
+        path.write_text(text.format(**self._facts) if text.startswith("\n") else text)
+        path.chmod(mode)
+
+    def _make_gpus(self) -> None:
+        for index in range(GPUS):
+            device = self.root / "dev" / f"gpu{index}"
+            os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(195, index))
+            device.chmod(0o666)
+        files = f"{self.root}/dev/gpu[0-{GPUS - 1}]"
+        self._write("gres.conf", f"NodeName={','.join(NODES)} Name=gpu File={files}\n")
+
+    def _start_munge(self) -> None:
+        key = self.root / "etc" / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        run = self.root / "run"
+        munged = self._daemon(
+            "munged",
+            "--foreground",
+            "--force",
+            f"--key-file={key}",
+            f"--socket={run}/munge.socket",
+            f"--pid-file={run}/munged.pid",
+            f"--log-file={self.root}/log/munged.log",
+            f"--seed-file={run}/munged.seed",
+        )
+        self._wait((run / "munge.socket").exists, "munged", munged)
+
+    def _start_database(self) -> None:
+        data = self.root / "db"
+        port, password = self._facts["db_port"], self._facts["password"]
+        script = self.root / "etc" / "db.sql"
+        script.write_text(
+            f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{password}';\n"
+            "CREATE DATABASE IF NOT EXISTS slurm;\n"
+        )
+        script.chmod(0o600)
+        subprocess.run(
+            ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root",
+             "--auth-root-authentication-method=normal", "--skip-test-db"],
+            capture_output=True, check=True,
+        )  # fmt: skip
+        mariadbd = self._daemon(
+            "mariadbd",
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={data}",
+            f"--socket={self.root}/run/db.socket",
+            f"--pid-file={self.root}/run/db.pid",
+            f"--port={port}",
+            "--bind-address=127.0.0.1",
+            f"--init-file={script}",
+        )
+        self._wait(lambda: _listens(int(str(port))), "mariadbd", mariadbd)
+
+    def _add_account(self) -> None:
+        """The user may charge an account, as sites have it."""
+        manager = ("sacctmgr", "--immediate", "add")
+        for words in (
+            ("cluster", "hpcext"),
+            ("account", "science", "cluster=hpcext"),
+            ("user", USER, "account=science"),
+        ):
+            said = self.run(*manager, *words)
+            if said.returncode:
+                raise ClusterError(f"sacctmgr add {' '.join(words)}: {said.stdout}{said.stderr}")
+
+    def _daemon(self, name: str, *options: str) -> subprocess.Popen[bytes]:
+        program = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        if program is None:
+            raise ClusterError(f"{name} is not installed")
+        with open(self.root / "log" / f"{name}.out", "ab") as log:
+            daemon = subprocess.Popen(
+                [program, *options],
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._daemons.append(daemon)
+        return daemon
+
+    def _wait(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        daemon: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            ended = daemon is not None and daemon.poll() is not None
+            if ended or time.monotonic() > deadline:
+                logs = [path.read_text(errors="replace") for path in self.root.glob(f"log/{what}*")]
+                last = "\n".join("".join(logs).splitlines()[-20:])
+                how = "ended at once" if ended else f"is not there after {WAIT_S:g} s"
+                raise ClusterError(f"{what} {how}\n{last}")
+            time.sleep(0.05)
+
+    def _states(self) -> set[str]:
+        return set(self.run("sinfo", "-N", "-h", "-o", "%T").stdout.split())
+
+    def _end_steps(self, node: str = "") -> None:
+        """Kill the step daemons of a node, or of all, and what they run."""
+        marks = [f"SLURM_CONF={self._conf}".encode()]
+        if node:
+            marks = [f"SLURMD_NODENAME={node}".encode()]
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (path / "environ").read_bytes().split(b"\0")
+                title = (path / "cmdline").read_bytes()
+                ours = str(self._conf).encode() in b"\0".join(words)
+                stepd = title.startswith(b"slurmstepd") and (
+                    not node or f"{self.root}/spool/{node}".encode() in _maps(path)
+                )
+                if (ours and any(mark in words for mark in marks)) or (ours and stepd):
+                    os.kill(int(path.name), signal.SIGKILL)
+
+
+def _maps(path: Path) -> bytes:
+    """Names of the files that a process has open."""
+    names = []
+    for link in (path / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            names.append(os.readlink(link))
+    return "\n".join(names).encode()
+
+
+def _make_user(home: Path) -> None:
+    with contextlib.suppress(KeyError):
+        pwd.getpwnam(USER)
+        subprocess.run(["userdel", USER], capture_output=True, check=True)
+    subprocess.run(
+        ["useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/bash", USER],
+        capture_output=True,
+        check=True,
+    )
+    facts = pwd.getpwnam(USER)
+    os.chown(home, facts.pw_uid, facts.pw_gid)
+    home.chmod(0o700)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = sorted(each.getsockname()[1] for each in sockets)
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def cluster(more: str = "") -> Iterator[Cluster]:
+    """A cluster for a while."""
+    root = Path(tempfile.mkdtemp(prefix="hpcext-slurm-"))
+    root.chmod(0o755)
+    one = Cluster(root, more)
+    try:
+        one.start()
+        yield one
+    finally:
+        one.stop()
+
+
+def main(words: Sequence[str]) -> int:
+    """A cluster to try things on."""
+    with cluster(" ".join(words)) as one:
+        sys.stdout.write(f"export SLURM_CONF={one.environ['SLURM_CONF']}\n")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
