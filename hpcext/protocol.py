@@ -10,6 +10,7 @@ One *attempt* is one run of a job's command. Its directory holds, in the order t
 ``launch.json``     manager        what to run (:data:`LAUNCH`)
 ``supervisor.json`` supervisor     its pid and start time; created once, so an attempt runs once
 ``report.json``     session        progress, replaced as training goes (:data:`REPORT`)
+``order.json``      manager        suspend, or end, where no signal goes (:data:`ORDER`)
 ``rescale.json``    manager        the GPUs to have, without stopping (:data:`RESCALE`)
 ``rescaled.json``   launcher       the GPUs that it has since (:data:`RESCALED`)
 ``suspended.json``  session        the acknowledgement of a suspension (:data:`SUSPENDED`)
@@ -38,6 +39,7 @@ VERSION = 1
 LAUNCH = "hpcext.launch/1"
 SUPERVISOR = "hpcext.supervisor/1"
 REPORT = "hpcext.report/1"
+ORDER = "hpcext.order/1"
 RESCALE = "hpcext.rescale/1"
 RESCALED = "hpcext.rescaled/1"
 SUSPENDED = "hpcext.suspended/1"
@@ -45,6 +47,7 @@ EXIT = "hpcext.exit/1"
 LAUNCH_FILE = "launch.json"
 SUPERVISOR_FILE = "supervisor.json"
 REPORT_FILE = "report.json"
+ORDER_FILE = "order.json"
 RESCALE_FILE = "rescale.json"
 RESCALED_FILE = "rescaled.json"
 SUSPENDED_FILE = "suspended.json"
@@ -213,6 +216,71 @@ class Attempt:
             "HPCEXT_RENDEZVOUS": self.rendezvous,
             "HPCEXT_NOTIFY": str(self.notify) if self.notify else "none",
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+    """The Slurm job that this process runs in, and the step; sbatch(1), srun(1).
+
+    Attributes
+    ----------
+    job_id : int
+    step : str
+        ``JOB.STEP``; empty in a batch script.
+    node : str
+        The one that this process is on.
+    nodelist : str
+        As Slurm writes it: ``n[1-4]``.
+    cpus_per_node : str
+        As ``24(x2),12``.
+    memory_mb : int
+        Of each node; 0 where memory is not shared out.
+    gpus : tuple of int
+        Indices of the step's GPUs, or of the job's on this node.
+    """
+
+    job_id: int
+    step: str
+    node: str
+    nodelist: str
+    cpus_per_node: str
+    memory_mb: int
+    gpus: tuple[int, ...]
+
+    @classmethod
+    def from_environ(cls) -> Allocation | None:
+        """The one that this process runs in; None outside Slurm."""
+        env = os.environ
+        job_id = env.get("SLURM_JOB_ID", "")
+        if not job_id.isdecimal():
+            return None
+        step = env.get("SLURM_STEP_ID", "")
+        gpus = env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS", "")
+        memory = env.get("SLURM_MEM_PER_NODE", "")
+        if not memory.isdecimal():
+            each, cpus = env.get("SLURM_MEM_PER_CPU", ""), env.get("SLURM_CPUS_ON_NODE", "")
+            both = each.isdecimal() and cpus.isdecimal()
+            memory = str(int(each) * int(cpus)) if both else "0"
+        return cls(
+            job_id=int(job_id),
+            step=f"{job_id}.{step}" if step.isdecimal() else "",
+            node=env.get("SLURMD_NODENAME", ""),
+            nodelist=env.get("SLURM_JOB_NODELIST", ""),
+            cpus_per_node=env.get("SLURM_JOB_CPUS_PER_NODE", ""),
+            memory_mb=int(memory),
+            gpus=tuple(int(index) for index in gpus.split(",") if index.isdecimal()),
+        )
+
+
+def without_slurm() -> dict[str, str]:
+    """Our environment without what Slurm told us of our own job: a step that inherits that has
+    options that nobody gave it."""
+    kept = {"SLURM_CONF"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_"))
+    }
 
 
 def environ() -> Mapping[str, str]:

@@ -21,6 +21,7 @@ from hpcext.core.values import Node, State
 from hpcext.executors.gpus import find_gpus
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import pilot as pilots
+from hpcext.manager.places import host
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.report import run_document
 from hpcext.manager.submissions import check_fits
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         where=str(args.jobs),
-        name=args.name or _name(args.jobs),
+        name=args.name or name_after(args.jobs),
         gpus=gpus,
         logical=logical,
         settings=settings,
@@ -116,7 +117,7 @@ def choose_gpus(settings: Settings) -> tuple[tuple[int, ...], bool]:
     return (found[:count], False) if found else (tuple(range(count)), True)
 
 
-def _name(path: Path) -> str:
+def name_after(path: Path) -> str:
     """A name for a pilot after its job file, as far as that is a valid one."""
     kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in path.stem)
     return kept.strip("-")[:64] or "run"
@@ -165,7 +166,7 @@ def _dry_run(
     specs: Sequence[JobSpec], gpus: int, settings: Settings, args: argparse.Namespace, out: Output
 ) -> int:
     """Let the engine take its first step, and say what it would do."""
-    node = Node(pilots.host(), gpus)
+    node = Node(host(), gpus)
     check_fits(specs, node, str(args.jobs))
     engine = Engine(find_policy(settings.policy))
     jobs = admit(specs, 1, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class HpcextError(Exception):
     """Base of every error that hpcext raises on purpose.
@@ -59,3 +61,36 @@ class JournalError(HpcextError):
     """The journal cannot be read or written; what it holds is untouched."""
 
     exit_status = 3
+
+
+class BatchError(HpcextError):
+    """A command of the batch system failed.
+
+    Parameters
+    ----------
+    what : str
+    argv : sequence of str
+        The command.
+    exit_code : int, optional
+        None if it did not end by itself.
+    stdout, stderr : str
+        What it printed.
+    **more
+        Those of :class:`HpcextError`.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        argv: Sequence[str] = (),
+        exit_code: int | None = None,
+        stdout: str = "",
+        stderr: str = "",
+        **more: str,
+    ) -> None:
+        super().__init__(what, **more)
+        self.argv = tuple(argv)
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr

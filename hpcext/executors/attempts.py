@@ -150,6 +150,21 @@ class AttemptFiles:
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
+    def order(self, what: str) -> None:
+        """Write down what the supervisor is to do; it may be on another node.
+
+        Parameters
+        ----------
+        what : {"suspend", "end"}
+
+        Raises
+        ------
+        OSError
+            It was not ordered.
+        """
+        document = {"schema": protocol.ORDER, "attempt": self.attempt, "op": self.op, "order": what}
+        protocol.write_json(self.directory / protocol.ORDER_FILE, document)
+
     # Reading what the manager and the supervisor wrote.
 
     def launch(self) -> dict[str, Any] | None:
@@ -160,9 +175,19 @@ class AttemptFiles:
         """Whether a supervisor took this attempt, ever."""
         return os.path.lexists(self.directory / protocol.SUPERVISOR_FILE)
 
+    def step_gpus(self) -> tuple[str, ...]:
+        """``NODE:INDEX`` of the GPUs that Slurm gave to the supervisor's step."""
+        document = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
+        gpus = document.get("gpus")
+        return tuple(str(gpu) for gpu in gpus) if isinstance(gpus, list) else ()
+
     def supervisor(self) -> protocol.Process | None:
         """The process that took this attempt, unless the machine was restarted since."""
-        document = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        return self.process(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+
+    def process(self, name: str, schema: str) -> protocol.Process | None:
+        """A process that a file names, unless the machine was restarted since, or is another."""
+        document = self._read(name, schema)
         if document is None or document.get("boot_id") != boot_id():
             return None
         try:

@@ -90,7 +90,7 @@ class Supervisor:
         self._cwd = str(launch["cwd"])
         self._added = dict(launch["environ"])
         self._log = Path(launch["log"])
-        self._gpus = len(launch["gpus"])
+        self._gpus = len(launch["gpus"]) or int(self._added.get("HPCEXT_NUM_GPUS", 0))
         self._kill_grace_s = float(launch["kill_grace_s"])
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
@@ -122,6 +122,7 @@ class Supervisor:
             "start": self._me.start,
             "boot_id": tree.boot_id(),
             "at": time.time(),
+            **self._place(),
         }
         target = self._directory / protocol.SUPERVISOR_FILE
         temporary = target.with_name(f".{target.name}.{self._me.pid}-{self._me.start}")
@@ -140,6 +141,15 @@ class Supervisor:
             os.fsync(file.fileno())
         protocol.sync_directory(self._directory)
         return True
+
+    @staticmethod
+    def _place() -> dict[str, Any]:
+        """Where Slurm has put us, and on which GPUs."""
+        place = protocol.Allocation.from_environ()
+        if place is None or not place.step:
+            return {}
+        gpus = [f"{place.node}:{index}" for index in place.gpus]
+        return {"step": place.step, "node": place.node, "gpus": gpus}
 
     def start(self) -> None:
         """Start the command. If it cannot be run, its log and the exit code say so.
@@ -163,6 +173,7 @@ class Supervisor:
 
     def attend(self) -> int:
         """See to the command until its last process has ended; the exit code."""
+        self._obey()
         while self._reap():
             self._react(self._wait())
         suspended = self._suspended()
@@ -198,19 +209,39 @@ class Supervisor:
 
     def _react(self, signum: int | None) -> None:
         if signum == protocol.SUSPEND_SIGNAL:
-            self._suspend_asked_at = self._suspend_asked_at or time.time()
-            self._tell_suspend()
+            self._suspend()
         elif signum == protocol.NEWS_SIGNAL:
             # A session that has just registered has not heard of an earlier suspension.
             if self._suspend_asked_at is not None:
                 self._tell_suspend()
+            self._obey()
             self._hand_down()
             self._relay()
         elif signum == signal.SIGTERM:
-            self._kill_asked_at = self._kill_asked_at or time.time()
-            self._empty(self._kill_grace_s)
+            self._end()
         elif signum is None:
             self._overdue(time.monotonic())
+
+    def _obey(self) -> None:
+        """Do what the manager has written down, where its signals do not reach us."""
+        try:
+            order = protocol.read_json(self._directory / protocol.ORDER_FILE, protocol.ORDER)
+        except (OSError, ValueError):
+            return
+        if any(order.get(key) != value for key, value in self._identity.items()):
+            return
+        if order.get("order") == "suspend" and self._suspend_asked_at is None:
+            self._suspend()
+        elif order.get("order") == "end" and self._kill_asked_at is None:
+            self._end()
+
+    def _suspend(self) -> None:
+        self._suspend_asked_at = self._suspend_asked_at or time.time()
+        self._tell_suspend()
+
+    def _end(self) -> None:
+        self._kill_asked_at = self._kill_asked_at or time.time()
+        self._empty(self._kill_grace_s)
 
     def _overdue(self, now_s: float) -> None:
         if self._kill_s is not None and now_s >= self._kill_s:

@@ -15,8 +15,8 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import signal
-import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -32,12 +32,12 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
 from hpcext.core.values import Node
-from hpcext.executors.gpus import find_gpus
-from hpcext.executors.local import LocalExecutor
 from hpcext.jobfile import JobSpec, parse_jobs
+from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
-from hpcext.manager import spool
+from hpcext.manager import places, spool
 from hpcext.manager.driver import Driver, Observe
+from hpcext.manager.places import host
 from hpcext.manager.refine import Refiner, profiles_for
 from hpcext.manager.requests import VERBS
 from hpcext.manager.submissions import Submissions, check_fits
@@ -67,6 +67,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     began_at : float
     profiles : str
         Directory of the stored scaling curves that its jobs name and refine.
+    slurm : bool
+        It is the batch script of a Slurm job, and has the GPUs `gpus` on each of its nodes.
     """
 
     schema: Literal["hpcext.pilot/1"] = "hpcext.pilot/1"
@@ -80,16 +82,12 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     suspend_timeout_s: float
     began_at: float
     profiles: str = ""
+    slurm: bool = False
     version: str = __version__
 
     def as_node(self) -> Node:
-        """The node that it offers."""
+        """The node that it offers, or one of several that are alike."""
         return Node(self.node, len(self.gpus))
-
-
-def host() -> str:
-    """The short name of this machine."""
-    return socket.gethostname().partition(".")[0] or "localhost"
 
 
 def create(
@@ -101,6 +99,7 @@ def create(
     logical: bool,
     settings: Settings,
     directory: Path | None = None,
+    slurm: bool = False,
 ) -> Path:
     """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
 
@@ -113,19 +112,21 @@ def create(
         raise InputError(
             f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
         )
-    check_fits(specs, Node(host(), len(gpus)), where)
+    node = "a node of this pilot" if slurm else host()
+    check_fits(specs, Node(node, len(gpus)), where)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     pilot = Pilot(
         id=f"{name}-{stamp}-{secrets.token_hex(2)}",
         name=name,
         policy=settings.policy,
-        node=host(),
+        node=node,
         gpus=tuple(gpus),
         logical=logical,
         report_interval_s=settings.report_interval_s,
         suspend_timeout_s=settings.suspend_timeout_s,
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
+        slurm=slurm,
     )
     path = _make_directory(pilot, settings.state_dir, directory)
     Submissions(path / "submissions").add("first", specs)
@@ -184,17 +185,28 @@ def find(handle: str, state_dir: Path) -> Path:
     register = state_dir / "pilots"
     if _NAME.match(handle) and (register / handle / "pilot.json").exists():
         return (register / handle).resolve()
-    named = []
-    for path in register.glob("*/pilot.json"):
-        with contextlib.suppress(NoManagerError):
-            pilot = load(path.parent)
-            if pilot.name == handle:
-                named.append((pilot.began_at, path.parent.resolve()))
+    named = [path for path, pilot in known(state_dir) if pilot.name == handle]
     if not named:
         raise NoManagerError(
             f"no pilot {shown(handle)}", valid="a directory, an id or a name", do=f"ls {register}"
         )
-    return max(named)[1]
+    return named[0]
+
+
+def known(state_dir: Path) -> list[tuple[Path, Pilot]]:
+    """All pilots of this user and what they are, newest first."""
+    found = []
+    for path in (state_dir / "pilots").glob("*/pilot.json"):
+        with contextlib.suppress(NoManagerError):
+            found.append((path.parent.resolve(), load(path.parent)))
+    return sorted(found, key=lambda each: each[1].began_at, reverse=True)
+
+
+def remove(directory: Path, state_dir: Path) -> None:
+    """Remove a pilot that has never run."""
+    name = load(directory).id
+    shutil.rmtree(directory)
+    (state_dir / "pilots" / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -213,7 +225,7 @@ def sole_manager(directory: Path) -> Iterator[None]:
             lock.acquire(timeout=0)
     except filelock.Timeout:
         other = spool.manager_of(directory)
-        who = f"the manager with pid {other.pid}" if other else "a manager on another machine"
+        who = f"the manager {other}" if other else "a manager on another machine"
         raise NoManagerError(
             f"{who} runs this pilot", where=str(directory), do="hpcext status shows it"
         ) from None
@@ -225,7 +237,15 @@ def sole_manager(directory: Path) -> Iterator[None]:
             "this file system has no locks", where=str(directory), do="use another --dir"
         )
     me = protocol.Process.me()
-    facts = {"schema": spool.MANAGER, "pid": me.pid, "start": me.start, "host": host()}
+    here = protocol.Allocation.from_environ()
+    facts = {
+        "schema": spool.MANAGER,
+        "pid": me.pid,
+        "start": me.start,
+        "host": host(),
+        "boot_id": boot_id(),
+        "slurm_job": here.job_id if here else None,
+    }
     try:
         protocol.write_json(directory / spool.MANAGER_FILE, facts)
         yield
@@ -285,9 +305,11 @@ async def _run(
     journal = journals.Journal(path, header)
     past = journals.read(path)
     engine = past.replay(find_policy(past.header.policy))
-    if not moved:
+    place = places.find(pilot)
+    if not pilot.slurm:
+        pilot = msgspec.structs.replace(pilot, node=host())
+    if not (moved or pilot.slurm):
         _check_same_machine(engine, directory)
-    pilot = msgspec.structs.replace(pilot, node=host())
     # A pilot that an older release began has none of its own.
     profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
     inbox = Inbox(directory, pilot, engine, submissions, profiles)
@@ -299,18 +321,15 @@ async def _run(
         requests=inbox.take,
         observe=Refiner(profiles, submissions.spec, then=observe),
     )
-    executor = LocalExecutor(
+    executor = place.executor(
         directory=directory / "jobs",
-        node=pilot.as_node(),
-        indices=pilot.gpus,
         spec=submissions.spec,
         emit=driver.emit,
         loop=asyncio.get_running_loop(),
         manager_file=directory / spool.MANAGER_FILE,
-        hide_gpus=pilot.logical and bool(find_gpus(environ={})),
     )
     try:
-        await driver.run(executor, _news(engine, pilot.as_node(), submissions))
+        await driver.run(executor, _news(engine, place.nodes, submissions))
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, {protocol.NEWS_SIGNAL})
         journal.close()
@@ -329,13 +348,13 @@ def _check_same_machine(engine: Engine, directory: Path) -> None:
             )
 
 
-def _news(engine: Engine, node: Node, submissions: Submissions) -> Iterator[Fact]:
+def _news(engine: Engine, nodes: Sequence[Node], submissions: Submissions) -> Iterator[Fact]:
     """What the engine does not know yet when a manager begins."""
     yield Began()
-    for name in engine.world.nodes:
-        if name != node.name:
-            yield NodeLost(name)
-    yield NodeJoined(node)
+    for name in engine.world.nodes.keys() - {node.name for node in nodes}:
+        yield NodeLost(name)
+    for node in nodes:
+        yield NodeJoined(node)
     for job in submissions.jobs:
         if job.id not in engine.world.jobs:
             yield Submitted(job)

@@ -13,13 +13,16 @@ import logging
 import os
 import re
 import secrets
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hpcext import protocol
-from hpcext.core.errors import HpcextError, InputError, NoManagerError
+from hpcext.batch import runner, slurm
+from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
+from hpcext.launch.tree import boot_id
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,9 @@ REQUEST = "hpcext.request/1"
 REPLY = "hpcext.reply/1"
 MANAGER = "hpcext.manager/1"
 MANAGER_FILE = "manager.json"
+
+ASK_SLURM_S = 5.0
+"""Between two questions to slurmctld whether a manager is still there."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -115,14 +121,64 @@ def reply(directory: Path, name: str, document: dict[str, Any]) -> None:
     discard(directory / "requests" / f"{name}.json")
 
 
-def manager_of(directory: Path) -> protocol.Process | None:
-    """The manager that runs this pilot, if one is alive on this machine."""
+class Manager(Protocol):
+    """Who runs a pilot."""
+
+    def alive(self) -> bool:
+        """Whether it still does."""
+
+    def send(self, signum: int) -> bool:
+        """Send it a signal; False if it is gone."""
+
+
+class BatchManager:
+    """The manager in the batch script of a Slurm job, seen from another machine.
+
+    Parameters
+    ----------
+    job_id : int
+    """
+
+    def __init__(self, job_id: int) -> None:
+        self._job_id = job_id
+        self._alive = True
+        self._asked_s = float("-inf")
+
+    def __str__(self) -> str:
+        return f"in job {self._job_id} of Slurm"
+
+    def alive(self) -> bool:
+        """Whether the job runs; slurmctld is not asked at every call."""
+        if self._alive and time.monotonic() - self._asked_s >= ASK_SLURM_S:
+            self._asked_s = time.monotonic()
+            with contextlib.suppress(BatchError):
+                # One that it has forgotten, or does not know, is an error.
+                self._alive = False
+                states = slurm.parse_jobs(runner.run(slurm.jobs_command([self._job_id])))
+                self._alive = states.get(self._job_id) == "running"
+        return self._alive
+
+    def send(self, signum: int) -> bool:
+        """Have Slurm signal the script, which passes it on."""
+        name = signal.Signals(signum).name.removeprefix("SIG")
+        try:
+            runner.run(slurm.cancel_command(str(self._job_id), signal=name, batch=True))
+        except BatchError:
+            return False
+        return True
+
+
+def manager_of(directory: Path) -> Manager | None:
+    """The manager that runs this pilot, if there is one."""
     try:
         facts = protocol.read_json(directory / MANAGER_FILE, MANAGER)
         process = protocol.Process(int(facts["pid"]), int(facts["start"]))
+        job_id = int(facts.get("slurm_job") or 0)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return process if process.alive() else None
+    here = facts.get("boot_id", boot_id()) == boot_id()
+    manager: Manager | None = process if here else BatchManager(job_id) if job_id else None
+    return manager if manager is not None and manager.alive() else None
 
 
 def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) -> dict[str, Any]:

@@ -19,11 +19,13 @@ import socket
 import stat
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+REPOSITORY = Path(__file__).parents[2]
 NODES = ("n1", "n2", "n3", "n4")
 GPUS, CPUS, MEMORY_MB = 6, 24, 12_000
 WAIT_S = 60.0
@@ -137,6 +139,7 @@ class Cluster:
         for name in ("etc", "run", "log", "state", "dev", "home", *(f"spool/{n}" for n in NODES)):
             (self.root / name).mkdir(parents=True)
         _make_user(self.root / "home")
+        self._make_python()
         self._write("slurm.conf", _SLURM_CONF)
         self._write("slurmdbd.conf", _DBD_CONF, mode=0o600)
         self._write("cgroup.conf", "CgroupMountpoint=/sys/fs/cgroup\n")
@@ -233,10 +236,16 @@ class Cluster:
             "USER": USER,
             "LOGNAME": USER,
             "LANG": "C.UTF-8",
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "PATH": f"{self.root}/bin:/usr/bin:/bin",
+            "PYTHONPATH": f"{REPOSITORY}:{sysconfig.get_path('purelib')}",
             "SLURM_CONF": str(self._conf),
             **environ,
         }
+
+    @property
+    def python(self) -> Path:
+        """This Python, where the user may run it."""
+        return self.root / "bin" / "python3"
 
     @property
     def home(self) -> Path:
@@ -264,6 +273,21 @@ class Cluster:
         path = self.root / "etc" / name
         path.write_text(text.format(**self._facts) if text.startswith("\n") else text)
         path.chmod(mode)
+
+    def _make_python(self) -> None:
+        """A copy of this Python: its own directory may be closed to others, as root's home is."""
+        home, version = Path(sys.base_prefix), f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        self.python.parent.mkdir()
+        shutil.copy2(Path(sys.executable).resolve(), self.python)
+        shutil.copytree(
+            home / "lib" / version,
+            self.root / "lib" / version,
+            ignore=shutil.ignore_patterns("site-packages", "test", "__pycache__", "*.a"),
+            symlinks=True,
+        )
+        command = self.python.with_name("hpcext")
+        command.write_text(f'#!/bin/sh\nexec {self.python} -m hpcext "$@"\n')
+        command.chmod(0o755)
 
     def _make_gpus(self) -> None:
         for index in range(GPUS):
@@ -434,11 +458,11 @@ def cluster(more: str = "") -> Iterator[Cluster]:
 
 def main(words: Sequence[str]) -> int:
     """A cluster to try things on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     with cluster(" ".join(words)) as one:
         sys.stdout.write(f"export SLURM_CONF={one.environ['SLURM_CONF']}\n")
         sys.stdout.flush()
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
     return 0
 
 

@@ -1,0 +1,82 @@
+"""The only place that starts a command of a batch system."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from hpcext.core.errors import BatchError
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 60.0
+"""A controller that is restarted answers within that; slurm.conf's MessageTimeout is 10 to 30."""
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    stdin: str = "",
+) -> str:
+    """Run a command of a batch system and give what it printed.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Never a shell's line.
+    environ : Mapping[str, str], optional
+        In place of ours.
+    timeout_s : float
+    stdin : str
+
+    Returns
+    -------
+    str
+        Its standard output.
+
+    Raises
+    ------
+    BatchError
+        It is not there, failed, or took too long; carries argv, exit code and both outputs.
+    """
+    try:
+        ended = subprocess.run(
+            argv,
+            env=dict(environ) if environ is not None else None,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise BatchError(
+            f"{argv[0]} is not there", do="run it where the commands of the batch system are"
+        ) from None
+    except OSError as error:
+        raise BatchError(f"{argv[0]} could not be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise BatchError(
+            f"{argv[0]} gave no answer within {timeout_s:g} s", argv=argv, do="try again later"
+        ) from None
+    if ended.returncode:
+        raise BatchError(
+            f"{argv[0]} failed: {_last(ended.stderr) or f'exit code {ended.returncode}'}",
+            argv=argv,
+            exit_code=ended.returncode,
+            stdout=ended.stdout,
+            stderr=ended.stderr,
+        )
+    return ended.stdout
+
+
+def _last(text: str) -> str:
+    """The last line that says something, without the name of the program before it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    return lines[-1].partition(": error: ")[2] or lines[-1]

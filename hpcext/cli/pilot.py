@@ -1,0 +1,114 @@
+"""``hpcext pilot``: a pilot as a job of Slurm, submitted by whoever may submit jobs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hpcext.batch import runner, slurm
+from hpcext.cli.output import Output
+from hpcext.cli.run import name_after
+from hpcext.config import load_settings
+from hpcext.core.errors import BatchError, InputError
+from hpcext.jobfields import MAX_GPUS
+from hpcext.jobfile import read_jobs
+from hpcext.manager import pilot as pilots
+from hpcext.manager import slurm_job
+from hpcext.manager.refine import profiles_for
+from hpcext.policies import POLICIES
+
+MAX_NODES = 10_000
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "pilot",
+        help="submit a pilot as a job of Slurm, or list pilots",
+        epilog="example: hpcext pilot submit jobs.toml --nodes 2 --gpus-per-node 6",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    submit_ = actions.add_parser(
+        "submit",
+        help="submit the jobs of a file, to run side by side in one allocation",
+        epilog="example: hpcext pilot submit jobs.toml --gpus-per-node 4 --time 2:00:00 -- -p gpu",
+    )
+    submit_.add_argument("jobs", type=Path, metavar="JOBS.toml")
+    submit_.add_argument("--nodes", type=int, default=1, help="nodes of the allocation")
+    submit_.add_argument("--gpus-per-node", type=int, required=True, help="GPUs on each of them")
+    submit_.add_argument("--cpus-per-gpu", type=int, default=1, help="CPUs beside each GPU")
+    submit_.add_argument("--time", help="time limit, as sbatch takes it")
+    submit_.add_argument("--policy", help=f"how to share the GPUs: {', '.join(POLICIES)}")
+    submit_.add_argument("--name", help="name of the pilot (default: that of the file)")
+    submit_.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
+    submit_.add_argument("options", nargs="*", metavar="-- OPTION", help="others for sbatch")
+    submit_.set_defaults(run=submit)
+    again = actions.add_parser("resubmit", help="submit a pilot that ended before its jobs did")
+    again.add_argument("pilot", metavar="PILOT", help="directory, id or name")
+    again.set_defaults(run=resubmit)
+    list_ = actions.add_parser("list", help="list the pilots")
+    list_.set_defaults(run=show)
+
+
+def submit(args: argparse.Namespace, out: Output) -> int:
+    """Submit a pilot."""
+    for flag, value, most in (
+        ("--nodes", args.nodes, MAX_NODES),
+        ("--gpus-per-node", args.gpus_per_node, MAX_GPUS),
+        ("--cpus-per-gpu", args.cpus_per_gpu, MAX_NODES),
+    ):
+        if not 1 <= value <= most:
+            raise InputError(str(value), where=flag, valid=f"1 to {most}")
+    settings = load_settings(flags={"policy": args.policy})
+    specs = read_jobs(
+        args.jobs,
+        suspend_timeout_s=settings.suspend_timeout_s,
+        profiles=profiles_for(settings.state_dir / "profiles"),
+    )
+    directory = pilots.create(
+        specs,
+        where=str(args.jobs),
+        name=args.name or name_after(args.jobs),
+        gpus=range(args.gpus_per_node),
+        logical=False,
+        settings=settings,
+        directory=args.dir,
+        slurm=True,
+    )
+    time_limit = [f"--time={args.time}"] if args.time else []
+    try:
+        job_id = slurm_job.submit(
+            directory,
+            nodes=args.nodes,
+            gpus=args.gpus_per_node,
+            cpus_per_gpu=args.cpus_per_gpu,
+            options=[*time_limit, *args.options],
+        )
+    except BatchError:
+        pilots.remove(directory, settings.state_dir)
+        raise
+    out.line(f"pilot {directory.name}: job {job_id} of Slurm; {directory}")
+    return 0
+
+
+def resubmit(args: argparse.Namespace, out: Output) -> int:
+    """Submit a pilot again."""
+    directory = pilots.find(args.pilot, load_settings().state_dir)
+    out.line(f"pilot {directory.name}: job {slurm_job.resubmit(directory)} of Slurm")
+    return 0
+
+
+def show(args: argparse.Namespace, out: Output) -> int:
+    """List the pilots, newest first."""
+    found = pilots.known(load_settings().state_dir)
+    jobs = {path: slurm_job.job_of(path) for path, _ in found}
+    ids = [job_id for job_id in jobs.values() if job_id is not None]
+    states = slurm.parse_jobs(runner.run(slurm.jobs_command(ids))) if ids else {}
+    rows = []
+    for path, pilot in found:
+        job_id = jobs[path]
+        state = "" if job_id is None else states.get(job_id, "over")
+        rows.append((pilot.id, str(job_id or ""), state, str(path)))
+    out.table(("pilot", "job", "state", "directory"), rows)
+    return 0

@@ -1,0 +1,84 @@
+"""Where a pilot runs its jobs: this machine, or the nodes of a Slurm job."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hpcext.batch import runner, slurm
+from hpcext.core.errors import NoManagerError
+from hpcext.core.values import Node
+from hpcext.executors.base import Executor
+from hpcext.executors.gpus import find_gpus
+from hpcext.executors.local import LocalExecutor
+from hpcext.executors.slurm_steps import Share, SlurmSteps
+from hpcext.protocol import Allocation
+
+if TYPE_CHECKING:
+    from hpcext.manager.pilot import Pilot
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Nodes, and what runs jobs on them.
+
+    Attributes
+    ----------
+    nodes : tuple of Node
+    executor : callable
+        Takes what every executor needs, see
+        :class:`~hpcext.executors.processes.ProcessExecutor`.
+    """
+
+    nodes: tuple[Node, ...]
+    executor: Callable[..., Executor]
+
+
+def host() -> str:
+    """The short name of this machine."""
+    return socket.gethostname().partition(".")[0] or "localhost"
+
+
+def find(pilot: Pilot) -> Place:
+    """Where a pilot runs its jobs, if this process manages it.
+
+    Raises
+    ------
+    NoManagerError
+        It is a pilot for Slurm, and this is no job of Slurm.
+    """
+    return _allocation(pilot) if pilot.slurm else _machine(pilot)
+
+
+def _machine(pilot: Pilot) -> Place:
+    node = Node(host(), len(pilot.gpus))
+
+    def executor(**common: Any) -> Executor:
+        hide = pilot.logical and bool(find_gpus(environ={}))
+        return LocalExecutor(node=node, indices=pilot.gpus, hide_gpus=hide, **common)
+
+    return Place((node,), executor)
+
+
+def _allocation(pilot: Pilot) -> Place:
+    here = Allocation.from_environ()
+    if here is None:
+        raise NoManagerError(
+            f"pilot {pilot.name} runs inside a job of Slurm, and this is none",
+            do=f"hpcext pilot resubmit {pilot.id}",
+        )
+    names = slurm.parse_hostnames(runner.run(slurm.hostnames_command(here.nodelist)))
+    gpus = len(pilot.gpus)
+    cpus = slurm.parse_cpus(here.cpus_per_node)
+    # As sbatch's --gpus-per-node promises, all nodes have as many GPUs; CPUs may differ.
+    shares = {
+        name: Share(gpus=gpus, cpus=count, memory_mb=here.memory_mb)
+        for name, count in zip(names, cpus, strict=True)
+    }
+
+    def executor(**common: Any) -> Executor:
+        return SlurmSteps(job_id=here.job_id, shares=shares, **common)
+
+    return Place(tuple(Node(name, gpus) for name in names), executor)

@@ -1,0 +1,123 @@
+"""The Slurm job that is a pilot: its script, its submission, what became of it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.batch import runner, slurm
+from hpcext.core.errors import NoManagerError
+
+SUBMITTED = "hpcext.slurm-job/1"
+FILE = "slurm.json"
+SCRIPT = "batch.sh"
+
+_SCRIPT = """#!/bin/sh
+# The manager of an hpcext pilot; its jobs are steps of this job.
+manager=
+trap '[ -z "$manager" ] || kill -USR1 "$manager"' USR1
+trap '[ -z "$manager" ] || kill -TERM "$manager"' USR2 TERM
+for try in 1 2 3 4 5; do
+    {manage} &
+    manager=$!
+    # A wait that a signal interrupts is not the end of the manager.
+    while :; do
+        wait "$manager"
+        code=$?
+        kill -0 "$manager" 2>/dev/null || break
+    done
+    # Killed: the steps go on, and the next manager takes them over.
+    [ "$code" -eq 137 ] || break
+    echo "hpcext: the manager was killed (try $try)" >&2
+done
+exit "$code"
+"""
+
+
+def submit(
+    directory: Path, *, nodes: int, gpus: int, cpus_per_gpu: int, options: Sequence[str]
+) -> int:
+    """Submit a pilot for the first time.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the pilot, on a file system that the nodes share.
+    nodes, gpus : int
+        Nodes, and GPUs on each.
+    cpus_per_gpu : int
+    options : sequence of str
+        Others for sbatch.
+
+    Returns
+    -------
+    int
+        The job's id.
+
+    Raises
+    ------
+    BatchError
+        Slurm refused it.
+    """
+    manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
+    script = _SCRIPT.format(manage=shlex.join(manage))
+    protocol.write_file(directory / SCRIPT, script.encode())
+    words = [
+        f"--job-name={_job_name(directory)}",
+        f"--nodes={nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={gpus * cpus_per_gpu}",
+        f"--gres=gpu:{gpus}",
+        f"--output={directory / 'slurm-%j.out'}",
+        "--open-mode=append",
+        *options,
+    ]
+    return _submit(directory, words)
+
+
+def resubmit(directory: Path) -> int:
+    """Submit a pilot again, with the options that it had.
+
+    Raises
+    ------
+    NoManagerError
+        It was never submitted.
+    BatchError
+        Slurm refused it.
+    """
+    return _submit(directory, _read(directory)["options"])
+
+
+def job_of(directory: Path) -> int | None:
+    """The id of the last job of a pilot, or None if it has none."""
+    try:
+        return int(_read(directory)["job_id"])
+    except NoManagerError:
+        return None
+
+
+def _submit(directory: Path, options: Sequence[str]) -> int:
+    command = slurm.submit_command(str(directory / SCRIPT), options)
+    # Submitted from inside another job, it would inherit that job's options.
+    job_id = slurm.parse_job_id(runner.run(command, environ=protocol.without_slurm()))
+    document = {"schema": SUBMITTED, "job_id": job_id, "options": list(options)}
+    protocol.write_json(directory / FILE, document)
+    return job_id
+
+
+def _read(directory: Path) -> dict[str, Any]:
+    try:
+        return protocol.read_json(directory / FILE, SUBMITTED)
+    except (OSError, ValueError) as error:
+        raise NoManagerError(
+            f"it was not submitted to Slurm ({error})", where=str(directory)
+        ) from None
+
+
+def _job_name(directory: Path) -> str:
+    """What the job is called in Slurm's lists."""
+    return f"hpcext-{directory.name}"[:64]
