@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,15 +29,35 @@ class Step(NamedTuple):
 
 
 class Site:
-    """A directory with a state directory of its own."""
+    """A directory with a state directory of its own.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    path : pathlib.Path
+    python : str
+        The interpreter for managers and jobs.
+    environ : Mapping[str, str], optional
+        In place of ours.
+    user : str, optional
+        Who runs commands.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        python: str = sys.executable,
+        environ: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> None:
         self.path = path
+        self.python = python
+        self.user = user
         self.pilot = path / "pilot"
         self.jobs = path / "jobs.toml"
         self.started: list[subprocess.Popen[str]] = []
         self.environ = {
-            **os.environ,
+            **(os.environ if environ is None else environ),
             "XDG_STATE_HOME": str(path / "state"),
             "XDG_CONFIG_HOME": str(path / "config"),
             "HPCEXT_REPORT_INTERVAL_S": "0.2",
@@ -61,7 +81,7 @@ class Site:
         With ``deaf=True`` it ignores suspensions; with ``gated=True`` its last step waits for
         :meth:`open`, so that the job is still there however slow the machine is.
         """
-        command = [sys.executable, str(COUNTER), str(steps), str(step_s), str(save_every)]
+        command = [self.python, str(COUNTER), str(steps), str(step_s), str(save_every)]
         if more.pop("deaf", False):
             command.append("--deaf")
         if more.pop("gated", False):
@@ -85,8 +105,11 @@ class Site:
     ) -> subprocess.Popen[str]:
         """Start an hpcext command."""
         process = subprocess.Popen(
-            [sys.executable, *python, *args],
+            [self.python, *python, *args],
             env=self.environ,
+            user=self.user,
+            group=self.user,
+            extra_groups=[] if self.user else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,

@@ -78,14 +78,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         It is none of ours.
     """
     parser, commands = make_parser()
-    _check_command(argv, commands)
+    word = _check_command(argv, commands)
+    rest: Sequence[str] = ()
+    if word and commands[word].get_default("rest") is not None and "--" in argv:
+        # They are for another program: argparse would take some of them for its own.
+        end = argv.index("--")
+        argv, rest = argv[:end], argv[end + 1 :]
     args, extra = parser.parse_known_args(argv)
     if extra:
         commands[args.command].refuse(extra)
+    if rest:
+        args.rest = tuple(rest)
     return args
 
 
-def _check_command(argv: Sequence[str], commands: Iterable[str]) -> None:
+def _check_command(argv: Sequence[str], commands: Iterable[str]) -> str | None:
+    """The command's name, if there is one."""
     word = next((word for word in argv if not word.startswith("-")), None)
     if word is not None and word not in commands:
         raise InputError(
@@ -93,6 +101,7 @@ def _check_command(argv: Sequence[str], commands: Iterable[str]) -> None:
             valid=listed(commands, most=40),
             do=did_you_mean(word, commands),
         )
+    return word
 
 
 def main(argv: Sequence[str] | None = None) -> int:

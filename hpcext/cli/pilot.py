@@ -28,9 +28,11 @@ def add(subparsers: Any) -> None:
         help="submit a pilot as a job of Slurm, or list pilots",
         epilog="example: hpcext pilot submit jobs.toml --nodes 2 --gpus-per-node 6",
     )
+    parser.set_defaults(rest=())
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     submit_ = actions.add_parser(
         "submit",
+        usage="hpcext pilot submit JOBS.toml --gpus-per-node GPUS [OPTION...] [-- SBATCH...]",
         help="submit the jobs of a file, to run side by side in one allocation",
         epilog="example: hpcext pilot submit jobs.toml --gpus-per-node 4 --time 2:00:00 -- -p gpu",
     )
@@ -42,7 +44,6 @@ def add(subparsers: Any) -> None:
     submit_.add_argument("--policy", help=f"how to share the GPUs: {', '.join(POLICIES)}")
     submit_.add_argument("--name", help="name of the pilot (default: that of the file)")
     submit_.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
-    submit_.add_argument("options", nargs="*", metavar="-- OPTION", help="others for sbatch")
     submit_.set_defaults(run=submit)
     again = actions.add_parser("resubmit", help="submit a pilot that ended before its jobs did")
     again.add_argument("pilot", metavar="PILOT", help="directory, id or name")
@@ -83,7 +84,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
             nodes=args.nodes,
             gpus=args.gpus_per_node,
             cpus_per_gpu=args.cpus_per_gpu,
-            options=[*time_limit, *args.options],
+            options=[*time_limit, *args.rest],
         )
     except BatchError:
         pilots.remove(directory, settings.state_dir)

@@ -1,0 +1,31 @@
+"""A real Slurm, started once for the tests that need one; and a user's place in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from site_of_test import Site
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from slurm_cluster import USER, Cluster, cluster
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Cluster]:
+    """Four nodes of six GPUs."""
+    with cluster() as one:
+        yield one
+
+
+@pytest.fixture
+def place(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A directory of the ordinary user; the jobs of the test are over when it ends."""
+    path = slurm.home / request.node.name.replace("[", "-").replace("]", "")
+    slurm.as_user("mkdir", str(path))
+    yield Site(path, python=str(slurm.python), environ=slurm.user_environ(), user=USER)
+    slurm.run("scancel", "--user", USER)
+    slurm.wait_for(lambda: not slurm.run("squeue", "-h").stdout, "an empty queue")
