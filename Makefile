@@ -26,7 +26,8 @@ test-slow: test-environment
 	$(BIN)/pytest -m slow
 
 test-environment:
-	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++
+	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++ \
+		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server
 	@.ci/venv test,examples,lightning,transformers
 
 lint: test-environment

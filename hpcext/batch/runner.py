@@ -7,11 +7,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from hpcext.core.errors import BatchError
+from hpcext.text import clean
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 """A controller that is restarted answers within that; slurm.conf's MessageTimeout is 10 to 30."""
+
+_SAID_CHARS = 400
 
 
 def run(
@@ -65,7 +68,7 @@ def run(
         ) from None
     if ended.returncode:
         raise BatchError(
-            f"{argv[0]} failed: {_last(ended.stderr) or f'exit code {ended.returncode}'}",
+            f"{argv[0]} failed: {_said(ended.stderr) or f'exit code {ended.returncode}'}",
             argv=argv,
             exit_code=ended.returncode,
             stdout=ended.stdout,
@@ -74,9 +77,7 @@ def run(
     return ended.stdout
 
 
-def _last(text: str) -> str:
-    """The last line that says something, without the name of the program before it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    return lines[-1].partition(": error: ")[2] or lines[-1]
+def _said(text: str) -> str:
+    """What a command complained of in one line, without its own name before each part."""
+    parts = [line.rpartition(": error: ")[2].strip() for line in text.splitlines()]
+    return clean("; ".join(part for part in parts if part))[:_SAID_CHARS]

@@ -153,5 +153,8 @@ def test_slurm_refuses_and_nothing_is_left(slurm: Cluster, place: Site) -> None:
     words = ("--gpus-per-node", "6", "--dir", str(place.pilot), "--", "--partition=nowhere")
     ended = place.run("pilot", "submit", str(place.jobs), *words)
     assert ended.code == 1
-    assert re.fullmatch(r"hpcext: sbatch failed: [^\n]*Invalid partition[^\n]*\n", ended.err)
+    assert ended.err == (
+        "hpcext: sbatch failed: invalid partition specified: nowhere; "
+        "Batch job submission failed: Invalid partition name specified\n"
+    )
     assert not Path(place.pilot).exists()

@@ -1,0 +1,83 @@
+"""Slurm's commands and their output, as a real Slurm 22.05 printed it (``recorded``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcext.batch import runner, slurm
+from hpcext.core.errors import BatchError
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.fixture(params=sorted(path.name for path in RECORDED.iterdir()))
+def said(request: pytest.FixtureRequest) -> Path:
+    """The recordings of one release."""
+    return RECORDED / str(request.param)
+
+
+def test_a_job_id(said: Path) -> None:
+    assert slurm.parse_job_id((said / "sbatch-parsable.txt").read_text()) == 1
+    # With several clusters; sbatch(1).
+    assert slurm.parse_job_id("17;west\n") == 17
+
+
+@pytest.mark.parametrize("text", ["", "Submitted batch job 4", "4;", "-1", "4\n5"])
+def test_no_job_id(text: str) -> None:
+    with pytest.raises(BatchError, match="no job id"):
+        slurm.parse_job_id(text)
+
+
+def test_names_of_nodes(said: Path) -> None:
+    names = slurm.parse_hostnames((said / "scontrol-hostnames.txt").read_text())
+    assert names == ("n1", "n2", "n4")
+
+
+def test_steps(said: Path) -> None:
+    steps = slurm.parse_steps((said / "squeue-steps.txt").read_text())
+    assert steps == (("1.0", "hpcext-1-1"), ("1.1", "hpcext-2-1"), ("1.batch", "batch"))
+
+
+def test_states(said: Path) -> None:
+    states = slurm.parse_jobs((said / "squeue-jobs.txt").read_text())
+    assert states == {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("24", (24,)), ("24(x2)", (24, 24)), ("24(x2),12", (24, 24, 12)), ("6(x1),8", (6, 8))],
+)
+def test_cpus(text: str, cpus: tuple[int, ...]) -> None:
+    assert slurm.parse_cpus(text) == cpus
+
+
+@pytest.mark.parametrize("text", ["", "many", "24(x)", "24,,2"])
+def test_no_cpus(text: str) -> None:
+    with pytest.raises(BatchError, match="SLURM_JOB_CPUS_PER_NODE"):
+        slurm.parse_cpus(text)
+
+
+def test_an_error_carries_everything(said: Path) -> None:
+    refused = (said / "sbatch-refused.txt").read_text()
+    script = 'echo out; printf "%s" "$1" >&2; exit 1'
+    with pytest.raises(BatchError) as raised:
+        runner.run(["sh", "-c", script, "sbatch", refused])
+    error = raised.value
+    assert error.what == (
+        "sh failed: invalid partition specified: nowhere; "
+        "Batch job submission failed: Invalid partition name specified"
+    )
+    assert (error.exit_code, error.stdout, error.stderr) == (1, "out\n", refused)
+    assert error.argv[0] == "sh"
+
+
+def test_a_command_that_is_not_there() -> None:
+    with pytest.raises(BatchError, match="sbatch-nowhere is not there"):
+        runner.run(["sbatch-nowhere"])
+
+
+def test_a_command_that_hangs() -> None:
+    with pytest.raises(BatchError, match="gave no answer"):
+        runner.run(["sleep", "30"], timeout_s=0.2)
