@@ -156,18 +156,11 @@ class Cluster:
         self._wait(lambda: self._states() == {"idle"}, "idle nodes")
 
     def stop(self) -> None:
-        """End everything, and remove it."""
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            self.run("scancel", "--user", USER, timeout_s=10)
-        for daemon in reversed(self._daemons):
-            if daemon.poll() is None:
-                daemon.send_signal(signal.SIGTERM)
-        for daemon in reversed(self._daemons):
-            try:
-                daemon.wait(15)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+        """End everything at once, and remove it: nothing of it is to be kept."""
+        for daemon in self._daemons:
+            daemon.kill()
+        for daemon in self._daemons:
+            daemon.wait()
         self._end_steps()
         subprocess.run(["userdel", USER], capture_output=True, check=False)
         shutil.rmtree(self.root, ignore_errors=True)
