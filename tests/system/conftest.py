@@ -11,7 +11,7 @@ from site_of_test import Site
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from slurm_cluster import USER, Cluster, cluster
+from slurm_cluster import Cluster, cluster
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,6 @@ def place(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
     """A directory of the ordinary user; the jobs of the test are over when it ends."""
     path = slurm.home / request.node.name.replace("[", "-").replace("]", "")
     slurm.as_user("mkdir", str(path))
-    yield Site(path, python=str(slurm.python), environ=slurm.user_environ(), user=USER)
-    slurm.run("scancel", "--user", USER)
+    yield Site(path, python=str(slurm.python), environ=slurm.user_environ(), user=slurm.user)
+    slurm.run("scancel", "--user", slurm.user)
     slurm.wait_for(lambda: not slurm.run("squeue", "-h").stdout, "an empty queue")

@@ -29,7 +29,6 @@ REPOSITORY = Path(__file__).parents[2]
 NODES = ("n1", "n2", "n3", "n4")
 GPUS, CPUS, MEMORY_MB = 6, 24, 12_000
 WAIT_S = 60.0
-USER = "hpcext-test"
 
 _SLURM_CONF = """
 ClusterName=hpcext
@@ -44,7 +43,7 @@ SlurmdLogFile={root}/log/slurmd-%n.log
 SlurmdSpoolDir={root}/spool/%n
 SlurmdParameters=config_overrides
 AuthType=auth/munge
-AuthInfo=socket={root}/run/munge.socket
+AuthInfo=socket={root}/run/munge.socket,cred_expire=10
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={dbd_port}
@@ -111,6 +110,7 @@ class Cluster:
         if os.getuid() != 0:
             raise ClusterError("a test cluster needs root: it starts daemons and devices")
         self.root = root
+        self.user = f"hpcext-{root.name[-8:].lower()}"
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
         self._ctld: subprocess.Popen[bytes] | None = None
@@ -138,7 +138,7 @@ class Cluster:
         """Bring it up; returns when every node is idle."""
         for name in ("etc", "run", "log", "state", "dev", "home", *(f"spool/{n}" for n in NODES)):
             (self.root / name).mkdir(parents=True)
-        _make_user(self.root / "home")
+        _make_user(self.user, self.root / "home")
         self._make_python()
         self._write("slurm.conf", _SLURM_CONF)
         self._write("slurmdbd.conf", _DBD_CONF, mode=0o600)
@@ -162,7 +162,7 @@ class Cluster:
         for daemon in self._daemons:
             daemon.wait()
         self._end_steps()
-        subprocess.run(["userdel", USER], capture_output=True, check=False)
+        subprocess.run(["userdel", self.user], capture_output=True, check=False)
         shutil.rmtree(self.root, ignore_errors=True)
 
     def start_ctld(self) -> None:
@@ -213,8 +213,8 @@ class Cluster:
             argv,
             env=self.user_environ(**environ),
             cwd=cwd or self.home,
-            user=USER,
-            group=USER,
+            user=self.user,
+            group=self.user,
             extra_groups=[],
             capture_output=True,
             text=True,
@@ -226,8 +226,8 @@ class Cluster:
         """What the ordinary user has in the environment at login."""
         return {
             "HOME": str(self.home),
-            "USER": USER,
-            "LOGNAME": USER,
+            "USER": self.user,
+            "LOGNAME": self.user,
             "LANG": "C.UTF-8",
             "PATH": f"{self.root}/bin:/usr/bin:/bin",
             "PYTHONPATH": f"{REPOSITORY}:{sysconfig.get_path('purelib')}",
@@ -340,7 +340,7 @@ class Cluster:
         for words in (
             ("cluster", "hpcext"),
             ("account", "science", "cluster=hpcext"),
-            ("user", USER, "account=science"),
+            ("user", self.user, "account=science"),
         ):
             said = self.run(*manager, *words)
             if said.returncode:
@@ -407,16 +407,13 @@ def _maps(path: Path) -> bytes:
     return "\n".join(names).encode()
 
 
-def _make_user(home: Path) -> None:
-    with contextlib.suppress(KeyError):
-        pwd.getpwnam(USER)
-        subprocess.run(["userdel", USER], capture_output=True, check=True)
+def _make_user(name: str, home: Path) -> None:
     subprocess.run(
-        ["useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/bash", USER],
+        ["useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/bash", name],
         capture_output=True,
         check=True,
     )
-    facts = pwd.getpwnam(USER)
+    facts = pwd.getpwnam(name)
     os.chown(home, facts.pw_uid, facts.pw_gid)
     home.chmod(0o700)
 
