@@ -160,6 +160,8 @@ class Attempt:
         ``HOST:PORT``, or empty where there is one node.
     notify : Process or None
         The supervisor, on the same node.
+    notices : bool
+        The batch system sends SIGTERM to every process some time before it takes the node away.
     """
 
     job_id: str
@@ -171,6 +173,7 @@ class Attempt:
     num_nodes: int = 1
     rendezvous: str = ""
     notify: Process | None = None
+    notices: bool = False
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Attempt | None:
@@ -198,6 +201,7 @@ class Attempt:
                 num_nodes=int(env.get("HPCEXT_NUM_NODES", "1")),
                 rendezvous=env.get("HPCEXT_RENDEZVOUS", ""),
                 notify=Process.parse(env.get("HPCEXT_NOTIFY", "none")),
+                notices=env.get("HPCEXT_NOTICES") == "1",
             )
         except KeyError as missing:
             raise ValueError(f"HPCEXT_PROTOCOL is set but {missing.args[0]} is not") from None
@@ -215,6 +219,7 @@ class Attempt:
             "HPCEXT_NUM_NODES": str(self.num_nodes),
             "HPCEXT_RENDEZVOUS": self.rendezvous,
             "HPCEXT_NOTIFY": str(self.notify) if self.notify else "none",
+            "HPCEXT_NOTICES": str(int(self.notices)),
         }
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hpcext import protocol
 from hpcext.core.errors import BatchError
 from hpcext.text import shown
 
@@ -18,6 +19,16 @@ class Step(NamedTuple):
 
     id: str
     name: str
+
+
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?\Z")
+
+
+class End(NamedTuple):
+    """A job's state, and when it ends at the latest: epoch seconds, None where nothing says so."""
+
+    state: str
+    end_s: float | None
 
 
 def submit_command(script: str, options: Sequence[str]) -> list[str]:
@@ -93,3 +104,70 @@ def parse_cpus(text: str) -> tuple[int, ...]:
             raise BatchError(f"SLURM_JOB_CPUS_PER_NODE={shown(text)}: not as Slurm writes it")
         counts += [int(found[1])] * int(found[2] or 1)
     return tuple(counts)
+
+
+def epoch_times() -> dict[str, str]:
+    """An environment in which Slurm's commands print instants as epoch seconds; squeue(1)."""
+    return {**protocol.without_slurm(), "SLURM_TIME_FORMAT": "%s"}
+
+
+def end_command(job_id: int) -> list[str]:
+    """A job's state, and when it ends; with :func:`epoch_times`.
+
+    ``%e`` is the end that slurmctld goes by: in the grace of a preemption that of the grace, where
+    ``%L`` still counts to the time limit.
+    """
+    return ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%e"]
+
+
+def parse_end(text: str) -> End:
+    """``STATE|EPOCH``; the instant of a job without a limit is a word."""
+    lines = text.split()
+    state, bar, end = lines[0].partition("|") if lines else ("", "", "")
+    if not bar:
+        raise BatchError(f"squeue printed {shown(text.strip())}, and no state of the job")
+    return End(state.lower(), float(end) if end.isdecimal() else None)
+
+
+def requeue_command(job_id: int) -> list[str]:
+    """Put a job back into the queue; scontrol(1). After scancel it would bring the job back."""
+    return ["scontrol", "requeue", str(job_id)]
+
+
+def nodes_command(names: Sequence[str]) -> list[str]:
+    """The states of nodes; sinfo(1)."""
+    return ["sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T"]
+
+
+def parse_nodes(text: str) -> dict[str, str]:
+    """Node → state in lowercase, as ``mixed``, without the flags behind it as in ``down*``."""
+    found = {}
+    for line in text.splitlines():
+        name, bar, state = line.strip().partition("|")
+        if bar:
+            found[name] = state.lower().rstrip("*~#!%$@^+-")
+    return found
+
+
+def parse_time_limit(text: str) -> float | None:
+    """Seconds of a time limit as ``sbatch --time`` takes it; None where it is none that we know.
+
+    ``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` and ``D-H:M:S``; sbatch(1).
+
+    Examples
+    --------
+    >>> parse_time_limit("90"), parse_time_limit("2:00:00"), parse_time_limit("1-12")
+    (5400.0, 7200.0, 129600.0)
+    """
+    found = _LIMIT.match(text.strip())
+    if found is None:
+        return None
+    days, *given = found.groups()
+    parts = [int(part) for part in given if part is not None]
+    if days is not None:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, [*parts, 0][:2]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)

@@ -16,9 +16,11 @@ from hpcext.jobfile import read_jobs
 from hpcext.manager import pilot as pilots
 from hpcext.manager import slurm_job
 from hpcext.manager.refine import profiles_for
+from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
 
 MAX_NODES = 10_000
+LEAD_S, MIN_LEAD_S, MAX_LEAD_S = 120, 10, 86_400
 
 
 def add(subparsers: Any) -> None:
@@ -41,6 +43,15 @@ def add(subparsers: Any) -> None:
     submit_.add_argument("--gpus-per-node", type=int, required=True, help="GPUs on each of them")
     submit_.add_argument("--cpus-per-gpu", type=int, default=1, help="CPUs beside each GPU")
     submit_.add_argument("--time", help="time limit, as sbatch takes it")
+    submit_.add_argument(
+        "--lead",
+        type=int,
+        default=LEAD_S,
+        help=f"seconds before its end at which the jobs are suspended (default: {LEAD_S})",
+    )
+    submit_.add_argument(
+        "--requeue", action="store_true", help="go on in another allocation when this one ends"
+    )
     submit_.add_argument("--policy", help=f"how to share the GPUs: {', '.join(POLICIES)}")
     submit_.add_argument("--name", help="name of the pilot (default: that of the file)")
     submit_.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
@@ -54,19 +65,29 @@ def add(subparsers: Any) -> None:
 
 def submit(args: argparse.Namespace, out: Output) -> int:
     """Submit a pilot."""
-    for flag, value, most in (
-        ("--nodes", args.nodes, MAX_NODES),
-        ("--gpus-per-node", args.gpus_per_node, MAX_GPUS),
-        ("--cpus-per-gpu", args.cpus_per_gpu, MAX_NODES),
+    for flag, value, least, most in (
+        ("--nodes", args.nodes, 1, MAX_NODES),
+        ("--gpus-per-node", args.gpus_per_node, 1, MAX_GPUS),
+        ("--cpus-per-gpu", args.cpus_per_gpu, 1, MAX_NODES),
+        ("--lead", args.lead, MIN_LEAD_S, MAX_LEAD_S),
     ):
-        if not 1 <= value <= most:
-            raise InputError(str(value), where=flag, valid=f"1 to {most}")
+        if not least <= value <= most:
+            raise InputError(str(value), where=flag, valid=f"{least} to {most}")
+    time_s = slurm.parse_time_limit(args.time) if args.time else None
+    if time_s is not None and time_s <= args.lead:
+        raise InputError(
+            f"{args.time}: its jobs would be suspended {args.lead} s before the end, so at once",
+            where="--time",
+            do="give it more time, or a smaller --lead",
+        )
     settings = load_settings(flags={"policy": args.policy})
     specs = read_jobs(
         args.jobs,
         suspend_timeout_s=settings.suspend_timeout_s,
         profiles=profiles_for(settings.state_dir / "profiles"),
     )
+    if time_s is not None and not args.requeue:
+        check_in_time(specs, time_s - args.lead, str(args.jobs))
     directory = pilots.create(
         specs,
         where=str(args.jobs),
@@ -76,6 +97,8 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         settings=settings,
         directory=args.dir,
         slurm=True,
+        lead_s=args.lead,
+        requeue=args.requeue,
     )
     time_limit = [f"--time={args.time}"] if args.time else []
     try:
@@ -84,6 +107,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
             nodes=args.nodes,
             gpus=args.gpus_per_node,
             cpus_per_gpu=args.cpus_per_gpu,
+            requeue=args.requeue,
             options=[*time_limit, *args.rest],
         )
     except BatchError:

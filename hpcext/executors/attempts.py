@@ -94,6 +94,7 @@ class AttemptFiles:
         gpus: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
         manager: Path | None = None,
+        notices: bool = False,
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -108,6 +109,8 @@ class AttemptFiles:
             What the executor adds; it goes before what the job file says.
         manager : pathlib.Path, optional
             The ``manager.json`` of who wants to hear of news.
+        notices : bool
+            SIGTERM is the batch system's word that the time is over, not the manager's.
 
         Raises
         ------
@@ -127,6 +130,7 @@ class AttemptFiles:
             report_dir=self.directory,
             num_gpus=per_node,
             num_nodes=len(alloc),
+            notices=notices,
         )
         values = {
             "gpus": str(per_node),
@@ -147,6 +151,7 @@ class AttemptFiles:
             "kill_grace_s": KILL_GRACE_S,
             "suspend_timeout_s": spec.suspend_timeout_s,
             "manager": str(manager) if manager else None,
+            "notices": notices,
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
@@ -225,6 +230,11 @@ class AttemptFiles:
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
         why = "ended when told to by SIGTERM" if code == 0 else ""
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def noticed(self) -> bool:
+        """Whether the batch system told the attempt to end."""
+        document = self._own(protocol.EXIT_FILE, protocol.EXIT) or {}
+        return document.get("notice_at") is not None
 
     def lost(self, why: str) -> Ended:
         """How an attempt ended that has no ``exit.json`` and whose processes are gone.

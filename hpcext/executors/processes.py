@@ -13,8 +13,9 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcext.core.facts import Ended, Outcome, Rescaled, Started
 from hpcext.core.values import Action, Kind
@@ -91,6 +92,11 @@ class ProcessExecutor(abc.ABC):
         self._watches: dict[int, Watch] = {}
         self._sweeps: set[asyncio.Task[None]] = set()
         self._closed = False
+
+    @property
+    def left_s(self) -> float | None:
+        """As :class:`hpcext.executors.base.Executor` has it: this machine stays."""
+        return None
 
     def perform(self, action: Action) -> None:
         """Carry out an action, as :meth:`hpcext.executors.base.Executor.perform` says."""
@@ -236,12 +242,20 @@ class ProcessExecutor(abc.ABC):
             self._watch(watch, owner)
         # In this order: it writes down its end before it ends.
         elif ended := watch.files.ended():
-            self._finish(watch, ended)
+            self._over(watch, ended)
         else:
             watch.why = watch.why or self._why_lost(watch.files, owner)
-            task = self._loop.create_task(self._sweep(watch, owner))
-            self._sweeps.add(task)
-            task.add_done_callback(self._sweeps.discard)
+            self._later(self._sweep(watch, owner))
+
+    def _over(self, watch: Watch, ended: Ended) -> None:
+        """An attempt has ended by itself, and has said how."""
+        self._finish(watch, ended)
+
+    def _later(self, rest: Coroutine[Any, Any, None]) -> None:
+        """Do the rest beside everything else, as long as this executor is open."""
+        task = self._loop.create_task(rest)
+        self._sweeps.add(task)
+        task.add_done_callback(self._sweeps.discard)
 
     def _watch(self, watch: Watch, process: Process) -> None:
         """Wait for the end of a process."""

@@ -13,7 +13,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,10 +21,11 @@ import msgspec
 from hpcext import protocol
 from hpcext.batch import runner, slurm
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import Registered, Rescaled, Started
-from hpcext.core.values import Action, Kind
+from hpcext.core.facts import Ended, NodeLost, Registered, Rescaled, Started
+from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
+from hpcext.executors.walltime import Walltime
 from hpcext.launch import supervise, tree
 from hpcext.protocol import NEWS_SIGNAL, Process
 
@@ -70,29 +71,46 @@ class SlurmSteps(ProcessExecutor):
         Of the allocation.
     shares : Mapping[str, Share]
         Of each node.
+    lead_s : float
+        How long before its end everything is suspended.
     **common
         Those of :class:`~hpcext.executors.processes.ProcessExecutor`.
     """
 
-    def __init__(self, *, job_id: int, shares: Mapping[str, Share], **common: Any) -> None:
+    def __init__(
+        self, *, job_id: int, shares: Mapping[str, Share], lead_s: float, **common: Any
+    ) -> None:
         super().__init__(**common)
         self._job_id = job_id
+        self._walltime = Walltime(job_id, lead_s=lead_s, emit=self._emit, loop=self._loop)
+        self._walltime.begin()
         self._shares = dict(shares)
-        self._allocs: dict[int, tuple[str, int]] = {}
+        self._allocs: dict[int, Alloc] = {}
         self._told: set[int] = set()
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until everything is suspended, since the allocation ends; None: not known."""
+        return self._walltime.left_s
+
+    def close(self) -> None:
+        """As the base class has it."""
+        self._walltime.close()
+        super().close()
 
     def perform(self, action: Action) -> None:
         """As the base class has it."""
         if action.kind is Kind.START:
-            ((node, gpus),) = action.alloc.items()
-            self._allocs[action.op] = (node, gpus)
+            self._allocs[action.op] = action.alloc
         super().perform(action)
 
     def _start(self, action: Action) -> None:
         files = AttemptFiles(self._directory, action)
         watch = Watch(files, ())
         try:
-            files.write_launch(self._spec(action.job), action.alloc, manager=self._manager_file)
+            files.write_launch(
+                self._spec(action.job), action.alloc, manager=self._manager_file, notices=True
+            )
             self._spawn(watch)
             assert watch.process is not None
             self._record(files, watch.process)
@@ -104,16 +122,20 @@ class SlurmSteps(ProcessExecutor):
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         files = watch.files
-        node, gpus = self._allocs[files.op]
+        alloc = self._allocs[files.op]
+        count = str(len(alloc))
         return [
             "srun",
             f"--jobid={self._job_id}",
             f"--job-name={self._name(files)}",
             "--exact",
-            "--nodes=1",
-            "--ntasks=1",
-            f"--nodelist={node}",
-            *self._shares[node].options(gpus),
+            f"--nodes={count}",
+            f"--ntasks={count}",
+            "--ntasks-per-node=1",
+            f"--nodelist={','.join(alloc)}",
+            *self._share(alloc).options(max(alloc.values())),
+            # A rank that is gone on one node is waited for by those on the others.
+            "--kill-on-bad-exit=1",
             "--mpi=none",
             "--unbuffered",
             "--quiet",
@@ -123,6 +145,11 @@ class SlurmSteps(ProcessExecutor):
             supervise.__file__,
             str(files.directory),
         ]
+
+    def _share(self, nodes: Iterable[str]) -> Share:
+        """What each of these nodes has, at least; they have as many GPUs."""
+        shares = [self._shares[node] for node in nodes]
+        return min(shares, key=lambda share: (share.cpus, share.memory_mb))
 
     def _environ(self) -> dict[str, str]:
         return protocol.without_slurm()
@@ -183,13 +210,37 @@ class SlurmSteps(ProcessExecutor):
             watch.process.send(NEWS_SIGNAL)
             self._told.discard(watch.files.op)
 
+    def _over(self, watch: Watch, ended: Ended) -> None:
+        if watch.files.noticed():
+            self._later(self._noticed(watch, ended))
+        else:
+            self._finish(watch, ended)
+
+    async def _noticed(self, watch: Watch, ended: Ended) -> None:
+        """Slurm has told a step to end: is that the end of the allocation, or of this step?"""
+        await self._walltime.look()
+        self._finish(watch, ended)
+
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End the step of an ``srun`` that is gone, and wait until Slurm says that it is over."""
         pause_s = ASK_PAUSE_S
         while await asyncio.to_thread(self._end_step, self._name(watch.files)):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
+        await self._walltime.look()
+        for node in await asyncio.to_thread(self._down, list(self._allocs[watch.files.op])):
+            self._emit(NodeLost(node))
         self._finish(watch, watch.files.ended() or watch.files.lost(watch.why))
+
+    @staticmethod
+    def _down(nodes: Sequence[str]) -> list[str]:
+        """Which of these nodes Slurm has given up; nothing starts there any more."""
+        try:
+            states = slurm.parse_nodes(runner.run(slurm.nodes_command(nodes)))
+        except BatchError as error:
+            log.warning("whether %s is up is not known: %s", ", ".join(nodes), error)
+            return []
+        return [node for node in nodes if states.get(node) == "down"]
 
     def _end_step(self, name: str) -> bool:
         """Cancel a step; whether it may still be there."""

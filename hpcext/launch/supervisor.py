@@ -40,7 +40,13 @@ RECORD_PAUSE_MAX_S = 5.0
 KILL_PAUSE_S = 0.02
 KILL_PAUSE_MAX_S = 1.0
 
-_WAKING = {signal.SIGCHLD, signal.SIGTERM, protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL}
+_WAKING = {
+    signal.SIGCHLD,
+    signal.SIGTERM,
+    signal.SIGUSR2,
+    protocol.SUSPEND_SIGNAL,
+    protocol.NEWS_SIGNAL,
+}
 
 
 def supervise(directory: str) -> int:
@@ -94,6 +100,7 @@ class Supervisor:
         self._kill_grace_s = float(launch["kill_grace_s"])
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
+        self._notices = bool(launch.get("notices"))
         self._pid = 0
         self._exit_code: int | None = None
         self._emptying = False
@@ -101,6 +108,7 @@ class Supervisor:
         self._started_at = 0.0
         self._suspend_asked_at: float | None = None
         self._kill_asked_at: float | None = None
+        self._notice_at: float | None = None
         self._main_ended_at: float | None = None
         # Deadlines, by the monotonic clock.
         self._remind_s: float | None = None
@@ -214,11 +222,15 @@ class Supervisor:
             # A session that has just registered has not heard of an earlier suspension.
             if self._suspend_asked_at is not None:
                 self._tell_suspend()
+            if self._emptying and self._suspended():
+                self._empty(LEFTOVER_GRACE_S)
             self._obey()
             self._hand_down()
             self._relay()
-        elif signum == signal.SIGTERM:
+        elif signum == signal.SIGTERM and not self._notices:
             self._end()
+        elif signum in {signal.SIGTERM, signal.SIGUSR2} and self._notices:
+            self._notice()
         elif signum is None:
             self._overdue(time.monotonic())
 
@@ -238,6 +250,17 @@ class Supervisor:
     def _suspend(self) -> None:
         self._suspend_asked_at = self._suspend_asked_at or time.time()
         self._tell_suspend()
+
+    def _notice(self) -> None:
+        """The batch system wants the node back, and will kill what is left when its grace is over.
+
+        A session has time to save. What has none is told as the batch system would have done it.
+        """
+        self._notice_at = self._notice_at or time.time()
+        if (self._directory / protocol.REPORT_FILE).exists():
+            self._suspend()
+        else:
+            self._end()
 
     def _end(self) -> None:
         self._kill_asked_at = self._kill_asked_at or time.time()
@@ -313,10 +336,16 @@ class Supervisor:
                 return False
             if pid == 0:
                 if self._exit_code is not None and not self._emptying:
-                    self._empty(LEFTOVER_GRACE_S)
+                    self._empty(self._leftover_grace_s())
                 return True
             if pid == self._pid:
                 self._main_ended(os.waitstatus_to_exitcode(status))
+
+    def _leftover_grace_s(self) -> float:
+        """How long what is left of the tree may take to end."""
+        # Of the batch system's SIGTERM a shell dies, and the session below it is saving still.
+        saving = self._notice_at is not None and self._suspend_asked_at is not None
+        return self._suspend_timeout_s if saving else LEFTOVER_GRACE_S
 
     def _main_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code
@@ -342,6 +371,7 @@ class Supervisor:
             "started_at": self._started_at,
             "suspend_asked_at": self._suspend_asked_at,
             "kill_asked_at": self._kill_asked_at,
+            "notice_at": self._notice_at,
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),
             "cpu_s": usage.ru_utime + usage.ru_stime,

@@ -32,6 +32,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
 from hpcext.core.values import Node
+from hpcext.executors.base import Executor
 from hpcext.jobfile import JobSpec, parse_jobs
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
@@ -40,7 +41,7 @@ from hpcext.manager.driver import Driver, Observe
 from hpcext.manager.places import host
 from hpcext.manager.refine import Refiner, profiles_for
 from hpcext.manager.requests import VERBS
-from hpcext.manager.submissions import Submissions, check_fits
+from hpcext.manager.submissions import Submissions, check_fits, check_in_time
 from hpcext.policies import find_policy
 from hpcext.profiles import Profiles
 from hpcext.text import shown
@@ -69,6 +70,10 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         Directory of the stored scaling curves that its jobs name and refine.
     slurm : bool
         It is the batch script of a Slurm job, and has the GPUs `gpus` on each of its nodes.
+    lead_s : float
+        How long before the end of that job its own are suspended.
+    requeue : bool
+        It goes on in the next allocation if it could not end in this one.
     """
 
     schema: Literal["hpcext.pilot/1"] = "hpcext.pilot/1"
@@ -83,6 +88,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     profiles: str = ""
     slurm: bool = False
+    lead_s: float = 0.0
+    requeue: bool = False
     version: str = __version__
 
     def as_node(self) -> Node:
@@ -100,6 +107,8 @@ def create(
     settings: Settings,
     directory: Path | None = None,
     slurm: bool = False,
+    lead_s: float = 0.0,
+    requeue: bool = False,
 ) -> Path:
     """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
 
@@ -127,6 +136,8 @@ def create(
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
         slurm=slurm,
+        lead_s=lead_s,
+        requeue=requeue,
     )
     path = _make_directory(pilot, settings.state_dir, directory)
     Submissions(path / "submissions").add("first", specs)
@@ -312,7 +323,8 @@ async def _run(
         _check_same_machine(engine, directory)
     # A pilot that an older release began has none of its own.
     profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
-    inbox = Inbox(directory, pilot, engine, submissions, profiles)
+    executor: Executor
+    inbox = Inbox(directory, pilot, engine, submissions, profiles, left_s=lambda: executor.left_s)
     driver = Driver(
         engine,
         journal,
@@ -328,12 +340,21 @@ async def _run(
         loop=asyncio.get_running_loop(),
         manager_file=directory / spool.MANAGER_FILE,
     )
+    before = _gains(engine)
     try:
         await driver.run(executor, _news(engine, place.nodes, submissions))
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, {protocol.NEWS_SIGNAL})
         journal.close()
+    if pilot.requeue and engine.world.stopping and driver.stopped_by is None:
+        place.carry_on(gained=_gains(engine) > before)
     return engine, driver
+
+
+def _gains(engine: Engine) -> tuple[int, int]:
+    """What is never lost again: jobs that are done, and steps in checkpoints of the others."""
+    jobs = engine.world.jobs.values()
+    return sum(job.state.final for job in jobs), sum(job.saved_step for job in jobs)
 
 
 def _check_same_machine(engine: Engine, directory: Path) -> None:
@@ -370,8 +391,11 @@ class Inbox:
         engine: Engine,
         submissions: Submissions,
         profiles: Profiles,
+        *,
+        left_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._directory = directory
+        self._left_s = left_s
         self._pilot = pilot
         self._engine = engine
         self._submissions = submissions
@@ -415,6 +439,8 @@ class Inbox:
             profiles=self._profiles,
         )
         check_fits(specs, self._pilot.as_node(), where)
+        if not self._pilot.requeue:
+            check_in_time(specs, self._left_s(), where)
         try:
             jobs = self._submissions.add(name, specs)
         except OSError as error:

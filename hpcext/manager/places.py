@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,13 @@ from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.local import LocalExecutor
 from hpcext.executors.slurm_steps import Share, SlurmSteps
+from hpcext.manager import slurm_job
 from hpcext.protocol import Allocation
 
 if TYPE_CHECKING:
     from hpcext.manager.pilot import Pilot
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +34,14 @@ class Place:
     executor : callable
         Takes what every executor needs, see
         :class:`~hpcext.executors.processes.ProcessExecutor`.
+    carry_on : callable
+        Have the pilot go on in the next allocation; told with ``gained`` whether this one was of
+        any use.
     """
 
     nodes: tuple[Node, ...]
     executor: Callable[..., Executor]
+    carry_on: Callable[..., None]
 
 
 def host() -> str:
@@ -59,7 +67,10 @@ def _machine(pilot: Pilot) -> Place:
         hide = pilot.logical and bool(find_gpus(environ={}))
         return LocalExecutor(node=node, indices=pilot.gpus, hide_gpus=hide, **common)
 
-    return Place((node,), executor)
+    def carry_on(*, gained: bool) -> None:
+        raise AssertionError("this machine has no end")
+
+    return Place((node,), executor, carry_on)
 
 
 def _allocation(pilot: Pilot) -> Place:
@@ -79,6 +90,12 @@ def _allocation(pilot: Pilot) -> Place:
     }
 
     def executor(**common: Any) -> Executor:
-        return SlurmSteps(job_id=here.job_id, shares=shares, **common)
+        return SlurmSteps(job_id=here.job_id, shares=shares, lead_s=pilot.lead_s, **common)
 
-    return Place(tuple(Node(name, gpus) for name in names), executor)
+    def carry_on(*, gained: bool) -> None:
+        if gained:
+            slurm_job.requeue(here.job_id)
+        else:
+            log.warning("nothing was saved in this allocation: it is not put back into the queue")
+
+    return Place(tuple(Node(name, gpus) for name in names), executor, carry_on)

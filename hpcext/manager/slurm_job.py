@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
-from hpcext.core.errors import NoManagerError
+from hpcext.core.errors import BatchError, NoManagerError
+
+log = logging.getLogger(__name__)
 
 SUBMITTED = "hpcext.slurm-job/1"
 FILE = "slurm.json"
@@ -39,7 +42,13 @@ exit "$code"
 
 
 def submit(
-    directory: Path, *, nodes: int, gpus: int, cpus_per_gpu: int, options: Sequence[str]
+    directory: Path,
+    *,
+    nodes: int,
+    gpus: int,
+    cpus_per_gpu: int,
+    requeue: bool,
+    options: Sequence[str],
 ) -> int:
     """Submit a pilot for the first time.
 
@@ -50,6 +59,8 @@ def submit(
     nodes, gpus : int
         Nodes, and GPUs on each.
     cpus_per_gpu : int
+    requeue : bool
+        Slurm, too, may put it back into the queue: preempted, or after the loss of a node.
     options : sequence of str
         Others for sbatch.
 
@@ -74,6 +85,9 @@ def submit(
         f"--gres=gpu:{gpus}",
         f"--output={directory / 'slurm-%j.out'}",
         "--open-mode=append",
+        "--requeue" if requeue else "--no-requeue",
+        # One node that goes down leaves the others to us.
+        *(["--no-kill"] if nodes > 1 else []),
         *options,
     ]
     return _submit(directory, words)
@@ -90,6 +104,22 @@ def resubmit(directory: Path) -> int:
         Slurm refused it.
     """
     return _submit(directory, _read(directory)["options"])
+
+
+def requeue(job_id: int) -> None:
+    """Put the job that we run in back into the queue, if nobody has cancelled it.
+
+    By ourselves, since a job that exits in the grace of its preemption is not requeued by Slurm
+    before 24.05; and from RUNNING only, since it would bring a cancelled job back.
+    """
+    environ = slurm.epoch_times()
+    try:
+        now = slurm.parse_end(runner.run(slurm.end_command(job_id), environ=environ))
+        if now.state == "running":
+            log.warning("job %d goes back into the queue", job_id)
+            runner.run(slurm.requeue_command(job_id))
+    except BatchError as error:
+        log.warning("job %d is not put back into the queue: %s", job_id, error)
 
 
 def job_of(directory: Path) -> int | None:

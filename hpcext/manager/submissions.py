@@ -112,3 +112,26 @@ def check_fits(specs: Sequence[JobSpec], node: Node, where: str) -> None:
                 where=f"{place}: nodes",
                 valid="1",
             )
+
+
+def check_in_time(specs: Sequence[JobSpec], left_s: float | None, where: str) -> None:
+    """Refuse jobs that take longer than the time that is left, by the speeds that they state.
+
+    Raises
+    ------
+    InputError
+        Names the first such job.
+    """
+    for number, spec in enumerate(specs, start=1):
+        # The shape of a curve does not tell how long anything takes.
+        fastest = 0.0 if spec.relative else max(spec.scaling.values(), default=0.0)
+        if left_s is None or spec.work is None or not fastest:
+            continue
+        least_s = spec.work / fastest
+        if least_s > left_s:
+            raise InputError(
+                f"takes {least_s / 60:.1f} minutes at its best speed, "
+                f"and the pilot has {max(0.0, left_s) / 60:.1f} left",
+                where=f"{where}: [[job]] {number} ({spec.name}): work",
+                do="ask for more time, or submit the pilot with --requeue",
+            )

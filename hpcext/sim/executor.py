@@ -43,6 +43,8 @@ class Simulated:
         Time between reports of progress; None: only when an attempt stops training.
     """
 
+    left_s: float | None = None
+
     def __init__(
         self,
         heap: Heap,

@@ -8,12 +8,17 @@ disturbed, and asking costs one system call and no handler.
 Without a supervisor that does not hold: threads which libraries made before (OpenBLAS makes some
 when NumPy is imported) do not block the signal, so the kernel gives it to one of them, and an
 ignored signal is lost there. Then, and only then, a handler sets a flag.
+
+A batch system that wants its node back sends SIGTERM to every process of a job (Slurm when the
+grace of a preemption begins). The supervisor makes a suspension of it; the processes that are to
+save themselves have to outlive it.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from types import FrameType
 
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
@@ -27,6 +32,8 @@ class SuspendRequest:
     watch : bool
         False: this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
         :meth:`asked` is always False.
+    notices : bool
+        Outlive the SIGTERM of the batch system, which is no order to end.
 
     Raises
     ------
@@ -34,9 +41,11 @@ class SuspendRequest:
         Not in the main thread, and no supervisor has blocked the signal.
     """
 
-    def __init__(self, *, watch: bool = True) -> None:
+    def __init__(self, *, watch: bool = True, notices: bool = False) -> None:
         self._watch = watch
         self._flag = False
+        if watch and notices:
+            _outlive_notices()
         if watch and SUSPEND_SIGNAL not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             self._catch()
 
@@ -67,6 +76,18 @@ class News:
     def came(self) -> bool:
         """Whether it came since the last time."""
         return NEWS_SIGNAL in signal.sigpending() and bool(signal.sigtimedwait((NEWS_SIGNAL,), 0))
+
+
+def _outlive_notices() -> None:
+    """Neither this process nor the workers that it starts die of SIGTERM.
+
+    Blocked: a DataLoader's workers set a handler of their own, which ends them. Ignored: threads
+    that libraries made before do not block it.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
 
 def _ignore() -> None:

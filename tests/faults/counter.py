@@ -70,6 +70,9 @@ def leave(step: int) -> None:
     os._exit(0)
 
 
+if attempt.notices:
+    # What the batch system sends to every process is its word to the supervisor.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 attempt.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 begin = json.loads(state.read_text())["step"] if state.exists() else 0
 registered_at = time.time()

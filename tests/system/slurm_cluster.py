@@ -70,7 +70,7 @@ NodeName={nodes} NodeHostname={host} NodeAddr=127.0.0.1 Port=[{node_ports}] CPUs
 RealMemory={memory} Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 MaxTime=1-0 GraceTime=0
 PartitionName=urgent Nodes=ALL PriorityTier=100 MaxTime=1-0 PreemptMode=OFF
-PartitionName=harvest Nodes=ALL PriorityTier=1 MaxTime=1-0 GraceTime=20
+PartitionName=harvest Nodes=ALL PriorityTier=1 MaxTime=1-0 GraceTime=10
 """
 
 _DBD_CONF = """

@@ -13,9 +13,11 @@ from site_of_test import Site, wait_for
 from slurm_cluster import Cluster
 
 
-def submit(place: Site, *options: str, nodes: int = 2) -> int:
+def submit(
+    place: Site, *options: str, nodes: int = 2, time: str = "10", words: tuple[str, ...] = ()
+) -> int:
     """Submit the place's jobs as a pilot; the id of the Slurm job."""
-    words = ("--nodes", str(nodes), "--gpus-per-node", "6", "--time", "10")
+    words = ("--nodes", str(nodes), "--gpus-per-node", "6", "--time", time, *words)
     ended = place.run(
         "pilot", "submit", str(place.jobs), *words, "--dir", str(place.pilot), "--", *options
     )
@@ -27,7 +29,8 @@ def submit(place: Site, *options: str, nodes: int = 2) -> int:
 
 def over(slurm: Cluster, place: Site, job: int) -> dict[str, dict[str, Any]]:
     """Wait for the end of a pilot; its jobs by name."""
-    slurm.wait_for(lambda: slurm.job(job)["JobState"] != "RUNNING", "the end of the pilot")
+    going = {"RUNNING", "COMPLETING"}
+    slurm.wait_for(lambda: slurm.job(job)["JobState"] not in going, "the end of the pilot")
     log = (place.pilot / f"slurm-{job}.out").read_text()
     assert slurm.job(job)["JobState"] == "COMPLETED", log
     document = place.document("status", str(place.pilot))

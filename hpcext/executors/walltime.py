@@ -1,0 +1,103 @@
+"""When an allocation ends: by its time limit, or because Slurm wants its nodes for another job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from hpcext.batch import runner, slurm
+from hpcext.core.errors import BatchError
+from hpcext.core.facts import Drain
+from hpcext.executors.base import Emit
+
+log = logging.getLogger(__name__)
+
+EARLIER_S = 30.0
+"""An end that moved nearer by this much is a preemption: slurmctld sets it to the end of the grace
+(``job_ptr->end_time``), and a person rarely shortens a limit of a job that runs."""
+
+SLACK_S = 1.0
+"""squeue gives whole seconds."""
+
+
+class Walltime:
+    """Has a pilot suspend its jobs in time before its allocation ends.
+
+    slurmctld is asked when the manager begins, when the notice is due (the limit may have been
+    changed), and when a step hears from Slurm that it is to end; not in between.
+
+    Parameters
+    ----------
+    job_id : int
+    lead_s : float
+        How long before the end.
+    emit : Emit
+    loop : asyncio.AbstractEventLoop
+    """
+
+    def __init__(
+        self, job_id: int, *, lead_s: float, emit: Emit, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._job_id = job_id
+        self._lead_s = lead_s
+        self._emit = emit
+        self._loop = loop
+        self._end_s: float | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+        self.leaving = False
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until jobs are suspended; None where no end is known."""
+        return None if self._end_s is None else self._end_s - self._lead_s - time.time()
+
+    def begin(self) -> None:
+        """Look, soon; and from then on whenever it is due."""
+        task = self._loop.create_task(self.look())
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    def close(self) -> None:
+        """Forget the next look."""
+        self._set_alarm(None)
+        for task in self._looks:
+            task.cancel()
+
+    async def look(self) -> None:
+        """Ask Slurm how long the allocation lasts; if it is time to leave, say so."""
+        if self.leaving:
+            return
+        before = self._end_s
+        try:
+            now = slurm.parse_end(await asyncio.to_thread(self._ask))
+        except BatchError as error:
+            log.warning("how long the allocation lasts is not known: %s", error)
+            now = slurm.End("running", before)
+        self._end_s = now.end_s
+        left_s = self.left_s
+        if now.state != "running":
+            self._leave("the allocation is over")
+        elif left_s is not None and left_s <= SLACK_S:
+            self._leave("the allocation ends soon")
+        elif before is not None and now.end_s is not None and now.end_s < before - EARLIER_S:
+            self._leave("Slurm wants the nodes of the allocation back")
+        else:
+            self._set_alarm(left_s)
+
+    def _ask(self) -> str:
+        environ = slurm.epoch_times()
+        return runner.run(slurm.end_command(self._job_id), environ=environ)
+
+    def _leave(self, why: str) -> None:
+        if not self.leaving:
+            self.leaving = True
+            self._set_alarm(None)
+            log.warning("%s: its jobs are suspended", why)
+            self._emit(Drain(stop=True))
+
+    def _set_alarm(self, pause_s: float | None) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if pause_s is None else self._loop.call_later(pause_s, self.begin)
