@@ -242,6 +242,8 @@ class Allocation:
         Of each node; 0 where memory is not shared out.
     gpus : tuple of int
         Indices of the step's GPUs, or of the job's on this node.
+    restarts : int
+        How often the job was put back into the queue.
     """
 
     job_id: int
@@ -251,6 +253,7 @@ class Allocation:
     cpus_per_node: str
     memory_mb: int
     gpus: tuple[int, ...]
+    restarts: int = 0
 
     @classmethod
     def from_environ(cls) -> Allocation | None:
@@ -261,6 +264,7 @@ class Allocation:
             return None
         step = env.get("SLURM_STEP_ID", "")
         gpus = env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS", "")
+        restarts = env.get("SLURM_RESTART_COUNT", "")
         memory = env.get("SLURM_MEM_PER_NODE", "")
         if not memory.isdecimal():
             each, cpus = env.get("SLURM_MEM_PER_CPU", ""), env.get("SLURM_CPUS_ON_NODE", "")
@@ -274,6 +278,7 @@ class Allocation:
             cpus_per_node=env.get("SLURM_JOB_CPUS_PER_NODE", ""),
             memory_mb=int(memory),
             gpus=tuple(int(index) for index in gpus.split(",") if index.isdecimal()),
+            restarts=int(restarts) if restarts.isdecimal() else 0,
         )
 
 

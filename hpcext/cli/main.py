@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from hpcext import __version__
-from hpcext.cli import config, launch, output, pilot, profile, run, verbs
+from hpcext.cli import config, launch, output, pilot, profile, run, suspendable, verbs
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.text import did_you_mean, listed, shown
 
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     run.add,
     pilot.add,
+    suspendable.add,
     launch.add,
     profile.add,
     verbs.add,

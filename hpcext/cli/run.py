@@ -26,6 +26,7 @@ from hpcext.manager.refine import profiles_for
 from hpcext.manager.report import run_document
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
+from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.sim.expected import expected
 
 LIVE_S = 1.0
@@ -148,7 +149,18 @@ def _manage(directory: Path, out: Output, *, as_json: bool, moved: bool = False)
         out.document(run_document(world, policy=policy, began_at=began_at, now_s=now_s))
     else:
         view.summary(out, engine, driver.now_s())
+    if pilot.alone:
+        return _exit_code(engine)
     return _exit_status(engine, driver.stopped_by, directory, out)
+
+
+def _exit_code(engine: Engine) -> int:
+    """That of the one job, as a shell would have it; 85 if it is not done."""
+    ((name, job),) = engine.world.jobs.items()
+    code = engine.world.records[name].exit_code
+    if not job.state.final or code is None:
+        return EXIT_SUSPENDED
+    return code if code >= 0 else 128 - code
 
 
 def _exit_status(

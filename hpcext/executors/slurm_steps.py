@@ -48,15 +48,20 @@ class Share:
     gpus, cpus : int
     memory_mb : int
         0 where Slurm does not share memory out.
+    logical : bool
+        The GPUs are slots that nothing stands for in Slurm.
     """
 
     gpus: int
     cpus: int
     memory_mb: int
+    logical: bool = False
 
     def options(self, gpus: int) -> list[str]:
         """For srun: a step that does not say what it needs waits for the others."""
-        words = [f"--gres=gpu:{gpus}", f"--cpus-per-task={max(1, self.cpus * gpus // self.gpus)}"]
+        words = [f"--cpus-per-task={max(1, self.cpus * gpus // self.gpus)}"]
+        if not self.logical:
+            words.append(f"--gres=gpu:{gpus}")
         if self.memory_mb:
             words.append(f"--mem={max(1, self.memory_mb * gpus // self.gpus)}")
         return words

@@ -109,6 +109,7 @@ class Supervisor:
         self._suspend_asked_at: float | None = None
         self._kill_asked_at: float | None = None
         self._notice_at: float | None = None
+        self._stopped: set[protocol.Process] = set()
         self._main_ended_at: float | None = None
         # Deadlines, by the monotonic clock.
         self._remind_s: float | None = None
@@ -222,8 +223,8 @@ class Supervisor:
             # A session that has just registered has not heard of an earlier suspension.
             if self._suspend_asked_at is not None:
                 self._tell_suspend()
-            if self._emptying and self._suspended():
-                self._empty(LEFTOVER_GRACE_S)
+            if self._stopped and self._suspended():
+                self._release_script()
             self._obey()
             self._hand_down()
             self._relay()
@@ -251,13 +252,44 @@ class Supervisor:
         self._suspend_asked_at = self._suspend_asked_at or time.time()
         self._tell_suspend()
 
+    def _hold_script(self) -> None:
+        """Stop the shells above a session that is told to suspend itself.
+
+        What a script has after its training must not run because that has left in the middle. One
+        that ends meanwhile, its work done, lets the script go on.
+        """
+        session = self._session()
+        if session is None or not session.alive():
+            self._release_script()
+            return
+        for process in tree.ancestors(session.pid, self._me.pid):
+            if tree.is_shell(process):
+                self._stopped.add(process)
+                tree.send(process, signal.SIGSTOP)
+
+    def _release_script(self) -> None:
+        signum = signal.SIGKILL if self._suspended() else signal.SIGCONT
+        for process in self._stopped:
+            tree.send(process, signum)
+        self._stopped.clear()
+
+    def _session(self) -> protocol.Process | None:
+        """The process whose session has registered."""
+        try:
+            report = protocol.read_json(
+                self._directory / protocol.REPORT_FILE, protocol.REPORT, owner=os.getuid()
+            )
+            return protocol.Process(int(report["pid"]), int(report["start"]))
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
     def _notice(self) -> None:
         """The batch system wants the node back, and will kill what is left when its grace is over.
 
         A session has time to save. What has none is told as the batch system would have done it.
         """
         self._notice_at = self._notice_at or time.time()
-        if (self._directory / protocol.REPORT_FILE).exists():
+        if self._session() is not None:
             self._suspend()
         else:
             self._end()
@@ -278,6 +310,7 @@ class Supervisor:
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:
             return
+        self._hold_script()
         for process in self._tree():
             tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S
@@ -336,16 +369,21 @@ class Supervisor:
                 return False
             if pid == 0:
                 if self._exit_code is not None and not self._emptying:
-                    self._empty(self._leftover_grace_s())
+                    self._leftovers()
                 return True
             if pid == self._pid:
                 self._main_ended(os.waitstatus_to_exitcode(status))
 
-    def _leftover_grace_s(self) -> float:
-        """How long what is left of the tree may take to end."""
-        # Of the batch system's SIGTERM a shell dies, and the session below it is saving still.
-        saving = self._notice_at is not None and self._suspend_asked_at is not None
-        return self._suspend_timeout_s if saving else LEFTOVER_GRACE_S
+    def _leftovers(self) -> None:
+        """The command has ended, and something of its tree has not."""
+        session = self._session() if self._suspend_asked_at is not None else None
+        if session is None or not session.alive():
+            self._empty(LEFTOVER_GRACE_S)
+        elif self._kill_s is None:
+            # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or
+            # has and is doing what its user wants done then.
+            self._kill_s = time.monotonic() + self._suspend_timeout_s
+            self._remind_s = None
 
     def _main_ended(self, exit_code: int) -> None:
         self._exit_code = exit_code

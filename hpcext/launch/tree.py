@@ -12,6 +12,8 @@ from hpcext.protocol import Process
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """What a process that has ended meanwhile, or is not ours, makes of a look at it."""
 
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "tcsh", "csh"})
+
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
 
 
@@ -46,6 +48,25 @@ def descendants(root: int) -> list[Process]:
     for process in found:
         found.extend(children.get(process.pid, ()))
     return found
+
+
+def ancestors(pid: int, root: int) -> list[Process]:
+    """The processes between one and an ancestor of it, the nearest first; without the two."""
+    found: list[Process] = []
+    while (facts := _stat(pid)) and facts[0] not in {0, root}:
+        pid = facts[0]
+        parent = Process.of(pid)
+        if parent is not None:
+            found.append(parent)
+    return found
+
+
+def is_shell(process: Process) -> bool:
+    """Whether a process runs a Unix shell."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) in _SHELLS
+    except OSError:
+        return False
 
 
 def send(process: Process, *signums: int) -> bool:

@@ -74,6 +74,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         How long before the end of that job its own are suspended.
     requeue : bool
         It goes on in the next allocation if it could not end in this one.
+    alone : bool
+        It has one job, and ends as that does: a batch job of its own.
     """
 
     schema: Literal["hpcext.pilot/1"] = "hpcext.pilot/1"
@@ -90,6 +92,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     slurm: bool = False
     lead_s: float = 0.0
     requeue: bool = False
+    alone: bool = False
     version: str = __version__
 
     def as_node(self) -> Node:
@@ -109,6 +112,7 @@ def create(
     slurm: bool = False,
     lead_s: float = 0.0,
     requeue: bool = False,
+    alone: bool = False,
 ) -> Path:
     """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
 
@@ -138,6 +142,7 @@ def create(
         slurm=slurm,
         lead_s=lead_s,
         requeue=requeue,
+        alone=alone,
     )
     path = _make_directory(pilot, settings.state_dir, directory)
     Submissions(path / "submissions").add("first", specs)
@@ -346,7 +351,8 @@ async def _run(
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, {protocol.NEWS_SIGNAL})
         journal.close()
-    if pilot.requeue and engine.world.stopping and driver.stopped_by is None:
+    left = any(not job.state.final for job in engine.world.jobs.values())
+    if pilot.requeue and left and engine.world.stopping and driver.stopped_by is None:
         place.carry_on(gained=_gains(engine) > before)
     return engine, driver
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAX_RESTARTS = 1000
+"""Allocations of one job of Slurm, whatever it gained in them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -85,7 +88,7 @@ def _allocation(pilot: Pilot) -> Place:
     cpus = slurm.parse_cpus(here.cpus_per_node)
     # As sbatch's --gpus-per-node promises, all nodes have as many GPUs; CPUs may differ.
     shares = {
-        name: Share(gpus=gpus, cpus=count, memory_mb=here.memory_mb)
+        name: Share(gpus, cpus=count, memory_mb=here.memory_mb, logical=pilot.logical)
         for name, count in zip(names, cpus, strict=True)
     }
 
@@ -93,7 +96,9 @@ def _allocation(pilot: Pilot) -> Place:
         return SlurmSteps(job_id=here.job_id, shares=shares, lead_s=pilot.lead_s, **common)
 
     def carry_on(*, gained: bool) -> None:
-        if gained:
+        if here.restarts >= MAX_RESTARTS:
+            log.warning("restarted %d times: not put back into the queue again", here.restarts)
+        elif gained:
             slurm_job.requeue(here.job_id)
         else:
             log.warning("nothing was saved in this allocation: it is not put back into the queue")

@@ -74,9 +74,7 @@ def submit(
     BatchError
         Slurm refused it.
     """
-    manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
-    script = _SCRIPT.format(manage=shlex.join(manage))
-    protocol.write_file(directory / SCRIPT, script.encode())
+    write_script(directory)
     words = [
         f"--job-name={_job_name(directory)}",
         f"--nodes={nodes}",
@@ -93,6 +91,19 @@ def submit(
     return _submit(directory, words)
 
 
+def write_script(directory: Path) -> Path:
+    """Write the batch script of a pilot; where it is."""
+    manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
+    script = _SCRIPT.format(manage=shlex.join(manage))
+    protocol.write_file(directory / SCRIPT, script.encode())
+    return directory / SCRIPT
+
+
+def adopt(directory: Path, job_id: int) -> None:
+    """Note that a job that runs already is that of a pilot."""
+    protocol.write_json(directory / FILE, {"schema": SUBMITTED, "job_id": job_id, "options": []})
+
+
 def resubmit(directory: Path) -> int:
     """Submit a pilot again, with the options that it had.
 
@@ -103,7 +114,10 @@ def resubmit(directory: Path) -> int:
     BatchError
         Slurm refused it.
     """
-    return _submit(directory, _read(directory)["options"])
+    options = _read(directory)["options"]
+    if not options:
+        raise NoManagerError("was not submitted by hpcext", where=str(directory), do="use sbatch")
+    return _submit(directory, options)
 
 
 def requeue(job_id: int) -> None:

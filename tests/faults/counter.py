@@ -70,6 +70,8 @@ def leave(step: int) -> None:
     os._exit(0)
 
 
+# As sessions do: a shell between the supervisor and us may have cleared the mask.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
 if attempt.notices:
     # What the batch system sends to every process is its word to the supervisor.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

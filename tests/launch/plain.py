@@ -14,6 +14,8 @@ Words on the command line, in any order:
 ``daemon``     leaves a stubborn daemon behind, in its own session and without environment
 ``short``      ends by itself as soon as it is ready, with exit code 0
 ``linger``     acknowledges its suspension and does not end
+``done``       ends with exit code 0 when told to suspend itself: its work was done just then
+``callbacks``  has something to do between its acknowledgement and its end
 =============  ===================================================================================
 
 Below torchrun all ranks but the first leave when told and acknowledge nothing.
@@ -130,8 +132,13 @@ for step in range(1, 2 if "short" in words else 1_000_000):
         report(1)
     if "deaf" not in words and signal.SIGTSTP in signal.sigpending():
         note("told", os.getpid())
+        if "done" in words:
+            break
         if os.environ.get("RANK", "0") == "0":
             acknowledge(step)
+        if "callbacks" in words:
+            time.sleep(3)  # longer than what is left over otherwise has
+            note("called back", os.getpid())
         while "linger" in words:
             time.sleep(1)
         os._exit(0)

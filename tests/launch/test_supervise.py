@@ -143,7 +143,8 @@ def test_a_suspension_reaches_a_session_below_a_shell(stage: Stage, shell: str, 
     assert end(supervisor) == 85
     document = stage.read("exit.json")
     assert document["suspended"] is True
-    assert document["exit_code"] == 0
+    # A shell is killed if it is there still when the session has acknowledged.
+    assert document["exit_code"] in ({0} if shell == "none" else {0, -signal.SIGKILL})
     assert before <= document["suspend_asked_at"] <= document["ended_at"]
 
 
@@ -212,6 +213,63 @@ def test_an_acknowledgement_of_something_else_is_none(stage: Stage, document: ob
     (stage.directory / "suspended.json").write_text(json.dumps(document))
     assert end(stage.run("true")) == 0
     assert stage.read("exit.json")["suspended"] is False
+
+
+@pytest.mark.parametrize("word", ["callbacks", ""])
+def test_what_a_script_has_after_a_suspended_training_is_not_run(stage: Stage, word: str) -> None:
+    """And what the session does last is not cut off when the shells above it are gone."""
+    training = " ".join(stage.plain("block", word))
+    inner = f"{training}; echo inner >> {stage.diary}"
+    supervisor = stage.run("bash", "-c", f"sh -c '{inner}'; echo outer >> {stage.diary}")
+    stage.wait_said("ready")
+    supervisor.send_signal(signal.SIGTSTP)
+    assert end(supervisor) == 85
+    assert stage.read("exit.json")["suspended"] is True
+    said = stage.diary.read_text()
+    assert ("called back" in said) == bool(word)
+    assert "inner" not in said
+    assert "outer" not in said
+
+
+def test_a_script_goes_on_whose_training_ends_when_it_is_suspended(stage: Stage) -> None:
+    training = " ".join(stage.plain("block", "done"))
+    supervisor = stage.run("sh", "-c", f"{training}; echo after >> {stage.diary}; exit 5")
+    stage.wait_said("ready")
+    supervisor.send_signal(signal.SIGTSTP)
+    assert end(supervisor) == 5
+    assert stage.read("exit.json")["suspended"] is False
+    assert "after" in stage.diary.read_text()
+
+
+# Notices of the batch system.
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_notice_is_a_suspension_where_there_is_a_session(stage: Stage, signum: int) -> None:
+    """Slurm sends SIGTERM to every process of a step: the shell dies of it, the session saves."""
+    training = " ".join(stage.plain("block", "stubborn", "callbacks"))
+    supervisor = stage.run("bash", "-c", f"{training}; exit 3", notices=True)
+    stage.wait_said("ready")
+    if signum == signal.SIGTERM:
+        for process in psutil.Process(supervisor.pid).children(recursive=True):
+            process.send_signal(signum)
+    supervisor.send_signal(signum)
+    assert end(supervisor) == 85
+    document = stage.read("exit.json")
+    assert document["suspended"] is True
+    assert document["notice_at"] is not None
+    assert "called back" in stage.diary.read_text()
+
+
+def test_a_notice_ends_what_has_no_session(stage: Stage) -> None:
+    supervisor = stage.run("sleep", "60", notices=True)
+    stage.wait_for((stage.directory / "supervisor.json").exists, "the supervisor")
+    stage.wait_for(lambda: psutil.Process(supervisor.pid).children(), "the command")
+    supervisor.terminate()
+    assert end(supervisor) == 128 + signal.SIGTERM
+    document = stage.read("exit.json")
+    assert document["suspended"] is False
+    assert document["notice_at"] is not None
 
 
 def test_what_lingers_after_its_acknowledgement_is_killed_and_still_suspended(

@@ -1,0 +1,148 @@
+"""``hpcext suspendable``: what an ordinary batch job begins with to outlive its allocation.
+
+It is a pilot of one job that has the whole allocation: its command is a step under a supervisor, so
+that it hears in time of a preemption and of the time limit, and the same job of Slurm goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.batch import slurm
+from hpcext.cli.output import Output
+from hpcext.cli.pilot import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
+from hpcext.config import Settings, load_settings
+from hpcext.core.errors import InputError, NoManagerError
+from hpcext.jobfile import Gpus, JobSpec
+from hpcext.manager import pilot as pilots
+from hpcext.manager import slurm_job
+from hpcext.protocol import Allocation
+
+STDOUT, STDERR = 1, 2
+
+SCRIPT = "slurm_script"
+"""What slurmd calls a job's batch script, in a spool of its own on each node."""
+
+_KEPT = re.compile(r"SLURM_(JOB_NAME|SUBMIT_\w+|ARRAY_\w+|NTASKS|CPUS_PER_TASK|CLUSTER_NAME)\Z")
+"""Variables of the batch script that a step does not have, or has of itself."""
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "suspendable",
+        help="in a batch script: run a command that outlives a preemption and the time limit",
+        usage="hpcext suspendable [--lead SECONDS] -- COMMAND [ARGUMENT...]",
+        epilog="example: exec hpcext suspendable --lead 300 -- python train.py",
+    )
+    parser.add_argument(
+        "--lead",
+        type=int,
+        help=f"seconds before the end at which it is suspended (default: {LEAD_S})",
+    )
+    parser.set_defaults(rest=(), run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Become the batch script of a pilot; returns only if that is not possible."""
+    here = Allocation.from_environ()
+    if here is None or here.step:
+        raise InputError(
+            "is for the batch script of a Slurm job, and this is none",
+            where="hpcext suspendable",
+            do="sbatch train.sh, where train.sh ends with: exec hpcext suspendable -- COMMAND",
+        )
+    if not args.rest:
+        raise InputError("no command", valid="hpcext suspendable [--lead SECONDS] -- COMMAND ...")
+    lead_s = LEAD_S if args.lead is None else args.lead
+    if not MIN_LEAD_S <= lead_s <= MAX_LEAD_S:
+        raise InputError(str(lead_s), where="--lead", valid=f"{MIN_LEAD_S} to {MAX_LEAD_S}")
+    settings = load_settings()
+    directory = _found(here, settings) or _made(here, settings, args.rest, lead_s)
+    _append()
+    os.execv("/bin/sh", ["/bin/sh", str(slurm_job.write_script(directory))])
+
+
+def _found(here: Allocation, settings: Settings) -> Path | None:
+    """The pilot that an earlier allocation of this job began."""
+    if not here.restarts:
+        return None
+    try:
+        return pilots.find(_name(here), settings.state_dir)
+    except NoManagerError:
+        return None
+
+
+def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: int) -> Path:
+    nodes = len(slurm.parse_cpus(here.cpus_per_node))
+    if nodes > 1:
+        raise InputError(
+            f"{nodes} nodes, and a suspendable job has one",
+            where="--nodes",
+            valid="1",
+            do="hpcext pilot submit runs jobs on several nodes",
+        )
+    gpus = len(here.gpus)
+    # A job without GPUs is one slot: all that it has of the node.
+    slots = gpus or 1
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    directory = settings.state_dir / "suspendable" / f"{here.job_id}-{stamp}"
+    script = Path(command[0]) if Path(command[0]).name == SCRIPT else None
+    # The next allocation may be on another node, where slurmd's spool is another.
+    program = str(directory / SCRIPT) if script else command[0]
+    spec = JobSpec(
+        name="job",
+        command=(program, *command[1:]),
+        gpus=Gpus(min=slots, max=slots, optimal=slots),
+        env={name: value for name, value in protocol.environ().items() if _KEPT.match(name)},
+        workdir=str(Path.cwd()),
+        # Its exit code is what the user of sbatch is to see, at once.
+        retries=0,
+        suspend_timeout_s=float(lead_s),
+    )
+    pilots.create(
+        [spec],
+        where="hpcext suspendable",
+        name=_name(here),
+        gpus=range(slots),
+        logical=not gpus,
+        settings=settings,
+        directory=directory,
+        slurm=True,
+        lead_s=lead_s,
+        requeue=True,
+        alone=True,
+    )
+    if script:
+        shutil.copy(script, directory / SCRIPT)
+    slurm_job.adopt(directory, here.job_id)
+    _log_to_output(directory)
+    return directory
+
+
+def _name(here: Allocation) -> str:
+    return f"job-{here.job_id}"
+
+
+def _log_to_output(directory: Path) -> None:
+    """Have the job's output go where that of its batch script goes, if that is a file."""
+    output = os.readlink(f"/proc/self/fd/{STDOUT}")
+    if stat.S_ISREG(os.fstat(STDOUT).st_mode):
+        (directory / "jobs" / "1").mkdir(mode=0o700)
+        (directory / "jobs" / "1" / "log.txt").symlink_to(output)
+
+
+def _append() -> None:
+    """Write at the end of the output from here on: the step writes to the same file."""
+    for fd in (STDOUT, STDERR):
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)

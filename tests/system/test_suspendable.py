@@ -1,0 +1,179 @@
+"""``hpcext suspendable``: an ordinary batch job that outlives its allocation."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from site_of_test import Site, wait_for
+from slurm_cluster import Cluster
+from test_pilot_ends import requeued
+
+TRAIN = Path(__file__).parent / "train.py"
+LEAD = ("--lead", "50")
+
+
+class Batch:
+    """Batch jobs of the ordinary user, whose script ends in ``hpcext suspendable``."""
+
+    def __init__(self, slurm: Cluster, place: Site) -> None:
+        self.slurm = slurm
+        self.place = place
+        self.id = 0
+
+    def sbatch(self, *options: str, script: str) -> subprocess.CompletedProcess[str]:
+        path = self.place.path / "job.sh"
+        path.write_text(script)
+        return self.slurm.as_user(
+            "sbatch", "--parsable", "--requeue", "--open-mode=append", "--cpus-per-task=2",
+            *options, str(path), cwd=self.place.path, XDG_STATE_HOME=str(self.place.path / "state"),
+            COUNTER_LOG=str(self.place.path / "only.steps"), OMP_NUM_THREADS="1",
+        )  # fmt: skip
+
+    def submit(self, command: Sequence[str], *options: str, words: Sequence[str] = ()) -> None:
+        suspendable = ["exec", "hpcext", "suspendable", *words, "--", *command]
+        said = self.sbatch(*options, script=f"#!/bin/sh\n{' '.join(suspendable)}\n")
+        assert said.returncode == 0, said
+        self.id = int(said.stdout)
+
+    def preempt(self, node: str) -> None:
+        said = self.slurm.as_user(
+            "sbatch", "--partition=urgent", f"--nodelist={node}", "--exclusive", "--wrap=sleep 1"
+        )
+        assert said.returncode == 0, said
+
+    def is_(self, state: str) -> bool:
+        return self.slurm.job(self.id)["JobState"] == state
+
+    def wait_is(self, state: str) -> None:
+        self.slurm.wait_for(lambda: self.is_(state), state)
+
+    def output(self) -> str:
+        return (self.place.path / f"slurm-{self.id}.out").read_text()
+
+    def counted(self) -> list[int]:
+        return [step.step for step in self.place.steps("only")]
+
+
+@pytest.fixture
+def batch(slurm: Cluster, place: Site) -> Batch:
+    return Batch(slurm, place)
+
+
+def counter(place: Site) -> list[str]:
+    """Counts to 39, and to 40 when its gate is open."""
+    command: list[str] = place.counter("only", gated=True)["command"]
+    return command
+
+
+def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    undisturbed = place.path / "undisturbed"
+    slurm.as_user("mkdir", str(undisturbed), str(place.path / "run"))
+    (undisturbed / "gate").touch()
+    alone = slurm.as_user(str(slurm.python), str(TRAIN), str(undisturbed), OMP_NUM_THREADS="1")
+    assert alone.returncode == 0, alone
+    command = [str(slurm.python), str(TRAIN), str(place.path / "run")]
+    batch.submit(command, "--partition=harvest", "--nodelist=n1", "--gres=gpu:2")
+    wait_for((place.path / "run" / "where").exists, "the gate")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    batch.wait_is("COMPLETED")
+    weights = [(path / "weights").read_text() for path in (undisturbed, place.path / "run")]
+    assert weights[0] == weights[1]
+    # One output: that of both attempts, and what the manager says, none over another.
+    output = batch.output()
+    assert "attempt 1, 2 GPUs" in output
+    assert "attempt 2, 2 GPUs" in output
+    assert "goes back into the queue" in output
+    assert output.count("trained to step 12") == 1
+    said = slurm.run("sacct", "-nPD", "-j", str(batch.id), "--format=jobid,state").stdout
+    assert f"{batch.id}|COMPLETED" in said
+
+
+def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch) -> None:
+    batch.submit(counter(place), "--time=1", "--gres=gpu:1", words=LEAD)
+    requeued(slurm, batch.id)
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.counted() == list(range(1, 41))
+    jobs = place.document("status", f"job-{batch.id}")["jobs"]
+    assert [(job["state"], job["attempts"], job["suspends"]) for job in jobs] == [
+        ("completed", 2, 1)
+    ]
+
+
+def test_cancelled_in_the_grace_it_stays_cancelled(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    """Deaf to the notice, so that it is there still when its user cancels it."""
+    deaf = [*counter(place), "--deaf"]
+    batch.submit(deaf, "--partition=harvest", "--nodelist=n2", "--gres=gpu:1")
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    batch.preempt("n2")
+    slurm.wait_for(lambda: slurm.job(batch.id)["PreemptTime"] != "None", "the preemption")
+    assert slurm.as_user("scancel", str(batch.id)).returncode == 0
+    batch.wait_is("CANCELLED")
+    assert slurm.job(batch.id)["Restarts"] == "0"
+
+
+def test_done_in_the_grace_it_stays_done(slurm: Cluster, place: Site, batch: Batch) -> None:
+    deaf = [*counter(place), "--deaf"]
+    batch.submit(deaf, "--partition=harvest", "--nodelist=n2", "--gres=gpu:1")
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    batch.preempt("n2")
+    slurm.wait_for(lambda: slurm.job(batch.id)["PreemptTime"] != "None", "the preemption")
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert slurm.job(batch.id)["Restarts"] == "0"
+    assert batch.counted() == list(range(1, 41))
+
+
+def test_it_ends_as_its_command_does_and_tells_it_what_a_batch_script_knows(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    """Without GPUs, too; its exit code is that of the job, and nothing is tried again."""
+    script = place.path / "inner.sh"
+    script.write_text('echo "$SLURM_JOB_NAME $SLURM_SUBMIT_DIR $(pwd) $MINE"\nexit 7\n')
+    batch.submit(["sh", str(script)], "--job-name=mine", "--export=ALL,MINE=yes")
+    batch.wait_is("FAILED")
+    assert slurm.job(batch.id)["ExitCode"] == "7:0"
+    assert f"mine {place.path} {place.path} yes\n" in batch.output()
+
+
+def test_the_script_itself_goes_on_on_another_node(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    """As the plugin has it: what is run is the batch script, in the spool of one node."""
+    slurm_script = place.path / "slurm_script"
+    slurm_script.write_text(f"#!/bin/sh\n{' '.join(counter(place))}\necho over\n")
+    slurm_script.chmod(0o755)
+    batch.submit([str(slurm_script)], "--time=1", "--gres=gpu:1", words=LEAD)
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    slurm_script.unlink()
+    requeued(slurm, batch.id)
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.output().count("over\n") == 1
+    assert batch.counted() == list(range(1, 41))
+
+
+def test_what_it_is_not_for(slurm: Cluster, place: Site, batch: Batch) -> None:
+    def refused(*words: str) -> tuple[int, str]:
+        ended = place.run("suspendable", *words)
+        return ended.code, ended.err
+
+    code, said = refused("--", "true")
+    assert code == 2
+    assert "is for the batch script of a Slurm job, and this is none" in said
+    batch.submit(["true"], "--nodes=2")
+    batch.wait_is("FAILED")
+    assert "--nodes: 2 nodes, and a suspendable job has one" in batch.output()
+    for words in (["--lead", "5", "--", "true"], ["--lead", "20"]):
+        said_by = batch.sbatch(script=f"#!/bin/sh\nhpcext suspendable {' '.join(words)}\n")
+        batch.id = int(said_by.stdout)
+        batch.wait_is("FAILED")
+        assert slurm.job(batch.id)["ExitCode"] == "2:0"
