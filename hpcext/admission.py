@@ -56,6 +56,7 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         order=number,
         sizes=tuple(range(spec.gpus.min, spec.gpus.max + 1)),
         optimal=optimum(spec),
+        nodes=(spec.nodes.min, spec.nodes.max),
         priority=spec.priority,
         after=tuple(ids[name] for name in spec.after),
         retries=spec.retries,

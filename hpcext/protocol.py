@@ -17,6 +17,9 @@ One *attempt* is one run of a job's command. Its directory holds, in the order t
 ``exit.json``       supervisor     the tree is empty: exit code, rusage (:data:`EXIT`)
 ==================  =============  ==============================================================
 
+An attempt on several nodes has a supervisor on each. Those of the others keep their two files in
+``node-0001``, ``node-0002`` and so on; reports and acknowledgements are those of rank 0.
+
 Instants inside these files are seconds since the epoch (keys end in ``_at``).
 """
 
@@ -242,6 +245,8 @@ class Allocation:
         Of each node; 0 where memory is not shared out.
     gpus : tuple of int
         Indices of the step's GPUs, or of the job's on this node.
+    node_index : int
+        Of this node in the step, from 0.
     restarts : int
         How often the job was put back into the queue.
     """
@@ -253,6 +258,7 @@ class Allocation:
     cpus_per_node: str
     memory_mb: int
     gpus: tuple[int, ...]
+    node_index: int = 0
     restarts: int = 0
 
     @classmethod
@@ -264,6 +270,7 @@ class Allocation:
             return None
         step = env.get("SLURM_STEP_ID", "")
         gpus = env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS", "")
+        index = env.get("SLURM_NODEID", "")
         restarts = env.get("SLURM_RESTART_COUNT", "")
         memory = env.get("SLURM_MEM_PER_NODE", "")
         if not memory.isdecimal():
@@ -278,8 +285,22 @@ class Allocation:
             cpus_per_node=env.get("SLURM_JOB_CPUS_PER_NODE", ""),
             memory_mb=int(memory),
             gpus=tuple(int(index) for index in gpus.split(",") if index.isdecimal()),
+            node_index=int(index) if index.isdecimal() else 0,
             restarts=int(restarts) if restarts.isdecimal() else 0,
         )
+
+
+def node_directory(attempt: Path, index: int) -> Path:
+    """Where the supervisor of a node keeps what is its own: the first one in the attempt's.
+
+    Parameters
+    ----------
+    attempt : pathlib.Path
+        Directory of the attempt.
+    index : int
+        Of the node, from 0.
+    """
+    return attempt if index == 0 else attempt / f"node-{index:04d}"
 
 
 def without_slurm() -> dict[str, str]:

@@ -149,6 +149,21 @@ def parse_nodes(text: str) -> dict[str, str]:
     return found
 
 
+def addresses_command(nodelist: str) -> list[str]:
+    """How nodes are reached; scontrol(1)."""
+    return ["scontrol", "--oneliner", "show", "node", nodelist]
+
+
+def parse_addresses(text: str) -> dict[str, str]:
+    """Node → ``NodeAddr``, by which Slurm itself reaches it; a line each."""
+    found = {}
+    for line in text.splitlines():
+        facts = dict(word.partition("=")[::2] for word in line.split())
+        if "NodeName" in facts:
+            found[facts["NodeName"]] = facts.get("NodeAddr") or facts["NodeName"]
+    return found
+
+
 def parse_time_limit(text: str) -> float | None:
     """Seconds of a time limit as ``sbatch --time`` takes it; None where it is none that we know.
 

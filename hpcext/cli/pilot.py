@@ -97,6 +97,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         settings=settings,
         directory=args.dir,
         slurm=True,
+        nodes=args.nodes,
         lead_s=args.lead,
         requeue=args.requeue,
     )

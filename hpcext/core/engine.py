@@ -10,7 +10,18 @@ from msgspec.structs import replace
 
 from hpcext.core.facts import Fact
 from hpcext.core.reconcile import reconcile
-from hpcext.core.values import Action, Cause, Job, Kind, Snapshot, State, Target, total
+from hpcext.core.values import (
+    Action,
+    Alloc,
+    Cause,
+    Job,
+    Kind,
+    Snapshot,
+    State,
+    Target,
+    per_node,
+    total,
+)
 from hpcext.core.world import Saved, World
 
 Policy: TypeAlias = Callable[[Snapshot], Target]
@@ -171,8 +182,9 @@ def refusal(now: Snapshot, target: Target) -> str:
             return f"grants GPUs to job {job_id}, which is unknown or finished"
         if not job.ready:
             return f"grants GPUs to job {job_id}, which is not ready"
-        if grant.alloc != job.goal and total(grant.alloc) not in job.sizes:
-            return f"grants {total(grant.alloc)} GPUs to job {job_id}, which takes {job.sizes}"
+        if grant.alloc != job.goal and not _suits(job, grant.alloc):
+            takes = f"{job.sizes}" + (f" on {job.nodes} nodes" if job.nodes else "")
+            return f"grants {total(grant.alloc)} GPUs to job {job_id}, which takes {takes}"
         for node, gpus in grant.alloc.items():
             if node not in left:
                 return f"grants GPUs on node {node}, which is not there"
@@ -180,3 +192,11 @@ def refusal(now: Snapshot, target: Target) -> str:
                 return f"grants {gpus} GPUs on node {node}, which has {left[node]} left"
             left[node] -= gpus
     return ""
+
+
+def _suits(job: Job, alloc: Alloc) -> bool:
+    """Whether a job can run on this."""
+    if job.nodes is None:
+        return total(alloc) in job.sizes
+    fewest, most = job.nodes
+    return per_node(alloc) in job.sizes and fewest <= len(alloc) <= most

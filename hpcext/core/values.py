@@ -23,6 +23,12 @@ def total(alloc: Alloc | None) -> int:
     return sum(alloc.values()) if alloc else 0
 
 
+def per_node(alloc: Alloc) -> int:
+    """GPUs on each node of an allocation that has as many on each; 0 where they differ."""
+    counts = set(alloc.values())
+    return counts.pop() if len(counts) == 1 else 0
+
+
 class State(str, enum.Enum):
     """Where a job stands. The order of the members is the order of a job's life."""
 
@@ -103,11 +109,14 @@ class Job(msgspec.Struct, frozen=True):
     order : int
         Place in the queue among jobs of one priority.
     sizes : tuple of int
-        GPU counts it may run on, ascending.
+        GPU counts it may run on, ascending: on each of its nodes where `nodes` is set, else in all.
     stated : tuple of int
         What `sizes` was before its user asked for one size; empty where he did not.
     optimal : int
         The size it runs best on.
+    nodes : (int, int) or None
+        The fewest and the most nodes that it runs on, with as many GPUs on each. None: nothing is
+        said of how its GPUs are spread.
     priority : float
         Higher goes first.
     after : tuple of str
@@ -169,6 +178,7 @@ class Job(msgspec.Struct, frozen=True):
     order: int
     sizes: tuple[int, ...]
     optimal: int
+    nodes: tuple[int, int] | None = None
     stated: tuple[int, ...] = ()
     priority: float = 0.0
     after: tuple[str, ...] = ()

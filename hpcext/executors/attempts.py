@@ -39,7 +39,7 @@ MAX_INSTANT_S = 1e11
 SUPERVISOR_LOG = "supervisor.log"
 
 _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}\Z")
-_PLACEHOLDER = re.compile(r"\{(gpus|nodes|checkpoint_dir|name)\}")
+_PLACEHOLDER = re.compile(r"\{(gpus|nodes|checkpoint_dir|name|rendezvous)\}")
 _WHY_CHARS = 200
 
 
@@ -50,7 +50,7 @@ def fill(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
     ----------
     argv : sequence of str
     values : Mapping[str, str]
-        ``gpus, nodes, checkpoint_dir, name``.
+        ``gpus, nodes, checkpoint_dir, name, rendezvous``.
     """
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in argv]
 
@@ -70,6 +70,8 @@ class AttemptFiles:
     directory : pathlib.Path
     job : str
     op, attempt : int
+    nodes : int
+        How many the attempt has; 1 where the action does not say.
     """
 
     def __init__(self, jobs: Path, action: Action) -> None:
@@ -77,6 +79,7 @@ class AttemptFiles:
         self.op = action.op
         self.attempt = action.attempt
         self.directory = jobs / action.job / f"attempt-{action.attempt:04d}"
+        self.nodes = max(1, len(action.alloc))
         self.sizes = Sizes(self.directory, action, self._own)
         self._seen: tuple[int, ...] = ()
         self._last: Progressed | None = None
@@ -95,6 +98,7 @@ class AttemptFiles:
         environ: Mapping[str, str] | None = None,
         manager: Path | None = None,
         notices: bool = False,
+        rendezvous: str = "",
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -111,6 +115,8 @@ class AttemptFiles:
             The ``manager.json`` of who wants to hear of news.
         notices : bool
             SIGTERM is the batch system's word that the time is over, not the manager's.
+        rendezvous : str
+            ``HOST:PORT`` where the ranks of several nodes meet.
 
         Raises
         ------
@@ -131,12 +137,15 @@ class AttemptFiles:
             num_gpus=per_node,
             num_nodes=len(alloc),
             notices=notices,
+            rendezvous=rendezvous,
         )
         values = {
             "gpus": str(per_node),
             "nodes": str(len(alloc)),
             "checkpoint_dir": str(checkpoints),
             "name": spec.name,
+            # On one node any port will do; torchrun finds it.
+            "rendezvous": rendezvous or "localhost:0",
         }
         document = {
             "schema": protocol.LAUNCH,
@@ -181,10 +190,15 @@ class AttemptFiles:
         return os.path.lexists(self.directory / protocol.SUPERVISOR_FILE)
 
     def step_gpus(self) -> tuple[str, ...]:
-        """``NODE:INDEX`` of the GPUs that Slurm gave to the supervisor's step."""
-        document = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
-        gpus = document.get("gpus")
-        return tuple(str(gpu) for gpu in gpus) if isinstance(gpus, list) else ()
+        """``NODE:INDEX`` of the GPUs that Slurm gave to the step, once every supervisor is up."""
+        found: list[str] = []
+        for index in range(self.nodes):
+            document = self._of_node(index, protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
+            gpus = document.get("gpus")
+            if not isinstance(gpus, list):
+                return ()
+            found += map(str, gpus)
+        return tuple(found)
 
     def supervisor(self) -> protocol.Process | None:
         """The process that took this attempt, unless the machine was restarted since."""
@@ -226,10 +240,28 @@ class AttemptFiles:
             parts = self._suspend_parts(document)
             return Ended(self.job, self.op, Outcome.SUSPENDED, code, suspend_s=parts)
         if code == 0 and document.get("kill_asked_at") is None:
-            return Ended(self.job, self.op, Outcome.COMPLETED, code)
+            return self._elsewhere() or Ended(self.job, self.op, Outcome.COMPLETED, code)
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
         why = "ended when told to by SIGTERM" if code == 0 else ""
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def _elsewhere(self) -> Ended | None:
+        """What went wrong on another node, though all went well on the first; None if nothing."""
+        for index in range(1, self.nodes):
+            document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
+            if document is None:
+                why = f"how it ended on its node {index} is not known"
+                return Ended(self.job, self.op, Outcome.LOST, why=why)
+            code = document.get("exit_code")
+            if code != 0:
+                known = code if type(code) is int and -MAX_CODE <= code <= MAX_CODE else None
+                why = f"exit code {shown(code)} on its node {index}"
+                return Ended(self.job, self.op, Outcome.FAILED, known, why=why)
+        return None
+
+    def _of_node(self, index: int, name: str, schema: str) -> dict[str, Any] | None:
+        directory = protocol.node_directory(self.directory, index)
+        return self._read(str((directory / name).relative_to(self.directory)), schema)
 
     def noticed(self) -> bool:
         """Whether the batch system told the attempt to end."""

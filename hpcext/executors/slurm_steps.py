@@ -35,6 +35,9 @@ STEP = "hpcext.step/1"
 STEP_FILE = "step.json"
 """The ``srun`` of an attempt, for the manager that comes after this one."""
 
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Below those that Linux gives to whoever asks for any (32768 and more)."""
+
 ASK_PAUSE_S, ASK_PAUSE_MAX_S = 0.5, 30.0
 """Between two questions to slurmctld whether a step is gone."""
 
@@ -76,6 +79,8 @@ class SlurmSteps(ProcessExecutor):
         Of the allocation.
     shares : Mapping[str, Share]
         Of each node.
+    addresses : Mapping[str, str]
+        How each node is reached by the others.
     lead_s : float
         How long before its end everything is suspended.
     **common
@@ -83,13 +88,20 @@ class SlurmSteps(ProcessExecutor):
     """
 
     def __init__(
-        self, *, job_id: int, shares: Mapping[str, Share], lead_s: float, **common: Any
+        self,
+        *,
+        job_id: int,
+        shares: Mapping[str, Share],
+        addresses: Mapping[str, str],
+        lead_s: float,
+        **common: Any,
     ) -> None:
         super().__init__(**common)
         self._job_id = job_id
         self._walltime = Walltime(job_id, lead_s=lead_s, emit=self._emit, loop=self._loop)
         self._walltime.begin()
         self._shares = dict(shares)
+        self._addresses = dict(addresses)
         self._allocs: dict[int, Alloc] = {}
         self._told: set[int] = set()
 
@@ -114,7 +126,11 @@ class SlurmSteps(ProcessExecutor):
         watch = Watch(files, ())
         try:
             files.write_launch(
-                self._spec(action.job), action.alloc, manager=self._manager_file, notices=True
+                self._spec(action.job),
+                action.alloc,
+                manager=self._manager_file,
+                notices=True,
+                rendezvous=self._rendezvous(action),
             )
             self._spawn(watch)
             assert watch.process is not None
@@ -150,6 +166,13 @@ class SlurmSteps(ProcessExecutor):
             supervise.__file__,
             str(files.directory),
         ]
+
+    def _rendezvous(self, action: Action) -> str:
+        """Where the ranks of several nodes meet; each attempt has a port of its own."""
+        if len(action.alloc) == 1:
+            return ""
+        first = next(iter(action.alloc))
+        return f"{self._addresses.get(first, first)}:{FIRST_PORT + action.op % PORTS}"
 
     def _share(self, nodes: Iterable[str]) -> Share:
         """What each of these nodes has, at least; they have as many GPUs."""

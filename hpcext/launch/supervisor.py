@@ -90,12 +90,18 @@ class Supervisor:
 
     def __init__(self, directory: Path, launch: dict[str, Any]) -> None:
         self._directory = directory
+        self._added = dict(launch["environ"])
+        several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
+        place = protocol.Allocation.from_environ() if several else None
+        self._index = place.node_index if place else 0
+        self._own = protocol.node_directory(directory, self._index)
         self._identity = {"attempt": int(launch["attempt"]), "op": int(launch["op"])}
         self._me = protocol.Process.me()
         self._argv = [str(word) for word in launch["argv"]]
         self._cwd = str(launch["cwd"])
-        self._added = dict(launch["environ"])
         self._log = Path(launch["log"])
+        if self._index:
+            self._log = self._log.with_name(f"log.node-{self._index}.txt")
         self._gpus = len(launch["gpus"]) or int(self._added.get("HPCEXT_NUM_GPUS", 0))
         self._kill_grace_s = float(launch["kill_grace_s"])
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
@@ -133,7 +139,9 @@ class Supervisor:
             "at": time.time(),
             **self._place(),
         }
-        target = self._directory / protocol.SUPERVISOR_FILE
+        if self._index:
+            self._own.mkdir(mode=0o700, exist_ok=True)
+        target = self._own / protocol.SUPERVISOR_FILE
         temporary = target.with_name(f".{target.name}.{self._me.pid}-{self._me.start}")
         with open(temporary, "wb") as file:
             try:
@@ -148,7 +156,7 @@ class Supervisor:
             # On disk before the command begins: after a crash of the machine too, it is known
             # that this attempt has run.
             os.fsync(file.fileno())
-        protocol.sync_directory(self._directory)
+        protocol.sync_directory(self._own)
         return True
 
     @staticmethod
@@ -258,7 +266,8 @@ class Supervisor:
         What a script has after its training must not run because that has left in the middle. One
         that ends meanwhile, its work done, lets the script go on.
         """
-        session = self._session()
+        # That of rank 0: on other nodes its pid means nothing.
+        session = self._session() if self._index == 0 else None
         if session is None or not session.alive():
             self._release_script()
             return
@@ -377,7 +386,10 @@ class Supervisor:
     def _leftovers(self) -> None:
         """The command has ended, and something of its tree has not."""
         session = self._session() if self._suspend_asked_at is not None else None
-        if session is None or not session.alive():
+        saving = session is not None and (
+            session.alive() if self._index == 0 else not self._suspended()
+        )
+        if not saving:
             self._empty(LEFTOVER_GRACE_S)
         elif self._kill_s is None:
             # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or
@@ -417,7 +429,7 @@ class Supervisor:
         pause_s = KILL_PAUSE_S
         while True:
             try:
-                protocol.write_json(self._directory / protocol.EXIT_FILE, document)
+                protocol.write_json(self._own / protocol.EXIT_FILE, document)
                 return
             except OSError as error:
                 failure = error

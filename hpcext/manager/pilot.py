@@ -70,6 +70,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         Directory of the stored scaling curves that its jobs name and refine.
     slurm : bool
         It is the batch script of a Slurm job, and has the GPUs `gpus` on each of its nodes.
+    nodes : int
+        How many nodes that job has.
     lead_s : float
         How long before the end of that job its own are suspended.
     requeue : bool
@@ -90,6 +92,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     profiles: str = ""
     slurm: bool = False
+    nodes: int = 1
     lead_s: float = 0.0
     requeue: bool = False
     alone: bool = False
@@ -110,6 +113,7 @@ def create(
     settings: Settings,
     directory: Path | None = None,
     slurm: bool = False,
+    nodes: int = 1,
     lead_s: float = 0.0,
     requeue: bool = False,
     alone: bool = False,
@@ -126,7 +130,7 @@ def create(
             f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
         )
     node = "a node of this pilot" if slurm else host()
-    check_fits(specs, Node(node, len(gpus)), where)
+    check_fits(specs, Node(node, len(gpus)), where, nodes)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     pilot = Pilot(
         id=f"{name}-{stamp}-{secrets.token_hex(2)}",
@@ -140,6 +144,7 @@ def create(
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
         slurm=slurm,
+        nodes=nodes,
         lead_s=lead_s,
         requeue=requeue,
         alone=alone,
@@ -444,7 +449,7 @@ class Inbox:
             suspend_timeout_s=self._pilot.suspend_timeout_s,
             profiles=self._profiles,
         )
-        check_fits(specs, self._pilot.as_node(), where)
+        check_fits(specs, self._pilot.as_node(), where, self._pilot.nodes)
         if not self._pilot.requeue:
             check_in_time(specs, self._left_s(), where)
         try:

@@ -92,8 +92,18 @@ def _allocation(pilot: Pilot) -> Place:
         for name, count in zip(names, cpus, strict=True)
     }
 
+    addresses: dict[str, str] = {}
+    if len(names) > 1:
+        addresses = slurm.parse_addresses(runner.run(slurm.addresses_command(here.nodelist)))
+
     def executor(**common: Any) -> Executor:
-        return SlurmSteps(job_id=here.job_id, shares=shares, lead_s=pilot.lead_s, **common)
+        return SlurmSteps(
+            job_id=here.job_id,
+            shares=shares,
+            addresses=addresses,
+            lead_s=pilot.lead_s,
+            **common,
+        )
 
     def carry_on(*, gained: bool) -> None:
         if here.restarts >= MAX_RESTARTS:

@@ -90,8 +90,8 @@ class Submissions:
         return jobs
 
 
-def check_fits(specs: Sequence[JobSpec], node: Node, where: str) -> None:
-    """Refuse jobs that can never run on one node.
+def check_fits(specs: Sequence[JobSpec], node: Node, where: str, nodes: int = 1) -> None:
+    """Refuse jobs that can never run on so many nodes like this one.
 
     Raises
     ------
@@ -106,11 +106,12 @@ def check_fits(specs: Sequence[JobSpec], node: Node, where: str) -> None:
                 where=f"{place}: gpus",
                 valid=f"a min of 1 to {node.gpus}",
             )
-        if spec.nodes.min > 1:
+        if spec.nodes.min > nodes:
+            has = "one" if nodes == 1 else str(nodes)
             raise InputError(
-                f"needs at least {spec.nodes.min} nodes, and this pilot has one",
+                f"needs at least {spec.nodes.min} nodes, and this pilot has {has}",
                 where=f"{place}: nodes",
-                valid="1",
+                valid="1" if nodes == 1 else f"a min of 1 to {nodes}",
             )
 
 

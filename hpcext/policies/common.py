@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, State
 
+ONE_NODE = (1, 1)
+"""Where jobs run that say nothing of nodes, under the policies that share single nodes."""
+
 
 def named(gpus: int) -> str:
     """``1 GPU``, ``3 GPUs``."""

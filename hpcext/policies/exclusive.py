@@ -6,8 +6,8 @@ to each DL job … jobs wait in a queue until there are enough GPUs available".
 
 from __future__ import annotations
 
-from hpcext.core.values import Grant, Job, Role, Snapshot, Target, total
-from hpcext.policies.common import keep, largest, movable
+from hpcext.core.values import Grant, Job, Role, Snapshot, Target, per_node
+from hpcext.policies.common import ONE_NODE, keep, largest, movable
 
 
 def allocate(now: Snapshot) -> Target:
@@ -23,23 +23,27 @@ def allocate(now: Snapshot) -> Target:
     for job in now.jobs:
         if job.id in grants or not job.ready:
             continue
-        node = next((node for node in free if largest(job, node.gpus)), None)
-        if blocked or node is None:
-            waits[job.id] = f"waits behind {blocked.name}" if blocked else "waits for a whole node"
+        fewest, most = job.nodes or ONE_NODE
+        nodes = [node for node in free if largest(job, node.gpus)][:most]
+        if blocked or len(nodes) < fewest:
+            whole = "a whole node" if fewest == 1 else f"{fewest} whole nodes"
+            waits[job.id] = f"waits behind {blocked.name}" if blocked else f"waits for {whole}"
             blocked = blocked or job
             continue
-        free.remove(node)
-        size = largest(job, node.gpus)
-        why = f"has node {node.name} to itself, {size} of its {node.gpus} GPUs"
-        grants[job.id] = Grant({node.name: size}, Role.PRIMARY, why)
+        free = [node for node in free if node not in nodes]
+        size = min(largest(job, node.gpus) for node in nodes)
+        named = " and ".join(node.name for node in nodes)
+        why = f"has node {named} to itself, {size} of its {nodes[0].gpus} GPUs"
+        alloc = {node.name: size for node in nodes}
+        grants[job.id] = Grant(alloc, Role.PRIMARY, why)
     return Target(grants, waits)
 
 
 def _resize(job: Job, grant: Grant, now: Snapshot) -> Grant:
     """Give a job the size that its user asked for, if its node has it."""
-    node = now.nodes[next(iter(grant.alloc))]
+    node = min((now.nodes[name] for name in grant.alloc), key=lambda node: node.gpus)
     size = largest(job, node.gpus)
-    if total(grant.alloc) in job.sizes or not size or not movable(job):
+    if per_node(grant.alloc) in job.sizes or not size or not movable(job):
         return grant
     why = f"has node {node.name} to itself, {size} of its {node.gpus} GPUs, as its user asked"
-    return Grant({node.name: size}, grant.role, why)
+    return Grant(dict.fromkeys(grant.alloc, size), grant.role, why)

@@ -14,8 +14,8 @@ speeds and the cost of growing are known, is not promoted.
 
 from __future__ import annotations
 
-from hpcext.core.values import Grant, Job, Role, Snapshot, State, Target
-from hpcext.policies.common import fixed, keep, largest, named
+from hpcext.core.values import Grant, Job, Role, Snapshot, State, Target, per_node
+from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named
 
 
 def allocate(now: Snapshot) -> Target:
@@ -45,24 +45,28 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
 
     The same step gives a job the size that its user asked for (``hpcext resize``).
     """
-    (node, has), *others = grant.alloc.items()
-    best = _best(job, now.nodes[node].gpus)
-    if others or has == best:
+    nodes, has = list(grant.alloc), per_node(grant.alloc)
+    best = min(_best(job, now.nodes[node].gpus) for node in nodes)
+    if has == best:
         return grant
     if not best:
-        why = f"stays on {has} GPUs: {node} is too small for the size that was asked for"
+        small = min(nodes, key=lambda node: now.nodes[node].gpus)
+        why = f"stays on {has} GPUs: {small} is too small for the size that was asked for"
         return Grant(grant.alloc, grant.role, why)
     asked = has not in job.sizes
     if grant.role is Role.PRIMARY and not asked:
         return grant
-    if free[node] + has < best:
-        short = f"{best - has} more needed, {free[node]} free"
+    least = min(free[node] for node in nodes)
+    if least + has < best:
+        short = f"{best - has} more needed, {least} free"
         return Grant(grant.alloc, grant.role, f"runs on {has} of {best} GPUs: {short}")
     if reason := fixed(job) or ("" if asked else _not_worth_it(job, has, best)):
         return Grant(grant.alloc, grant.role, f"stays on {has} of {best} GPUs: {reason}")
-    free[node] -= best - has
+    for node in nodes:
+        free[node] -= best - has
     how = "resized" if asked else "promoted"
-    return Grant({node: best}, Role.PRIMARY, f"{how} from {has} to {named(best)}, its best size")
+    why = f"{how} from {has} to {_on(best, nodes)}, its best size"
+    return Grant(dict.fromkeys(nodes, best), Role.PRIMARY, why)
 
 
 def _not_worth_it(job: Job, has: int, best: int) -> str:
@@ -100,23 +104,44 @@ def _run_multiple_jobs(
 
 
 def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
-    """As a primary if some node has enough left, else as a secondary on what there is."""
+    """As a primary if some node has enough left, else as a secondary on what there is.
+
+    A job of several nodes needs as much on each of them, and takes as many as it can use.
+    """
+    fewest, most = job.nodes or ONE_NODE
     best = {name: _best(job, node.gpus) for name, node in now.nodes.items()}
-    fitting = [name for name in free if 0 < best[name] <= free[name]]
-    if fitting:
-        node = min(fitting, key=lambda name: free[name])
-        why = f"runs on {named(best[node])}, its best size"
-        return Grant({node: best[node]}, Role.PRIMARY, why)
-    node = max(free, key=lambda name: largest(job, free[name]), default="")
-    size = largest(job, free[node]) if node else 0
+    fitting = sorted((name for name in free if 0 < best[name] <= free[name]), key=free.__getitem__)
+    if len(fitting) >= fewest:
+        size = sorted((best[name] for name in fitting), reverse=True)[fewest - 1]
+        chosen = [name for name in fitting if best[name] >= size][:most]
+        why = f"runs on {_on(size, chosen)}, its best size"
+        return Grant(_each(chosen, size, now), Role.PRIMARY, why)
+    usable = {name: largest(job, gpus) for name, gpus in free.items()}
+    ranked = sorted(usable, key=lambda name: -usable[name])
+    size = usable[ranked[fewest - 1]] if len(ranked) >= fewest else 0
     if not size:
         return None
-    why = f"runs on {size} of {best[node]} GPUs: no more were free on {node}"
-    return Grant({node: size}, Role.SECONDARY, why)
+    chosen = [name for name in ranked if usable[name] >= size][:most]
+    short = min(chosen, key=lambda name: free[name])
+    why = f"runs on {size} of {best[short]} GPUs: no more were free on {short}"
+    return Grant(_each(chosen, size, now), Role.SECONDARY, why)
+
+
+def _each(chosen: list[str], size: int, now: Snapshot) -> dict[str, int]:
+    """As many GPUs on each node, in the order that nodes have."""
+    return {name: size for name in now.nodes if name in chosen}
+
+
+def _on(size: int, nodes: list[str]) -> str:
+    """``3 GPUs``, ``3 GPUs on each of 2 nodes``."""
+    return named(size) + (f" on each of {len(nodes)} nodes" if len(nodes) > 1 else "")
 
 
 def _waits(job: Job, free: dict[str, int]) -> str:
     left = max(free.values(), default=0)
+    fewest, _ = job.nodes or ONE_NODE
+    if fewest > 1:
+        return f"next in the queue; needs {named(min(job.sizes))} on each of {fewest} nodes"
     if not left:
         return "next in the queue; waits for a GPU to come free"
     return f"next in the queue; needs at least {min(job.sizes)} GPUs where {left} are free"

@@ -39,6 +39,13 @@ def test_a_small_job_has_the_node_to_itself_too() -> None:
     assert brief(ask(running(1, {"n": 2}, sizes=(1, 2)), job(2))) == {"1": {"n": 2}}
 
 
+def test_a_job_of_several_nodes_has_them_to_itself() -> None:
+    nodes = {"a": 4, "b": 6, "c": 6}
+    target = ask(job(1, nodes=(2, 2)), job(2, nodes=(2, 3)), job(3), nodes=nodes)
+    assert brief(target) == {"1": {"a": 4, "b": 4}}
+    assert target.waits == {"2": "waits for 2 whole nodes", "3": "waits behind j2"}
+
+
 def test_each_node_takes_one_job_in_the_order_of_the_queue() -> None:
     nodes = {"a": 4, "b": 8}
     target = ask(job(1, (6,)), job(2, (2, 4)), job(3), nodes=nodes)

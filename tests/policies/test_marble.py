@@ -187,11 +187,41 @@ def test_a_secondary_is_promoted_on_its_own_node_only() -> None:
     assert brief(target) == {"1": "a 3 primary", "2": "a 3 secondary", "3": "b 6 primary"}
 
 
-def test_a_job_over_several_nodes_is_left_as_it_is() -> None:
-    wide = running(1, 6, 2, goal={"a": 2, "b": 2}, held={"a": 2, "b": 2})
-    target = ask(wide, job(2, 4), nodes={"a": 6, "b": 4})
-    assert target.grants["1"].alloc == {"a": 2, "b": 2}
-    assert brief(target)["2"] == "a 4 primary"
+TWO = {"a": 6, "b": 6}
+
+
+def test_a_job_of_several_nodes_has_as_many_gpus_on_each() -> None:
+    """As a primary where its best size is free on enough of them, and on no more than it takes."""
+    target = ask(job(1, 4, nodes=(2, 2)), job(2, 3), nodes={**TWO, "c": 6})
+    assert brief(target) == {"1": "a 4 b 4 primary", "2": "c 3 primary"}
+    assert target.grants["1"].why == "runs on 4 GPUs on each of 2 nodes, its best size"
+    assert brief(ask(job(1, 4, nodes=(1, 3)), nodes={**TWO, "c": 2})) == {"1": "a 4 b 4 primary"}
+
+
+def test_a_job_of_several_nodes_is_secondary_on_the_least_that_is_left() -> None:
+    busy = running(1, 5, 5, node="a")
+    target = ask(busy, job(2, 4, nodes=(2, 2)), job(3, 1), nodes=TWO)
+    assert brief(target) == {"1": "a 5 primary", "2": "a 1 b 1 secondary", "3": "b 1 primary"}
+    assert target.grants["2"].why == "runs on 1 of 4 GPUs: no more were free on a"
+
+
+def test_a_job_of_more_nodes_than_are_free_waits() -> None:
+    busy = running(1, 6, 6, node="a")
+    target = ask(busy, job(2, 4, nodes=(2, 2)), job(3, 1), nodes=TWO)
+    assert brief(target) == {"1": "a 6 primary"}
+    assert target.waits == {
+        "2": "next in the queue; needs 1 GPU on each of 2 nodes",
+        "3": "waits behind j2",
+    }
+
+
+def test_a_job_of_several_nodes_is_promoted_on_all_of_them_or_on_none() -> None:
+    held = {"a": 2, "b": 2}
+    wide = running(1, 6, 2, goal=held, held=held, nodes=(2, 2))
+    assert brief(ask(wide, nodes=TWO)) == {"1": "a 6 b 6 primary"}
+    short = ask(wide, running(2, 1, 1, node="b"), nodes=TWO)
+    assert short.grants["1"].alloc == held
+    assert short.grants["1"].why == "runs on 2 of 6 GPUs: 4 more needed, 3 free"
 
 
 def test_resize_moves_a_primary_up_or_down() -> None:

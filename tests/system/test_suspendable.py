@@ -89,7 +89,7 @@ def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     assert "attempt 1, 2 GPUs" in output
     assert "attempt 2, 2 GPUs" in output
     assert "goes back into the queue" in output
-    assert output.count("trained to step 12") == 1
+    assert output.count("trained to step 12 on 1") == 1
     said = slurm.run("sacct", "-nPD", "-j", str(batch.id), "--format=jobid,state").stdout
     assert f"{batch.id}|COMPLETED" in said
 
