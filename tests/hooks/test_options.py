@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from option_harness import IS_VALID, Answer, Harness, check_refusal
 
@@ -38,6 +38,7 @@ def harness(checked_harness: Path) -> Iterator[Harness]:
 @given(
     st.tuples(OPTIONS, VALUES).filter(lambda case: not IS_VALID[case[0]](case[1])), st.booleans()
 )
+@example(("hpcext-scaling", b"\xff" * 200), False)  # the longest line
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_malformed_value_gives_one_clear_line(
     harness: Harness, case: tuple[str, bytes], remote: bool
