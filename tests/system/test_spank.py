@@ -94,6 +94,7 @@ def batch(
     slurm: Cluster,
     place: Site,
     *flags: str,
+    args: tuple[str, ...] = ARGS,
     before: tuple[str, ...] = (),
     quiet: bool = True,
     **environ: str,
@@ -102,7 +103,7 @@ def batch(
     source, printed = place.path / "job.sh", place.path / "out"
     source.write_text(SCRIPT)
     words = ("-n1", "--parsable", "--output", str(printed), *flags, str(source))
-    said = slurm.as_user(*before, "sbatch", *words, *ARGS, **environ)
+    said = slurm.as_user(*before, "sbatch", *words, *args, **environ)
     assert said.returncode == 0, said
     assert not (quiet and said.stderr), said
     job = said.stdout.strip()
@@ -168,7 +169,8 @@ def test_the_rest_of_the_launch_stays(slurm: Cluster, place: Site, plugin: Plugi
     environ = {"TMPDIR": str(place.path / "tmp")}
     limited = ("prlimit", "--nofile=321:")
     plain = batch(slurm, place, before=limited, **environ)
-    suspendable = batch(slurm, place, "--hpcext-suspendable", before=limited, **environ)
+    # A script without arguments: there is one word, and no room for a second.
+    suspendable = batch(slurm, place, "--hpcext-suspendable", args=(), before=limited, **environ)
     assert plain.splitlines()[1] == f"limit=321 TMPDIR={environ['TMPDIR']}"
     assert suspendable.splitlines()[2] == plain.splitlines()[1]
     assert suspendable.startswith("stand-in|suspendable|--lead|120|--|/")
