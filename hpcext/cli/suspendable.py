@@ -27,6 +27,7 @@ from hpcext.jobfile import Gpus, JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager import slurm_job
 from hpcext.protocol import Allocation
+from hpcext.text import shown
 
 STDOUT, STDERR = 1, 2
 
@@ -64,13 +65,21 @@ def run(args: argparse.Namespace, out: Output) -> int:
         )
     if not args.rest:
         raise InputError("no command", valid="hpcext suspendable [--lead SECONDS] -- COMMAND ...")
-    lead_s = LEAD_S if args.lead is None else args.lead
-    if not MIN_LEAD_S <= lead_s <= MAX_LEAD_S:
-        raise InputError(str(lead_s), where="--lead", valid=f"{MIN_LEAD_S} to {MAX_LEAD_S}")
+    lead_s = _lead_s(args.lead)
     settings = load_settings()
     directory = _found(here, settings) or _made(here, settings, args.rest, lead_s)
     _append()
     os.execv("/bin/sh", ["/bin/sh", str(slurm_job.write_script(directory))])
+
+
+def _lead_s(given: int | None) -> int:
+    """What the flag says, else the variable that the flag of sbatch sets, or a user."""
+    text, where = protocol.environ().get("HPCEXT_LEAD_S", str(LEAD_S)), "HPCEXT_LEAD_S"
+    if given is not None:
+        text, where = str(given), "--lead"
+    if not text.isdecimal() or not MIN_LEAD_S <= int(text) <= MAX_LEAD_S:
+        raise InputError(shown(text), where=where, valid=f"{MIN_LEAD_S} to {MAX_LEAD_S}")
+    return int(text)
 
 
 def _found(here: Allocation, settings: Settings) -> Path | None:

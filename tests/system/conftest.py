@@ -11,6 +11,7 @@ from site_of_test import Site
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from plugin import Plugin
 from slurm_cluster import Cluster, cluster
 
 
@@ -29,3 +30,19 @@ def place(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
     yield Site(path, python=str(slurm.python), environ=slurm.user_environ(), user=slurm.user)
     slurm.run("scancel", "--user", slurm.user)
     slurm.wait_for(lambda: not slurm.run("squeue", "-h").stdout, "an empty queue")
+
+
+@pytest.fixture(scope="session")
+def built(slurm: Cluster) -> Plugin:
+    """The plugin's files; until a test asks for it, nobody uses it."""
+    one = Plugin(slurm)
+    one.install()
+    return one
+
+
+@pytest.fixture
+def plugin(built: Plugin) -> Iterator[Plugin]:
+    """The plugin, in use."""
+    built.use_well()
+    yield built
+    built.use_none()

@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pexpect
 import pytest
+from plugin import Plugin
 from site_of_test import Site
 from slurm_cluster import REPOSITORY, Cluster
 
@@ -19,13 +19,6 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "hooks"))
 from option_harness import IS_VALID
 
 OPTIONS = ("hpcext-suspendable", "hpcext-gpus", "hpcext-scaling", "hpcext-trainer")
-# In place of `hpcext suspendable`: says what it was given, and becomes what follows "--".
-STAND_IN = """#!/bin/sh
-printf 'stand-in'; printf '|%s' "$@"; echo
-while [ "$1" != -- ]; do shift; done
-shift
-exec "$@"
-"""
 # Says how it was started: words, what slurmstepd sets last, the environment of it and of a step.
 SCRIPT = """#!/bin/bash
 printf 'script'; printf '|%s' "$@"; echo
@@ -39,55 +32,6 @@ ARGS = ("a b", "", "--", "$HOME")
 WORDS = "|".join(ARGS)
 # Their values are never the same twice.
 VOLATILE = re.compile(r"SLURM_.*(ID|PID|PORT|TIME)$|SLURM_.*(_ID_|ADDR|KEY)|SLURM_STEP|_$")
-
-
-class Plugin:
-    """The built plugin, and the plugstack.conf that names it."""
-
-    def __init__(self, slurm: Cluster) -> None:
-        self.slurm = slurm
-        self.directory = slurm.root / "lib" / "hpcext"
-        self.command = slurm.root / "bin" / "stand-in"
-        self._conf = slurm.root / "etc" / "plugstack.conf"
-
-    def install(self) -> None:
-        build = f"BUILD={self.slurm.root}/build"
-        subprocess.run(
-            ["make", "-C", str(REPOSITORY / "spank_hooks"), build, f"PLUGINDIR={self.directory}",
-             "install"],
-            capture_output=True, check=True,
-        )  # fmt: skip
-        self.command.write_text(STAND_IN)
-        self.command.chmod(0o755)
-
-    def use(self, *words: str, file: str = "hpcext.so") -> None:
-        """All who start from now on read this line."""
-        self._conf.write_text(" ".join(("optional", str(self.directory / file), *words)) + "\n")
-
-    def use_well(self) -> None:
-        self.use(f"command={self.command}")
-
-    def use_none(self) -> None:
-        self._conf.write_text("")
-
-    def log(self) -> str:
-        """What the nodes' daemons said."""
-        logs = sorted((self.slurm.root / "log").glob("slurmd-*.log"))
-        return "".join(path.read_text(errors="replace") for path in logs)
-
-
-@pytest.fixture(scope="module")
-def built(slurm: Cluster) -> Iterator[Plugin]:
-    one = Plugin(slurm)
-    one.install()
-    yield one
-    one.use_none()
-
-
-@pytest.fixture
-def plugin(built: Plugin) -> Plugin:
-    built.use_well()
-    return built
 
 
 def batch(

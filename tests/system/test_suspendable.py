@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from plugin import Plugin
 from site_of_test import Site, wait_for
 from slurm_cluster import Cluster
 from test_pilot_ends import requeued
@@ -144,19 +145,25 @@ def test_it_ends_as_its_command_does_and_tells_it_what_a_batch_script_knows(
     assert f"mine {place.path} {place.path} yes\n" in batch.output()
 
 
-def test_the_script_itself_goes_on_on_another_node(
-    slurm: Cluster, place: Site, batch: Batch
+def test_the_flag_of_sbatch_does_it_for_an_ordinary_script(
+    slurm: Cluster, place: Site, batch: Batch, plugin: Plugin
 ) -> None:
-    """As the plugin has it: what is run is the batch script, in the spool of one node."""
-    slurm_script = place.path / "slurm_script"
-    slurm_script.write_text(f"#!/bin/sh\n{' '.join(counter(place))}\necho over\n")
-    slurm_script.chmod(0o755)
-    batch.submit([str(slurm_script)], "--time=1", "--gres=gpu:1", words=LEAD)
+    """Whose spool is another one on the node of the next allocation."""
+    plugin.use(f"command={slurm.root}/bin/hpcext")
+    script = f"#!/bin/sh\n{' '.join(counter(place))}\necho over\n"
+    said = batch.sbatch("--hpcext-suspendable=50", "--time=1", "--gres=gpu:1", script=script)
+    assert said.returncode == 0, said
+    batch.id = int(said.stdout)
+    first = wait_for(lambda: slurm.job(batch.id).get("BatchHost"), "a node")
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
-    slurm_script.unlink()
-    requeued(slurm, batch.id)
-    place.open("only")
-    batch.wait_is("COMPLETED")
+    slurm.run("scontrol", "update", f"nodename={first}", "state=drain", "reason=test")
+    try:
+        requeued(slurm, batch.id)
+        place.open("only")
+        batch.wait_is("COMPLETED")
+    finally:
+        slurm.run("scontrol", "update", f"nodename={first}", "state=resume")
+    assert slurm.job(batch.id)["BatchHost"] != first
     assert batch.output().count("over\n") == 1
     assert batch.counted() == list(range(1, 41))
 
