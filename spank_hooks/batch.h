@@ -1,0 +1,10 @@
+/* What the plugin tells hpcext-batch, which takes it out of the environment again. */
+#ifndef HPCEXT_BATCH_H
+#define HPCEXT_BATCH_H
+
+#define BATCH_PROGRAM "hpcext-batch"
+#define BATCH_COMMAND "HPCEXT_COMMAND"
+#define BATCH_SCRIPT "HPCEXT_SCRIPT"
+#define BATCH_LEAD "HPCEXT_LEAD_S"
+
+#endif
