@@ -329,9 +329,7 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_file(
-    path: Path, data: bytes, *, durable: bool = True, mode: int | None = None
-) -> None:
+def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
     """Replace a file as a whole: temporary name, flush, rename.
 
     Parameters

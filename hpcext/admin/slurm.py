@@ -183,11 +183,7 @@ def left_to_do(site: Site) -> list[str]:
     include = f"include {conf}/plugstack.conf.d/*.conf"
     if not _has(conf / "plugstack.conf", r"^\s*include\s.*plugstack\.conf\.d/"):
         lines += [f"add to {conf}/plugstack.conf:", f"    {include}"]
-    missing = [
-        f"    {line}"
-        for key, line in _settings(site).items()
-        if not _has(conf / "slurm.conf", key)
-    ]
+    missing = [f"    {line}" for line in _missing_settings(site)]
     if missing:
         lines += [f"add to {conf}/slurm.conf:", *missing]
     for name in ("job_submit.lua", "cli_filter.lua"):
@@ -199,22 +195,30 @@ def left_to_do(site: Site) -> list[str]:
     return lines
 
 
-def _settings(site: Site) -> dict[str, str]:
-    """Pattern → line of ``slurm.conf``."""
+def _missing_settings(site: Site) -> list[str]:
+    """What ``slurm.conf`` lacks."""
     major, minor, _ = (int(part) for part in release(site.include).split("."))
     # 22.05 does not start with what later releases want (slurm.conf(5)).
     if (major, minor) <= (22, 5):
         notice = "SlurmctldParameters=preempt_send_user_signal"
     else:
         notice = "PreemptParameters=send_user_signal"
-    conf = site.conf_dir
-    return {
-        rf"^\s*Prolog\s*=\s*{re.escape(str(conf))}/prolog\.d/": f"Prolog={conf}/prolog.d/*",
-        rf"^\s*Epilog\s*=\s*{re.escape(str(conf))}/epilog\.d/": f"Epilog={conf}/epilog.d/*",
-        r"^\s*JobSubmitPlugins\s*=.*\blua\b": "JobSubmitPlugins=lua",
-        r"^\s*CliFilterPlugins\s*=.*\blua\b": "CliFilterPlugins=lua",
-        rf"^\s*{notice.split('=')[0]}\s*=.*send_user_signal": notice,
-    }
+    file, conf = site.conf_dir / "slurm.conf", site.conf_dir
+    found = []
+    for line in (
+        f"Prolog={conf}/prolog.d/*",
+        f"Epilog={conf}/epilog.d/*",
+        "JobSubmitPlugins=lua",
+        "CliFilterPlugins=lua",
+        notice,
+    ):
+        key, _, value = line.partition("=")
+        if _has(file, rf"^\s*{key}\s*=(.*[,\s])?{re.escape(value)}\s*(,|#|$)"):
+            continue
+        # A second line of one key would replace the first.
+        is_set = _has(file, rf"^\s*{key}\s*=")
+        found.append(f"{line}      ({key} is set: let it have this, too)" if is_set else line)
+    return found
 
 
 def snippet(site: Site, name: str) -> list[str]:

@@ -132,7 +132,9 @@ def _show(changes: Sequence[Change], out: Output) -> None:
     out.table(("", "file"), [(change.verb, str(change.path)) for change in changes])
 
 
-def _document(changes: Sequence[Change], args: argparse.Namespace, out: Output, **more: Any) -> None:
+def _document(
+    changes: Sequence[Change], args: argparse.Namespace, out: Output, **more: Any
+) -> None:
     if args.json:
         done = [{"do": change.verb, "path": str(change.path)} for change in changes]
         document = {"schema": f"hpcext.{args.command}/1", "dry_run": args.dry_run, "files": done}

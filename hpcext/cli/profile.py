@@ -313,9 +313,7 @@ def _show(name: str, profiles: Profiles, out: Output, *, as_json: bool) -> int:
     return 0
 
 
-def _best(
-    name: str, given: str | None, profiles: Profiles, out: Output, *, as_json: bool
-) -> int:
+def _best(name: str, given: str | None, profiles: Profiles, out: Output, *, as_json: bool) -> int:
     """Print the number alone: sbatch's hook reads it (spank_hooks/lua/cli_filter.lua)."""
     curve, _ = profiles.curve(name, None)
     allowed = curve if given is None else _numbers(given)

@@ -31,7 +31,7 @@ local function run(words)
     end
     -- The file system of a user may hang: sbatch must not.
     local shell = "timeout -k 1 " .. COMMAND_S .. " " .. table.concat(line, " ") .. " 2>&1"
-    local pipe = assert(io.popen(shell .. "; echo; echo $?", "r"))
+    local pipe = assert(io.popen(shell .. "; printf '\\n%s\\n' $?", "r"))
     local said = pipe:read("*a")
     pipe:close()
     local before, status = said:match("^(.-)%s*\n(%d+)%s*$")
