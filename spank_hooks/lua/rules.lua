@@ -9,8 +9,8 @@ rules.MOST_NODES = 10000
 rules.MOST_SHOWN = 60
 
 -- A value as messages show it: in quotes, cut, without what a terminal would obey.
-function rules.shown(text)
-    local clean = tostring(text):sub(1, rules.MOST_SHOWN):gsub("[^\32-\126]", "?")
+function rules.shown(text, most)
+    local clean = tostring(text):sub(1, most or rules.MOST_SHOWN):gsub("[^\32-\126]", "?")
     return "'" .. clean .. "'"
 end
 
@@ -105,7 +105,8 @@ end
 function rules.guard(rule, tell, ...)
     local done, refused = pcall(rule, ...)
     if not done then
-        slurm.log_error("hpcext: a rule failed, the job passes: %s", rules.shown(refused))
+        local why = rules.shown(refused, 300)
+        slurm.log_error("hpcext: a rule failed, the job passes: %s", why)
     elseif refused then
         tell("hpcext: " .. refused)
         return slurm.ERROR

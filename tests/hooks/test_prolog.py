@@ -174,13 +174,14 @@ def test_what_goes_too_deep_is_left(base: Path) -> None:
 
 
 def test_it_ends_well_where_python_is_missing_or_too_old(base: Path, tmp_path: Path) -> None:
-    """In a mount namespace of its own, with other programs in the places of Python's."""
+    """In a mount namespace of its own, with other programs in the places of Python and logger."""
     for body in ("exit 127", "echo SyntaxError >&2; exit 1", "kill -9 $$"):
-        python = tmp_path / "python3"
-        python.write_text(f"#!/bin/sh\n{body}\n")
-        python.chmod(0o755)
-        real = Path("/usr/bin/python3").resolve()
-        script = f'mount --bind "{python}" "{real}" && exec "{PROGRAMS["prolog"]}" "{base}"'
+        other = tmp_path / "other"
+        other.write_text(f"#!/bin/sh\n{body}\n")
+        other.chmod(0o755)
+        places = [Path("/usr/bin/python3").resolve(), Path("/usr/bin/logger")]
+        mounts = " && ".join(f'mount --bind "{other}" "{place}"' for place in places)
+        script = f'{mounts} && exec "{PROGRAMS["prolog"]}" "{base}"'
         environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", "SLURM_JOB_UID": "1"}
         words = ["unshare", "-m", "sh", "-c", script]
         ended = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
