@@ -31,6 +31,7 @@ end
 
 # A plugin of a user who does not care what the options hold.
 LAX = """
+#include <stddef.h>
 #include <slurm/spank.h>
 SPANK_PLUGIN(hpcext, 1)
 static int any(int value, const char *text, int remote) { return 0; }
