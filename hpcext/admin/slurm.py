@@ -147,7 +147,8 @@ def _built(hooks: Path, include: Path) -> dict[str, bytes]:
             check=False,
         )
         if ended.returncode:
-            said = [line for line in ended.stderr.splitlines() if "rror" in line]
+            lines = ended.stderr.splitlines()
+            said = [line for line in lines if "error:" in line] or lines[-1:]
             raise HpcextError(
                 f"the plugin does not compile: {clean('; '.join(said))[:_SAID_CHARS]}",
                 where=str(hooks),
