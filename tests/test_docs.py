@@ -112,15 +112,15 @@ def test_every_argument_is_in_the_manual(name: str) -> None:
     explained: dict[str, list[str]] = defaultdict(list)
     for term in terms(section(page(name), "COMMANDS")):
         # Arguments come before the options, and in order.
-        before = re.split(r"\[?--?[a-z]", term.astext())[0]
+        before = re.split(r"\s\[?--?[a-z]", term.astext())[0]
         explained[term.next_node(docutils.nodes.strong).astext()] += [
             node.astext()
             for node in term.findall(docutils.nodes.emphasis)
             if node.astext() in before
         ]
-    for name, parser in commands(PROGRAMS[name]).items():
+    for command, parser in commands(PROGRAMS[name]).items():
         wanted = [str(action.metavar) for action in parser._actions if not action.option_strings]
-        assert explained[name] == wanted, name
+        assert explained[command] == wanted, command
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -315,8 +315,9 @@ def _show(name: str, profiles: Profiles, out: Output, *, as_json: bool) -> int:
 
 def _best(name: str, given: str | None, profiles: Profiles, out: Output, *, as_json: bool) -> int:
     """Print the number alone: sbatch's hook reads it (spank_hooks/lua/cli_filter.lua)."""
+    wanted = None if given is None else _numbers(given)
     curve, _ = profiles.curve(name, None)
-    allowed = curve if given is None else _numbers(given)
+    allowed = curve if wanted is None else wanted
     found = {gpus: rate for gpus, rate in curve.items() if gpus in allowed}
     if not found:
         raise InputError(
