@@ -3,6 +3,7 @@
 # make test-slow  the exhaustive tests
 # python tests/random_faults/draws.py SEED   replays a draw of the random faults; 0-1999: the long run
 # make man        the manual pages, in build/man
+# make spank      the plugin for the Slurm that is installed here, in build/spank
 # Say PYTHON=python3.12 to choose the interpreter.
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ SCRIPTS := .ci/run .ci/venv .ci/install-packages
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-environment lint man clean
+.PHONY: demo test test-slow test-environment lint man spank clean
 
 demo:
 	@.ci/venv examples
@@ -27,15 +28,21 @@ test-slow: test-environment
 
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++ \
-		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server
+		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind
+	@# Headers have no command to look for.
+	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
 	@.ci/venv test,examples,lightning,transformers
 
-lint: test-environment
+lint: test-environment spank
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	shellcheck $(SCRIPTS)
+
+spank: test-environment
+	@# Warnings are errors there.
+	$(MAKE) -C spank_hooks
 
 man: test-environment $(PAGES)
 

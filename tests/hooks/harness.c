@@ -131,6 +131,7 @@ int main(void)
 			words[n++] = plain ? strdup(w) : unhexed(w);
 		}
 		printf("= %d\n", answer(n, words));
+		fflush(stdout);
 		while (n > 0)
 			free(words[--n]);
 	}

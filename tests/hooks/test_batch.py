@@ -1,0 +1,94 @@
+"""hpcext-batch, which stands between Slurm and a suspendable job's script."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MESSAGE = "hpcext: the job cannot be suspended: {}: {}; it runs as usual\n"
+
+
+@pytest.fixture(scope="module")
+def batch(build) -> Path:
+    """Under ASan and UBSan."""
+    return build("hpcext-batch", "CFLAGS=-O1 -g -fsanitize=address,undefined")
+
+
+def program(path: Path, text: str, mode: int = 0o755) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def run(batch: Path, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    given = {"PATH": "/usr/bin:/bin", **environ}
+    return subprocess.run([batch, *args], env=given, capture_output=True, text=True, check=False)
+
+
+def words_of(said: str) -> list[str]:
+    return said.split("|")[:-1]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Prints its words and its environment."""
+    return program(tmp_path / "slurm_script", '#!/bin/sh\nprintf \'%s|\' "$0" "$@"; env >&2\n')
+
+
+ARGS = ("--", "a b", "", "$HOME;*", "--lead")
+
+
+def test_it_becomes_the_command(batch: Path, tmp_path: Path, script: Path) -> None:
+    command = program(tmp_path / "hpcext", script.read_text())
+    ended = run(
+        batch,
+        *ARGS,
+        HPCEXT_COMMAND=str(command),
+        HPCEXT_SCRIPT=str(script),
+        HPCEXT_LEAD_S="90",
+    )
+    assert ended.returncode == 0
+    expected = [str(command), "suspendable", "--lead", "90", "--", str(script), *ARGS]
+    assert words_of(ended.stdout) == expected
+    assert "HPCEXT_COMMAND" not in ended.stderr
+    assert "HPCEXT_SCRIPT" not in ended.stderr
+    assert "HPCEXT_LEAD_S=90" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("#!/bin/sh\n", 0o644, "Permission denied"),
+        ("#!/nowhere/python3\n", 0o755, "No such file or directory"),
+        ("neither ELF nor a script\n", 0o755, "Exec format error"),
+    ],
+)
+def test_it_becomes_the_script_if_there_is_no_command(
+    batch: Path, tmp_path: Path, script: Path, case: tuple[str, int, str]
+) -> None:
+    text, mode, why = case
+    command = str(program(tmp_path / "hpcext", text, mode))
+    ended = run(batch, *ARGS, HPCEXT_COMMAND=command, HPCEXT_SCRIPT=str(script), HPCEXT_LEAD_S="90")
+    assert ended.returncode == 0
+    assert words_of(ended.stdout) == [str(script), *ARGS]
+    assert ended.stderr.startswith(MESSAGE.format(command, why))
+    assert "HPCEXT_SCRIPT" not in ended.stderr.removeprefix(MESSAGE.format(command, why))
+
+
+def test_neither(batch: Path, tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone")
+    ended = run(batch, HPCEXT_COMMAND=gone, HPCEXT_SCRIPT=gone, HPCEXT_LEAD_S="90")
+    why = "No such file or directory"
+    assert ended.returncode == 127
+    assert ended.stderr == f"{MESSAGE.format(gone, why)}hpcext: {gone}: {why}\n"
+
+
+def test_started_by_hand(batch: Path) -> None:
+    ended = run(batch, HPCEXT_LEAD_S="90")
+    assert ended.returncode == 127
+    assert ended.stderr == (
+        "hpcext: hpcext-batch: started by Slurm's plugin only; "
+        "HPCEXT_COMMAND, HPCEXT_SCRIPT and HPCEXT_LEAD_S must be set\n"
+    )
