@@ -83,8 +83,12 @@ def built() -> dict[str, bytes]:
 
 @pytest.fixture
 def quick(built: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without compiling each time."""
+    """Without compiling each time, nor making the manual pages."""
     monkeypatch.setattr(slurm, "_built", lambda hooks, include: built)
+    page = Path("share/man/man1/hpcext.1")
+    monkeypatch.setattr(
+        slurm, "_manual", lambda pages, to: [slurm.Piece(to.parents[1] / page, b"a page")]
+    )
 
 
 @pytest.fixture

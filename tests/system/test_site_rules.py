@@ -148,7 +148,7 @@ def submit(ruled: Ruled, place: Site, *options: str, wrap: str = "true") -> Subm
     """Submit as the user, whose curves are in the place."""
     output = str(place.path / "%j.out")
     ended = ruled.slurm.as_user(
-        "sbatch", "--parsable", "--output", output, *options, "--wrap", wrap,
+        "sbatch", "--parsable", "--job-name=rules", "--output", output, *options, "--wrap", wrap,
         cwd=place.path, **{STATE: place.environ[STATE]},
     )  # fmt: skip
     return Submitted(ended.returncode, ended.stdout.strip(), ended.stderr)
@@ -249,11 +249,20 @@ def test_slurmctld_believes_no_client(ruled: Ruled, place: Site) -> None:
     (own / "slurm.conf").write_text("\n".join(kept) + "\n")
     mine = {"SLURM_CONF": str(own / "slurm.conf")}
     bad = "1:\n\033[31m;touch harm"
-    said = ruled.slurm.as_user("sbatch", f"--hpcext-gpus={bad}", "--wrap", "true", **mine)
+    said = ruled.slurm.as_user(
+        "sbatch", "--job-name=rules", f"--hpcext-gpus={bad}", "--wrap", "true", **mine
+    )
     assert said.returncode == 1
     assert "hpcext: --hpcext-gpus: '1:??[31m;touch harm' (valid: auto, N or MIN:MAX" in said.stderr
     assert "\033" not in said.stderr
-    good = ("--parsable", "--hpcext-suspendable", "--output=/dev/null", "--wrap", "true")
+    good = (
+        "--parsable",
+        "--job-name=rules",
+        "--hpcext-suspendable",
+        "--output=/dev/null",
+        "--wrap",
+        "true",
+    )
     said = ruled.slurm.as_user("sbatch", *good, **mine)
     assert said.returncode == 0, said
     assert ruled.slurm.job(said.stdout.strip())["Requeue"] == "1"
@@ -320,7 +329,13 @@ def test_a_job_has_a_directory_that_says_whose_it_is(ruled: Ruled, place: Site) 
     script = f"cat {base}/$SLURM_JOB_ID/owner; touch {base}/$SLURM_JOB_ID/x || echo refused"
     hostile = {"SPANK_SLURM_JOB_UID": "0", "SLURM_JOB_UID": "0", "SPANK_PATH": "/nonexistent"}
     said = ruled.slurm.as_user(
-        "sbatch", "--parsable", f"--output={place.path}/out", "--wrap", script, **hostile
+        "sbatch",
+        "--parsable",
+        "--job-name=rules",
+        f"--output={place.path}/out",
+        "--wrap",
+        script,
+        **hostile,
     )
     job = said.stdout.strip()
     wait_for(lambda: not (base / job).exists() and (place.path / "out").exists(), "the epilog")
