@@ -360,7 +360,7 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
     """Replace a file as a whole: temporary name, flush, rename.
 
     Parameters
@@ -369,6 +369,8 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     data : bytes
     durable : bool
         Wait for the disk, so that the file survives a crash of the machine.
+    mode : int, optional
+        Permissions; for the owner alone if not said.
 
     Raises
     ------
@@ -380,6 +382,8 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         with open(fd, "wb") as file:
             file.write(data)
             file.flush()
+            if mode is not None:
+                os.fchmod(fd, mode)
             if durable:
                 os.fsync(fd)
         os.replace(name, path)

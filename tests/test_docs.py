@@ -10,12 +10,14 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docutils.core
 import docutils.nodes
 import pytest
 
 from hpcext import config, jobfile, protocol
+from hpcext.cli import admin
 from hpcext.cli import main as cli
 from hpcext.core.errors import InputError
 from hpcext.rendezvous import Rendezvous
@@ -54,7 +56,11 @@ def literals(of: docutils.nodes.Node) -> list[str]:
     return [node.astext() for node in of.findall(docutils.nodes.literal)]
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
+PROGRAMS = {"hpcext.1.rst": cli.make_parser, "hpcext-admin.8.rst": admin.make_parser}
+"""The page of each program, and its parser."""
+
+
+def commands(make_parser: Any = cli.make_parser) -> dict[str, argparse.ArgumentParser]:
     """Every command that runs something, by the words that call it."""
     found = {}
 
@@ -66,7 +72,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
         if not groups:
             found[parser.prog] = parser
 
-    walk(cli.make_parser()[0])
+    walk(make_parser()[0])
     return found
 
 
@@ -90,36 +96,40 @@ def test_pages_are_clean_roff(path: Path, tmp_path: Path) -> None:
     assert [line for line in told if not line.endswith(HARMLESS)] == []
 
 
-def test_every_command_and_option_is_in_the_manual_and_no_other() -> None:
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_command_and_option_is_in_the_manual_and_no_other(name: str) -> None:
     explained: dict[str, set[str]] = defaultdict(set)
-    for term in terms(section(page("hpcext.1.rst"), "COMMANDS")):
+    for term in terms(section(page(name), "COMMANDS")):
         bold = [node.astext() for node in term.findall(docutils.nodes.strong)]
-        assert bold[0].startswith("hpcext "), bold
+        assert bold[0].startswith("hpcext"), bold
         explained[bold[0]] |= set(bold[1:])
-    assert dict(explained) == {name: options(parser) for name, parser in commands().items()}
+    wanted = commands(PROGRAMS[name])
+    assert dict(explained) == {name: options(parser) for name, parser in wanted.items()}
 
 
-def test_every_argument_is_in_the_manual() -> None:
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_argument_is_in_the_manual(name: str) -> None:
     explained: dict[str, list[str]] = defaultdict(list)
-    for term in terms(section(page("hpcext.1.rst"), "COMMANDS")):
+    for term in terms(section(page(name), "COMMANDS")):
         # Arguments come before the options, and in order.
-        before = re.split(r"\[?--?[a-z]", term.astext())[0]
+        before = re.split(r"\s\[?--?[a-z]", term.astext())[0]
         explained[term.next_node(docutils.nodes.strong).astext()] += [
             node.astext()
             for node in term.findall(docutils.nodes.emphasis)
             if node.astext() in before
         ]
-    for name, parser in commands().items():
+    for command, parser in commands(PROGRAMS[name]).items():
         wanted = [str(action.metavar) for action in parser._actions if not action.option_strings]
-        assert explained[name] == wanted, name
+        assert explained[command] == wanted, command
 
 
-def test_general_options_are_in_the_manual() -> None:
-    parser = cli.make_parser()[0]
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_general_options_are_in_the_manual(name: str) -> None:
+    parser = PROGRAMS[name]()[0]
     wanted = {word for action in parser._actions for word in action.option_strings}
     bold = {
         node.astext()
-        for term in terms(section(page("hpcext.1.rst"), "OPTIONS"))
+        for term in terms(section(page(name), "OPTIONS"))
         for node in term.findall(docutils.nodes.strong)
     }
     assert bold == wanted
@@ -177,6 +187,8 @@ SHOWN = list(shown_commands())
 def test_commands_that_are_shown_exist(where: str, words: list[str]) -> None:
     if words[0] == "hpcext":
         cli.parse(words[1:])
+    elif words[0] == "hpcext-admin":
+        admin.parse(words[1:])  # and run by tests/system/test_install.py
     elif words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), where
     else:

@@ -79,7 +79,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         It is none of ours.
     """
     parser, commands = make_parser()
-    word = _check_command(argv, commands)
+    word = check_command(argv, commands)
     rest: Sequence[str] = ()
     if word and commands[word].get_default("rest") is not None and "--" in argv:
         # They are for another program: argparse would take some of them for its own.
@@ -93,8 +93,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _check_command(argv: Sequence[str], commands: Iterable[str]) -> str | None:
-    """The command's name, if there is one."""
+def check_command(argv: Sequence[str], commands: Iterable[str]) -> str | None:
+    """The command's name, if there is one.
+
+    Raises
+    ------
+    InputError
+        It is none of `commands`.
+    """
     word = next((word for word in argv if not word.startswith("-")), None)
     if word is not None and word not in commands:
         raise InputError(
@@ -105,13 +111,18 @@ def _check_command(argv: Sequence[str], commands: Iterable[str]) -> str | None:
     return word
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``hpcext``.
+def main(
+    argv: Sequence[str] | None = None,
+    read: Callable[[Sequence[str]], argparse.Namespace] = parse,
+) -> int:
+    """Run ``hpcext``, or another program of ours.
 
     Parameters
     ----------
     argv : sequence of str, optional
         Instead of the process's arguments.
+    read : callable
+        Reads the command line.
 
     Returns
     -------
@@ -122,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The error of a command line that cannot be parsed is wanted in the right form too.
     out = output.make(as_json="--json" in words, quiet="-q" in words or "--quiet" in words)
     try:
-        status = _run(words, out)
+        status = _run(words, out, read)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -132,9 +143,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _run(words: Sequence[str], out: output.Output) -> int:
+def _run(
+    words: Sequence[str],
+    out: output.Output,
+    read: Callable[[Sequence[str]], argparse.Namespace],
+) -> int:
     try:
-        args = parse(words)
+        args = read(words)
         # Not by the words: those of a command that is to be launched are its own.
         out = output.make(as_json=getattr(args, "json", False), quiet=args.quiet)
         status: int = args.run(args, out)

@@ -24,7 +24,7 @@ from hpcext.manager import profile as measuring
 from hpcext.manager.refine import gpu_kind
 from hpcext.profiles import Measurement, Profiles
 from hpcext.scaling.curve import fewest_near_best, shape
-from hpcext.text import shown
+from hpcext.text import clean, shown
 
 SECONDS = 60.0
 """Longest measurement of one size, if not said otherwise."""
@@ -46,6 +46,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--seconds", help=f"longest time on each number (default: {SECONDS:g})")
     parser.add_argument("--list", action="store_true", help="show all curves")
     parser.add_argument("--show", metavar="NAME", help="show a curve and what it was made of")
+    parser.add_argument("--best", metavar="NAME", help="print the best number of GPUs of a curve")
     parser.add_argument("--remove", metavar="NAME", help="forget a curve")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
@@ -55,15 +56,16 @@ def add(subparsers: Any) -> None:
 def profile(args: argparse.Namespace, out: Output) -> int:
     """Run the command."""
     argv = args.argv[1:] if args.argv[:1] == ["--"] else args.argv
-    chosen = [flag for flag in ("list", "show", "remove") if getattr(args, flag)]
+    chosen = [flag for flag in ("list", "show", "best", "remove") if getattr(args, flag)]
     if len(chosen) + bool(argv) != 1:
         raise InputError(
             "no command to measure" if not argv else f"--{chosen[0]} takes no command",
-            valid="one of: hpcext profile -- COMMAND, --list, --show NAME, --remove NAME",
+            valid="one of: hpcext profile -- COMMAND, --list, --show, --best or --remove NAME",
         )
     if not chosen:
         return _measure(args, argv, out)
-    given = [flag for flag in ("name", "gpus", "seconds") if getattr(args, flag) is not None]
+    measuring_only = ("name", "seconds") if args.best else ("name", "gpus", "seconds")
+    given = [flag for flag in measuring_only if getattr(args, flag) is not None]
     if given:
         raise InputError(f"--{given[0]} is for measuring", where=f"--{chosen[0]}")
     profiles = Profiles(load_settings().state_dir / "profiles", gpu_kind())
@@ -71,6 +73,8 @@ def profile(args: argparse.Namespace, out: Output) -> int:
         return _list(profiles, out, as_json=args.json)
     if args.show:
         return _show(args.show, profiles, out, as_json=args.json)
+    if args.best:
+        return _best(args.best, args.gpus, profiles, out, as_json=args.json)
     profiles.remove(args.remove)
     out.line(f"{args.remove} is removed")
     return 0
@@ -306,6 +310,27 @@ def _show(name: str, profiles: Profiles, out: Output, *, as_json: bool) -> int:
     ]
     columns = ("when", "source", "GPUs", "nodes", "steps/s", "samples/s", "seen for", "kind of GPU")
     out.table(columns, rows)
+    return 0
+
+
+def _best(name: str, given: str | None, profiles: Profiles, out: Output, *, as_json: bool) -> int:
+    """Print the number alone: sbatch's hook reads it (spank_hooks/lua/cli_filter.lua)."""
+    wanted = None if given is None else _numbers(given)
+    curve, _ = profiles.curve(name, None)
+    allowed = curve if wanted is None else wanted
+    found = {gpus: rate for gpus, rate in curve.items() if gpus in allowed}
+    if not found:
+        raise InputError(
+            f"{shown(name)} was not measured on {given} GPUs",
+            where="--gpus",
+            valid=", ".join(map(str, curve)),
+            do=f"hpcext profile --name {clean(name)} --gpus {given} -- COMMAND measures it",
+        )
+    best = fewest_near_best(found)
+    if as_json:
+        out.document({"schema": "hpcext.profile-best/1", "name": name, "optimal": best})
+    else:
+        out.line(str(best))
     return 0
 
 

@@ -90,6 +90,24 @@ def test_curves_are_listed_shown_and_removed(lab: Lab, capsys: pytest.CaptureFix
     assert [bar.count("#") for bar in bars] == [25, 40, 40]
     assert bars[1] == "#" * 40 + "  best"
     assert [line.split()[2:5] for line in shown[8:]] == [["job", str(n), "1"] for n in sizes]
+    # The number alone: sbatch's hook reads it.
+    for words, best in (
+        ((), 2),
+        (("--gpus", "1-3"), 2),
+        (("--gpus", "4,5"), 4),
+        (("--gpus", "1-1"), 1),
+    ):
+        assert lab.main("profile", "--best", "cnn", *words) == 0
+        assert capsys.readouterr().out == f"{best}\n"
+    assert lab.main("profile", "--best", "cnn", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": "hpcext.profile-best/1", "name": "cnn", "optimal": 2,
+    }  # fmt: skip
+    assert lab.main("profile", "--best", "cnn", "--gpus", "5-9") == 2
+    assert capsys.readouterr().err == (
+        "hpcext: --gpus: 'cnn' was not measured on 5-9 GPUs (valid: 1, 2, 4); "
+        "hpcext profile --name cnn --gpus 5-9 -- COMMAND measures it\n"
+    )
     assert lab.main("profile", "--list", "--json") == 0
     (document,) = json.loads(capsys.readouterr().out)["profiles"]
     assert document == {
@@ -173,6 +191,9 @@ def test_a_damaged_profile_is_refused_before_anything_runs(
         (["--list", "--", "true"], "--list takes no command"),
         (["--list", "--show", "x"], "valid: one of"),
         (["--show", "x", "--gpus", "2"], "--gpus is for measuring"),
+        (["--best", "nothing"], "no profile 'nothing'"),
+        (["--best", "x", "--gpus", "two"], "--gpus: 'two'"),
+        (["--best", "x", "--seconds", "2"], "--seconds is for measuring"),
         (["--show", "nothing"], "no profile 'nothing'"),
         (["--gpus", "0", "--", "true"], "--gpus: '0' (valid: 4 for 1 to 4"),
         (["--gpus", "3-1", "--", "true"], "--gpus: '3-1'"),

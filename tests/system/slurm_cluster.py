@@ -275,7 +275,7 @@ class Cluster:
         shutil.copytree(
             home / "lib" / version,
             self.root / "lib" / version,
-            ignore=shutil.ignore_patterns("site-packages", "test", "__pycache__", "*.a"),
+            ignore=shutil.ignore_patterns("site-packages", "test", "*.a"),
             symlinks=True,
         )
         command = self.python.with_name("hpcext")

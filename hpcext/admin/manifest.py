@@ -1,0 +1,91 @@
+"""What was installed: every file with its checksum, so that it can be undone and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from hpcext import protocol
+from hpcext.admin.trust import check_trusted
+from hpcext.checks import read_text
+from hpcext.core.errors import InputError
+from hpcext.text import clean
+
+NAME = "manifest.json"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``manifest.json``.
+
+    Attributes
+    ----------
+    hpcext : str
+        Version that installed.
+    files : dict of str to list of str
+        Path → SHA-256 of what may lie there: two while an installation replaces a file.
+    directories : list of str
+        Those that were made, the outer ones first.
+    """
+
+    schema: Literal["hpcext.installed/1"] = "hpcext.installed/1"
+    hpcext: str = ""
+    files: dict[str, list[str]] = {}
+    directories: list[str] = []
+
+
+def load(home: Path) -> Manifest | None:
+    """Read the manifest of an installation; None where there is none.
+
+    Raises
+    ------
+    InputError
+        It is not root's alone, or not what hpcext wrote.
+    """
+    path = home / NAME
+    check_trusted(path)
+    if not path.exists():
+        return None
+    try:
+        found = msgspec.json.decode(read_text(path), type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise InputError(
+            f"is not a manifest: {clean(str(error))[:200]}",
+            where=clean(str(path)),
+            do="remove the installed files by hand",
+        ) from None
+    for name in (*found.files, *found.directories):
+        if not Path(name).is_absolute():
+            raise InputError(f"is not a manifest: {clean(name)[:200]}", where=clean(str(path)))
+    return found
+
+
+def save(home: Path, manifest: Manifest) -> None:
+    """Write the manifest as a whole."""
+    data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    protocol.write_file(home / NAME, data + b"\n", mode=0o644)
+
+
+def checksum(path: Path) -> str | None:
+    """SHA-256 of a file; None where there is none.
+
+    Raises
+    ------
+    InputError
+        Something else than a regular file is there.
+    """
+    try:
+        facts = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(facts.st_mode):
+        raise InputError("is not a regular file", where=clean(str(path)), do="move it away")
+    return digest(path.read_bytes())
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 as hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,48 @@
+"""Where the sources of the hooks are: beside the package in a checkout, else where pip put them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import hpcext
+from hpcext.admin.trust import check_trusted
+from hpcext.core.errors import HpcextError
+
+FOLDER = "share/hpcext"
+"""Under the prefix of the installation (``[options.data_files]`` of ``setup.cfg``)."""
+
+
+def find() -> Path:
+    """The directory that has ``spank_hooks`` and ``man``.
+
+    Raises
+    ------
+    HpcextError
+        The installation has none.
+    InputError
+        They are where others than root can write.
+    """
+    checkout = Path(hpcext.__file__).parents[1]
+    if (checkout / "spank_hooks" / "Makefile").is_file():
+        return checkout
+    mark = f"{FOLDER}/spank_hooks/Makefile"
+    # pip install --target moves the files, and its list of them is wrong.
+    if (checkout / mark).is_file():
+        return checkout / FOLDER
+    try:
+        files = importlib.metadata.files("hpcext") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    # It is right under every other scheme: a virtual environment, --user, --prefix.
+    for file in files:
+        path = Path(str(file.locate())).resolve()
+        if file.as_posix().endswith(mark) and path.is_file():
+            # If it is wrong after all, anybody may have put a file where it leads.
+            check_trusted(path)
+            return path.parents[1]
+    raise HpcextError(
+        "the sources of the hooks are not there",
+        where=str(checkout),
+        do="install hpcext again: pip install --force-reinstall hpcext",
+    )

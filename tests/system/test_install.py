@@ -1,0 +1,390 @@
+"""hpcext-admin: what it puts in place, what it refuses, and that it takes all of it out again."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hpcext import protocol
+from hpcext.admin import slurm
+from hpcext.cli import admin
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="what is root's is what is tested")
+
+
+class Target(NamedTuple):
+    """Directories of an imaginary machine, and how a command of ours ended there."""
+
+    top: Path
+    prefix: Path
+    conf: Path
+    run: Callable[..., tuple[int, str, str]]
+
+    @property
+    def home(self) -> Path:
+        return self.prefix / "lib" / "hpcext" / "slurm"
+
+    def files(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(self.top)): path.read_bytes()
+            for path in sorted(self.top.rglob("*"))
+            if path.is_file()
+        }
+
+    def install(self, *words: str) -> tuple[int, str, str]:
+        where = ("--prefix", str(self.prefix), "--conf-dir", str(self.conf))
+        command = ("--hpcext", str(self.top / "hpcext"))
+        return self.run("install", "slurm", *where, *command, *words)
+
+    def uninstall(self, *words: str) -> tuple[int, str, str]:
+        return self.run("uninstall", "slurm", "--prefix", str(self.prefix), *words)
+
+
+@pytest.fixture
+def target(capsys: pytest.CaptureFixture[str]) -> Iterator[Target]:
+    # Not tmp_path: everybody must be able to reach hpcext.
+    top = Path(tempfile.mkdtemp(prefix="hpcext-install-"))
+    top.chmod(0o755)
+    for name in ("usr", "etc"):
+        (top / name).mkdir(mode=0o755)
+    (top / "hpcext").write_text("#!/bin/sh\n")
+    (top / "hpcext").chmod(0o755)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = admin.main(words)
+        return (code, *capsys.readouterr())
+
+    yield Target(top, top / "usr", top / "etc", run)
+    shutil.rmtree(top)
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, bytes]:
+    """The plugin, compiled once."""
+    return slurm._built(ROOT / "spank_hooks", slurm.INCLUDE)
+
+
+@pytest.fixture
+def quick(built: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without compiling each time, nor making the manual pages."""
+    monkeypatch.setattr(slurm, "_built", lambda hooks, include: built)
+    page = Path("share/man/man1/hpcext.1")
+    monkeypatch.setattr(
+        slurm, "_manual", lambda pages, to: [slurm.Piece(to.parents[1] / page, b"a page")]
+    )
+
+
+@pytest.fixture
+def _quick(quick: None) -> None:
+    """For tests that only need its effect."""
+
+
+def test_a_dry_run_says_what_is_done_and_does_nothing(target: Target) -> None:
+    before = target.files()
+    code, said, _ = target.install("--dry-run")
+    assert code == 0
+    assert target.files() == before
+    planned = re.findall(r"^write +(\S+)$", said, re.M)
+    code, out, _ = target.install()
+    assert code == 0
+    assert re.findall(r"^write +(\S+)$", out, re.M) == planned
+    new = {str(target.top / name) for name in target.files().keys() - before.keys()}
+    assert new == {*planned, str(target.home / "manifest.json")}
+    assert planned[-1].endswith("plugstack.conf.d/hpcext.conf")  # all the rest is there by then
+    line = (target.conf / "plugstack.conf.d" / "hpcext.conf").read_text()
+    assert line == f"optional {target.home}/hpcext.so command={target.top}/hpcext\n"
+    for path in map(Path, new):
+        facts = path.stat()
+        program = path.name in {"50-hpcext", "hpcext-batch"}
+        assert facts.st_mode & 0o777 == (0o755 if program else 0o644), path
+        assert facts.st_uid == 0
+    assert (target.prefix / "share/man/man1/hpcext.1").read_text().startswith('.\\"')
+    needed = subprocess.run(
+        ["nm", "-D", "--undefined-only", target.home / "hpcext.so"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "spank_option_register" in needed.stdout
+
+
+@pytest.mark.usefixtures("_quick")
+def test_twice_is_once_and_uninstall_leaves_nothing(target: Target) -> None:
+    before = target.files()
+    old = os.umask(0o077)
+    try:
+        assert target.install()[0] == 0
+    finally:
+        os.umask(old)
+    once = target.files()
+    code, said, _ = target.install("--json")
+    assert code == 0
+    assert {each["do"] for each in json.loads(said)["files"]} == {"keep"}
+    assert target.files() == once
+    assert all(path.stat().st_mode & 0o055 == 0o055 for path in target.prefix.rglob("*/"))
+    code, said, _ = target.uninstall("--dry-run")
+    assert (code, target.files()) == (0, once)
+    assert target.uninstall()[0] == 0
+    assert target.files() == before
+    assert sorted(target.prefix.iterdir()) == sorted(target.conf.iterdir()) == []
+    code, _, error = target.uninstall()
+    assert code == 2
+    assert error == (
+        f"hpcext: {target.home}: nothing is installed; say the --prefix that was given to install\n"
+    )
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_changed_file_is_neither_replaced_nor_removed(target: Target) -> None:
+    target.install()
+    changed = target.home / "lua" / "rules.lua"
+    changed.write_text("-- ours now\n")
+    before = target.files()
+    code, _, error = target.install()
+    assert code == 2
+    assert error == (
+        f"hpcext: {changed}: was changed since it was installed; move it away and try again\n"
+    )
+    assert target.files() == before
+    code, _, error = target.uninstall()
+    assert code == 1
+    assert f"{changed}: changed since it was installed, so it stays" in error
+    left = {"hpcext", "usr/lib/hpcext/slurm/lua/rules.lua", "usr/lib/hpcext/slurm/manifest.json"}
+    assert target.files().keys() == left
+    changed.unlink()
+    assert target.uninstall()[0] == 0
+    assert target.files().keys() == {"hpcext"}
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("kind", ["file", "link", "directory"])
+def test_what_is_not_ours_is_left(target: Target, kind: str) -> None:
+    there = target.conf / "prolog.d" / "50-hpcext"
+    there.parent.mkdir()
+    if kind == "file":
+        there.write_text("of the site")
+    elif kind == "link":
+        there.symlink_to(target.top / "hpcext")
+    else:
+        there.mkdir()
+    before = target.files()
+    code, _, error = target.install()
+    assert code == 2
+    assert error.startswith(f"hpcext: {there}: is ")
+    assert error.endswith("; move it away and try again\n" if kind == "file" else "move it away\n")
+    assert target.files() == before
+
+
+@pytest.mark.usefixtures("_quick")
+def test_an_update_replaces_and_removes_what_is_old(target: Target) -> None:
+    target.install()
+    path = target.home / "manifest.json"
+    document = json.loads(path.read_text())
+    rules, old = target.home / "lua" / "rules.lua", target.home / "lua" / "old.lua"
+    for each in (rules, old):
+        each.write_text("-- of an older version\n")
+        document["files"][str(each)] = [hashlib.sha256(each.read_bytes()).hexdigest()]
+    path.write_text(json.dumps(document))
+    code, said, _ = target.install()
+    assert code == 0
+    assert f"replace  {rules}" in said
+    assert f"remove   {old}" in said
+    assert not old.exists()
+    assert rules.read_bytes() == (ROOT / "spank_hooks/lua/rules.lua").read_bytes()
+    assert target.uninstall()[0] == 0
+    assert target.files().keys() == {"hpcext"}
+
+
+@pytest.mark.usefixtures("_quick")
+def test_an_installation_that_is_cut_short_is_found_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each of its writes in turn; then it is taken out, or done again."""
+    real = protocol.write_file
+    for most in itertools.count(1):
+        count = itertools.count(1)
+
+        def write(*args: object, count: object = count, most: int = most, **more: object) -> None:
+            if next(count) > most:  # type: ignore[call-overload]
+                raise OSError(28, "No space left on device", str(args[0]))
+            real(*args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(protocol, "write_file", write)
+        code = target.install()[0]
+        monkeypatch.setattr(protocol, "write_file", real)
+        if code == 0:
+            break
+        assert code == 1
+        if most % 2:
+            assert target.install()[0] == 0
+        assert target.uninstall()[0] == 0
+        assert target.files().keys() == {"hpcext"}
+        assert list(target.prefix.iterdir()) == []
+    assert most > 10  # it was cut short at each file
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("place", ["usr", "etc", "etc/prolog.d", "hpcext"])
+def test_what_others_can_change_is_refused(target: Target, place: str) -> None:
+    path = target.top / place
+    path.mkdir(exist_ok=True) if place != "hpcext" else None
+    path.chmod(0o775)
+    code, _, error = target.install()
+    assert code == 2
+    assert error == (
+        f"hpcext: {path}: others can write to it (mode 0775) (valid: owned by root and writable "
+        f"by root alone); chmod go-w {path}, or choose another place\n"
+    )
+    path.chmod(0o755)
+    os.chown(path, 65534, 0)
+    code, _, error = target.install()
+    assert code == 2
+    assert f"{path}: belongs to uid 65534" in error
+    os.chown(path, 0, 0)
+    assert target.install("--dry-run")[0] == 0
+
+
+@pytest.mark.usefixtures("_quick")
+def test_links_are_judged_by_where_they_lead(target: Target) -> None:
+    theirs = target.top / "theirs"
+    theirs.mkdir()
+    shutil.copy(target.top / "hpcext", theirs / "hpcext")
+    (target.top / "hpcext").unlink()
+    (target.top / "hpcext").symlink_to("theirs/hpcext")
+    assert target.install("--dry-run")[0] == 0
+    os.chown(theirs, 65534, 65534)
+    code, _, error = target.install("--dry-run")
+    assert code == 2
+    assert f"{theirs}: belongs to uid 65534" in error
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_command_that_users_cannot_run_is_refused(target: Target) -> None:
+    target.top.chmod(0o700)
+    code, _, error = target.install()
+    assert code == 2
+    assert error.startswith(f"hpcext: {target.top}: other users cannot reach it; use a copy")
+    target.top.chmod(0o755)
+    (target.top / "hpcext").chmod(0o644)
+    assert target.install()[0] == 2
+    (target.top / "hpcext").unlink()
+    code, _, error = target.install()
+    assert (code, f"{target.top}/hpcext: no such command" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["install", "lsf"], "invalid choice: 'lsf'"),
+        (["instal", "slurm"], "unknown command 'instal' (valid: install, uninstall); did you mean"),
+        (["install", "slurm", "--prefix", "usr"], "--prefix: usr (valid: an absolute path"),
+        (["install", "slurm", "--prefix", "/a/../b"], "--prefix: /a/../b (valid: an absolute"),
+        (["install", "slurm", "--dryrun"], "did you mean --dry-run?"),
+        (["install", "slurm", "--include", "/nonexistent"], "no headers of Slurm"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admin.main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert line in said.err
+
+
+def test_what_does_not_compile_says_why(target: Target) -> None:
+    include = target.top / "include" / "slurm"
+    include.mkdir(parents=True)
+    (include / "spank.h").write_text("#error a header of another age\n")
+    (include / "slurm_version.h").write_text("#define SLURM_VERSION_NUMBER 0x180b05\n")
+    code, _, error = target.install("--include", str(include.parent))
+    assert code == 1
+    assert error.count("\n") == 1
+    assert "the plugin does not compile: " in error
+    assert "a header of another age" in error
+    assert target.files().keys() <= {"hpcext", *(n for n in target.files() if "include" in n)}
+
+
+@pytest.mark.usefixtures("_quick")
+def test_only_lines_that_are_missing_are_asked_for(target: Target) -> None:
+    (target.conf / "slurm.conf").write_text(
+        f"Prolog=/site/prolog\nEpilog={target.conf}/epilog.d/*\n"
+        "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n"
+    )
+    (target.conf / "plugstack.conf").write_text(f"include {target.conf}/plugstack.conf.d/*.conf\n")
+    _, said, _ = target.install()
+    assert f"    Prolog={target.conf}/prolog.d/*      (Prolog is set already" not in said
+    assert f"    Prolog={target.conf}/prolog.d/*      (Prolog is set: let it have this" in said
+    assert "    CliFilterPlugins=lua\n" in said
+    for absent in ("Epilog=", "JobSubmitPlugins", "plugstack.conf:"):
+        assert absent not in said.partition("left to you")[2]
+    (target.conf / "job_submit.lua").write_text(f'loadfile("{target.home}/lua/job_submit.lua")')
+    _, said, _ = target.install()
+    assert f"add to the end of {target.conf}/job_submit.lua" not in said
+
+
+@pytest.mark.usefixtures("_quick")
+def test_examples_are_what_the_installer_prints() -> None:
+    site = slurm.Site(command=Path("/usr/local/bin/hpcext"))
+    for name in ("job_submit.lua", "cli_filter.lua"):
+        text = (ROOT / "site_configs" / "slurm" / name).read_text()
+        assert text.endswith("\n" + "\n".join(slurm.snippet(site, name)) + "\n")
+
+
+@pytest.mark.usefixtures("_quick")
+def test_commands_of_the_manual_work(target: Target) -> None:
+    text = (ROOT / "man" / "hpcext-admin.8.rst").read_text()
+    shown = [shlex.split(line) for line in re.findall(r"^    \$ hpcext-admin (.*)", text, re.M)]
+    assert len(shown) == 3
+    for words in shown:
+        where = ["--prefix", str(target.prefix)]
+        if words[0] == "install":
+            where += ["--conf-dir", str(target.conf), "--hpcext", str(target.top / "hpcext")]
+        assert target.run(*words, *where)[0] == 0
+    assert target.files().keys() == {"hpcext"}
+
+
+def test_an_installed_package_has_all_sources(target: Target) -> None:
+    """Built as ``pip install .`` does, used from where nobody can write."""
+    source = target.top / "source"
+    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "tests")
+    shutil.copytree(ROOT, source, ignore=ignored)
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", target.top, source]
+    subprocess.run(wheel, check=True)
+    (built,) = target.top.glob("*.whl")
+    inside = {name.partition("/data/")[2] for name in zipfile.ZipFile(built).namelist()}
+    listed = subprocess.run(
+        ["git", "-c", "safe.directory=*", "-C", ROOT, "ls-files", "spank_hooks", "man"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert {f"share/hpcext/{name}" for name in listed.stdout.split()} <= inside
+    packages = target.top / "packages"
+    subprocess.run([*pip, "install", "--no-deps", "--target", packages, built], check=True)
+    shutil.rmtree(source)
+    subprocess.run(["chmod", "-R", "a-w", packages], check=True)
+    program = "import sys; from hpcext.cli.admin import main; sys.exit(main())"
+    words = ["install", "slurm", "--prefix", target.prefix, "--conf-dir", target.conf]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words, "--hpcext", target.top / "hpcext"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(packages)},
+        cwd=target.top, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (target.home / "hpcext.so").read_bytes()[:4] == b"\x7fELF"

@@ -1,0 +1,346 @@
+"""What hpcext-admin installs, on a real Slurm: rules in Lua, prolog and epilog, seen by a user."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from site_of_test import Site, wait_for
+from slurm_cluster import Cluster
+
+from hpcext.cli import admin
+
+ROOT = Path(__file__).parents[2]
+STATE = "XDG_STATE_HOME"
+
+# The site's own rules, which come after ours: this one shows what Slurm made of the options.
+SHOW = """
+function slurm_cli_pre_submit(options, offset)
+    for _, name in ipairs({"gres", "requeue", "open-mode", "signal"}) do
+        io.stderr:write(name, "=", tostring(options[name]), "\\n")
+    end
+    return slurm.SUCCESS
+end
+"""
+
+# A plugin of a user who does not care what the options hold.
+LAX = """
+#include <stddef.h>
+#include <slurm/spank.h>
+SPANK_PLUGIN(hpcext, 1)
+static int any(int value, const char *text, int remote) { return 0; }
+static struct spank_option options[] = {
+    {"hpcext-gpus", "X", "x", 1, 1, any},
+    {"hpcext-suspendable", "X", "x", 2, 2, any},
+    SPANK_OPTIONS_TABLE_END
+};
+int slurm_spank_init(spank_t spank, int count, char **words)
+{
+    for (int index = 0; options[index].name; index++)
+        spank_option_register(spank, &options[index]);
+    return 0;
+}
+"""
+
+
+class Ruled(NamedTuple):
+    """A cluster with all that is installed."""
+
+    slurm: Cluster
+    prefix: Path
+    etc: Path
+
+    def flags(self) -> list[str]:
+        """Where hpcext-admin is to work."""
+        return ["--prefix", str(self.prefix)]
+
+    def lua(self, name: str) -> Path:
+        """An installed module."""
+        return self.prefix / "lib" / "hpcext" / "slurm" / "lua" / name
+
+    def log(self) -> str:
+        """What slurmctld wrote."""
+        return (self.slurm.root / "log" / "slurmctld.log").read_text(errors="replace")
+
+    def restart(self) -> None:
+        """A module is read anew when slurmctld starts."""
+        self.slurm.stop_ctld()
+        self.slurm.start_ctld()
+
+
+def snippet(left: Sequence[str], name: str) -> str:
+    """The lines that are to be added to a file, as the installer prints them."""
+    begin = next(index for index, line in enumerate(left) if line.endswith(f"{name}:"))
+    lines = []
+    for line in left[begin + 1 :]:
+        if not line.startswith("    "):
+            break
+        lines.append(line[4:])
+    return "\n".join(lines) + "\n"
+
+
+def example(name: str) -> str:
+    """A site's script before hpcext."""
+    text = (ROOT / "site_configs" / "slurm" / name).read_text()
+    return text.partition("-- hpcext")[0]
+
+
+@pytest.fixture(scope="module")
+def ruled(slurm: Cluster) -> Iterator[Ruled]:
+    """The site follows what the installer prints, and undoes it."""
+    one = Ruled(slurm, slurm.root / "usr", slurm.root / "etc")
+    before = {path: path.read_bytes() for path in one.etc.iterdir() if path.is_file()}
+    words = ["install", "slurm", *one.flags(), "--conf-dir", str(one.etc)]
+    words += ["--hpcext", str(slurm.root / "bin" / "hpcext")]
+    assert admin.main(["-q", *words]) == 0
+    left = _left(words)
+    for kind in ("Prolog", "Epilog"):
+        # Beside other clusters of this machine: in a directory of our own.
+        program = slurm.root / "bin" / kind.lower()
+        hook = one.etc / f"{kind.lower()}.d" / "50-hpcext"
+        program.write_text(f"#!/bin/sh\nexec {hook} {slurm.root}/run/hpcext\n")
+        program.chmod(0o755)
+    conf = snippet(left, "slurm.conf").splitlines()
+    lines = [line for line in conf if not line.startswith(("Prolog", "Epilog"))]
+    lines += [f"{kind}={slurm.root}/bin/{kind.lower()}" for kind in ("Prolog", "Epilog")]
+    _append(one.etc / "slurm.conf", "\n".join(lines) + "\n")
+    _append(one.etc / "plugstack.conf", snippet(left, "plugstack.conf"))
+    for name in ("job_submit.lua", "cli_filter.lua"):
+        middle = SHOW if name == "cli_filter.lua" else ""
+        (one.etc / name).write_text(example(name) + middle + snippet(left, name))
+    one.restart()
+    slurm.run("scontrol", "reconfigure")
+    yield one
+    assert admin.main(["-q", "uninstall", "slurm", *one.flags()]) == 0
+    for path, text in before.items():
+        path.write_bytes(text)
+    one.restart()
+    slurm.run("scontrol", "reconfigure")
+
+
+def _left(words: list[str]) -> list[str]:
+    """What the installer prints as left to do."""
+    program = "import sys; from hpcext.cli.admin import main; sys.exit(main())"
+    said = subprocess.run(
+        [sys.executable, "-c", program, *words, "--dry-run", "--json"],
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    document = json.loads(said.stdout)
+    assert {each["do"] for each in document["files"]} == {"keep"}  # all is as it should be
+    return list(document["left"])
+
+
+def _append(path: Path, text: str) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def submit(ruled: Ruled, place: Site, *options: str, wrap: str = "true") -> Submitted:
+    """Submit as the user, whose curves are in the place."""
+    output = str(place.path / "%j.out")
+    ended = ruled.slurm.as_user(
+        "sbatch", "--parsable", "--job-name=rules", "--output", output, *options, "--wrap", wrap,
+        cwd=place.path, **{STATE: place.environ[STATE]},
+    )  # fmt: skip
+    return Submitted(ended.returncode, ended.stdout.strip(), ended.stderr)
+
+
+class Submitted(NamedTuple):
+    """How sbatch ended."""
+
+    code: int
+    job: str
+    err: str
+
+    def shown(self) -> dict[str, str]:
+        """The options as Slurm has them after our rules."""
+        return dict(line.split("=", 1) for line in self.err.splitlines() if "=" in line)
+
+
+def measure(ruled: Ruled, place: Site) -> None:
+    """A curve of the user: 1, 2 and 4 GPUs, best on 4."""
+    script = (
+        "from pathlib import Path; from hpcext.profiles import *; "
+        "p = Profiles(Path('state/hpcext/profiles')); "
+        "p.add('cnn', [Measurement(at=1, gpus=g, steps_per_s=g, seconds=9, source='job')"
+        " for g in (1, 2, 4)])"
+    )
+    done = ruled.slurm.as_user(str(ruled.slurm.python), "-c", script, cwd=place.path)
+    assert done.returncode == 0, done
+
+
+def test_a_curve_becomes_a_number_of_gpus(ruled: Ruled, place: Site) -> None:
+    measure(ruled, place)
+    for gpus, wanted in (("auto", 4), ("1:3", 2), ("3", 3)):
+        said = submit(ruled, place, "--hold", f"--hpcext-gpus={gpus}", "--hpcext-scaling=cnn")
+        assert said.code == 0, said
+        assert ruled.slurm.job(said.job)["TresPerNode"] == f"gres:gpu:{wanted}"
+    own = submit(
+        ruled, place, "--hold", "--hpcext-gpus=auto", "--hpcext-scaling=cnn", "--gres=gpu:1"
+    )
+    assert ruled.slurm.job(own.job)["TresPerNode"] == "gres:gpu:1"
+    assert "the GPUs asked for beside --hpcext-gpus are taken" in own.err
+
+
+def test_what_has_no_curve_is_refused_in_one_line(ruled: Ruled, place: Site) -> None:
+    measure(ruled, place)
+    for options, line in (
+        (
+            ("--hpcext-gpus=auto", "--hpcext-scaling=cnm"),
+            "no profile 'cnm' (valid: cnn); did you mean cnn?",
+        ),
+        (
+            ("--hpcext-gpus=5:6", "--hpcext-scaling=cnn"),
+            "--gpus: 'cnn' was not measured on 5-6 GPUs (valid: 1, 2, 4); "
+            "hpcext profile --name cnn --gpus 5-6 -- COMMAND measures it",
+        ),
+    ):
+        said = submit(ruled, place, *options)
+        assert (said.code, said.job) == (1, "")
+        (told,) = [each for each in said.err.splitlines() if "hpcext:" in each]
+        assert told.startswith("sbatch: error: lua: hpcext: --hpcext-scaling: ")
+        assert told.endswith(line)
+
+
+def test_a_suspendable_job_has_what_it_needs(ruled: Ruled, place: Site) -> None:
+    said = submit(ruled, place, "--hold", "--hpcext-suspendable=90")
+    assert said.shown() == {
+        "gres": "nil", "requeue": "requeue", "open-mode": "a", "signal": "USR2@90",
+    }  # fmt: skip
+    assert ruled.slurm.job(said.job)["Requeue"] == "1"
+    own = ("--hold", "--no-requeue", "--open-mode=truncate", "--signal=B:USR1@30")
+    said = submit(ruled, place, "--hpcext-suspendable", *own)
+    assert said.shown() == {
+        "gres": "nil", "requeue": "no-requeue", "open-mode": "t", "signal": "B:USR1@30",
+    }  # fmt: skip
+    assert ruled.slurm.job(said.job)["Requeue"] == "0"
+
+
+def test_a_plain_job_and_steps_are_not_touched(ruled: Ruled, place: Site) -> None:
+    said = submit(ruled, place)
+    assert said.shown() == {"gres": "nil", "requeue": "unset", "open-mode": "nil", "signal": "0@0"}
+    # A step inherits the options of its job.
+    said = submit(ruled, place, "--hpcext-gpus=1", wrap="srun -n1 true")
+    log = place.path / f"{said.job}.out"
+    ruled.slurm.wait_for(lambda: ruled.slurm.job(said.job)["JobState"] == "COMPLETED", "the job")
+    assert "gres=nil" in log.read_text().splitlines()
+
+
+def test_slurmctld_believes_no_client(ruled: Ruled, place: Site) -> None:
+    """A user with a plugin and a configuration of his own sends what he likes."""
+    own = place.path / "own"
+    ruled.slurm.as_user("mkdir", str(own))
+    (own / "lax.c").write_text(LAX)
+    words = ["cc", "-shared", "-fPIC", "-o", str(own / "lax.so"), str(own / "lax.c")]
+    subprocess.run(words, check=True)
+    (own / "plugstack.conf").write_text(f"required {own}/lax.so\n")
+    text = (ruled.etc / "slurm.conf").read_text().replace("CliFilterPlugins=lua", "")
+    kept = [line for line in text.splitlines() if not line.startswith("PlugStackConfig")]
+    kept.append(f"PlugStackConfig={own}/plugstack.conf")
+    (own / "slurm.conf").write_text("\n".join(kept) + "\n")
+    mine = {"SLURM_CONF": str(own / "slurm.conf")}
+    bad = "1:\n\033[31m;touch harm"
+    said = ruled.slurm.as_user(
+        "sbatch", "--job-name=rules", f"--hpcext-gpus={bad}", "--wrap", "true", **mine
+    )
+    assert said.returncode == 1
+    assert "hpcext: --hpcext-gpus: '1:??[31m;touch harm' (valid: auto, N or MIN:MAX" in said.stderr
+    assert "\033" not in said.stderr
+    good = (
+        "--parsable",
+        "--job-name=rules",
+        "--hpcext-suspendable",
+        "--output=/dev/null",
+        "--wrap",
+        "true",
+    )
+    said = ruled.slurm.as_user("sbatch", *good, **mine)
+    assert said.returncode == 0, said
+    assert ruled.slurm.job(said.stdout.strip())["Requeue"] == "1"
+
+
+def test_nothing_of_the_users_directory_is_run(ruled: Ruled, place: Site) -> None:
+    """``./`` is first in Lua's search path."""
+    harm = place.path / "harm"
+    for name in ("hpcext", "rules", "job_submit", "cli_filter", "slurm"):
+        planted = place.path / f"{name}.lua"
+        planted.write_text(f'io.open("{harm}", "w"):close()')
+    for name in ("timeout", "hpcext"):  # the command is called by its path
+        program = place.path / name
+        program.write_text(f"#!/bin/sh\ntouch {harm}\n")
+        program.chmod(0o755)
+    measure(ruled, place)
+    said = submit(ruled, place, "--hpcext-gpus=auto", "--hpcext-scaling=cnn")
+    assert said.code == 0, said
+    assert not harm.exists()
+
+
+BROKEN = {
+    "a syntax error": "function (",
+    "an error while it is loaded": "error('ours')",
+    "no file": None,
+    "an error in a rule": "check",
+}
+
+
+def break_rules(path: Path, good: str, text: str | None) -> None:
+    """Break one module; "check" stands for its rule, whose name is that."""
+    path.unlink(missing_ok=True)
+    if text == "check":
+        begin, _, end = good.rpartition("rules.before(")
+        text = f"{begin}check = function() error('ours') end\nrules.before({end}"
+    if text is not None:
+        path.write_text(text)
+
+
+def test_broken_rules_stop_no_job_and_no_slurmctld(ruled: Ruled, place: Site) -> None:
+    good = {name: ruled.lua(name).read_text() for name in ("job_submit.lua", "cli_filter.lua")}
+    try:
+        for how, broken in BROKEN.items():
+            for name, text in good.items():
+                break_rules(ruled.lua(name), text, broken)
+            seen = len(ruled.log())
+            ruled.restart()
+            inside = how == "an error in a rule"
+            wanted = "a rule failed, the job passes" if inside else "no rules"
+            # A rule fails only for jobs that it looks at; the job may not start, that is not asked.
+            for options in ((), ("--hpcext-suspendable", "--hold")):
+                said = submit(ruled, place, *options)
+                assert said.code == 0, (how, said)
+                assert f"hpcext: {wanted}" in said.err
+            assert f"hpcext: {wanted}" in ruled.log()[seen:]
+    finally:
+        for name, text in good.items():
+            ruled.lua(name).write_text(text)
+        ruled.restart()
+
+
+def test_a_job_has_a_directory_that_says_whose_it_is(ruled: Ruled, place: Site) -> None:
+    base = ruled.slurm.root / "run" / "hpcext"
+    script = f"cat {base}/$SLURM_JOB_ID/owner; touch {base}/$SLURM_JOB_ID/x || echo refused"
+    hostile = {"SPANK_SLURM_JOB_UID": "0", "SLURM_JOB_UID": "0", "SPANK_PATH": "/nonexistent"}
+    said = ruled.slurm.as_user(
+        "sbatch",
+        "--parsable",
+        "--job-name=rules",
+        f"--output={place.path}/out",
+        "--wrap",
+        script,
+        **hostile,
+    )
+    job = said.stdout.strip()
+    wait_for(lambda: not (base / job).exists() and (place.path / "out").exists(), "the epilog")
+    ruled.slurm.wait_for(lambda: ruled.slurm.job(job)["JobState"] == "COMPLETED", "the job")
+    lines = (place.path / "out").read_text().splitlines()
+    assert lines[0] == str(Path(ruled.slurm.home).stat().st_uid)
+    assert lines[-1] == "refused"
+    assert "DRAIN" not in ruled.slurm.run("sinfo", "-N", "-h", "-o", "%T").stdout.upper()
