@@ -218,7 +218,8 @@ def attempt(asked: dict[str, Any]) -> NoReturn:
 def run(argv: Sequence[str]) -> NoReturn:
     """Be ``python`` with this script and its arguments."""
     sys.argv = list(argv)
-    sys.path.insert(0, str(Path(argv[0]).parent))
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [str(Path(argv[0]).parent), *filter(None, paths)]
     runpy.run_path(argv[0], run_name="__main__")
     raise SystemExit
 
