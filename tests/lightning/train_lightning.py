@@ -13,15 +13,12 @@ import time
 import warnings
 from pathlib import Path
 
-# Where it is installed Lightning's metrics import it, which takes a quarter of the time.
-sys.modules["transformers"] = None
+import lightning.pytorch as pl
+import torch
+from script import Traces, digest
+from torch.utils.data import DataLoader, Dataset
 
-import lightning.pytorch as pl  # noqa: E402
-import torch  # noqa: E402
-from script import Traces, digest  # noqa: E402
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
-
-from hpcext.training.lightning import Suspend  # noqa: E402
+from hpcext.training.lightning import Suspend
 
 SAMPLES, CLASSES = 120, 4
 
