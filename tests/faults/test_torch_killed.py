@@ -63,7 +63,13 @@ class Pair:
         return job
 
 
-@pytest.mark.parametrize("victim", ["rank", "torchrun", "supervisor"])
+# Of a training, the end of its ranks is what differs. A torchrun and a supervisor are killed in
+# each run of the tests too: of other jobs, in test_torchrun.py and test_processes.py, and at
+# random, with trainings of both launchers among them (folder random_faults).
+LAUNCHERS = [pytest.param(victim, marks=pytest.mark.slow) for victim in ("torchrun", "supervisor")]
+
+
+@pytest.mark.parametrize("victim", ["rank", *LAUNCHERS])
 def test_training_goes_on_from_its_last_checkpoint(site: Site, victim: str) -> None:
     pair = Pair(site)
     rank, parent = (int(word) for word in pair.lines()[-1][2:4])

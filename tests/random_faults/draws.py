@@ -70,7 +70,7 @@ def run(seed: int, directory: Path) -> tuple[bool, str]:
 
 
 def main() -> int:
-    words = sys.argv[1:] or ["0-199"]
+    words = sys.argv[1:] or ["0-99"]
     seeds: list[int] = []
     for word in words:
         first, _, last = word.partition("-")

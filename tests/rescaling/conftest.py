@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nursery import Nursery
 from resized import Training
 
 from hpcext import protocol
@@ -19,13 +20,25 @@ def _news_harmless() -> None:
     signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Any]:
-    """Begin a training; whatever is left of it is killed at the end."""
+def start(tmp_path: Path, nursery: Nursery) -> Iterator[Any]:
+    """Begin a training; whatever is left of it is killed at the end.
+
+    With ``forked=False`` each rank is a program of its own, else a fork: what is imported before
+    and after there is a group, and when, differs.
+    """
     begun: list[Training] = []
 
-    def make(*argv: str, size: int, attempt: int = 1) -> Training:
-        begun.append(Training(tmp_path, *argv, size=size, attempt=attempt))
+    def make(*argv: str, size: int, attempt: int = 1, forked: bool = True) -> Training:
+        parent = nursery if forked else None
+        begun.append(Training(tmp_path, *argv, size=size, attempt=attempt, nursery=parent))
         return begun[-1]
 
     yield make

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from nursery import Fork, Nursery
 from site_of_test import wait_for
 
 from hpcext import protocol
@@ -32,9 +33,18 @@ class Training:
     size : int
         Ranks to begin with.
     attempt : int
+    nursery : Nursery, optional
+        Whose forks its processes are; else they are programs of their own.
     """
 
-    def __init__(self, path: Path, *argv: str, size: int, attempt: int = 1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *argv: str,
+        size: int,
+        attempt: int = 1,
+        nursery: Nursery | None = None,
+    ) -> None:
         self.path = path
         self.reports = path / f"attempt-{attempt}"
         self.reports.mkdir()
@@ -49,18 +59,22 @@ class Training:
         )
         self.asked = 0
         self.size = size
-        command = [sys.executable, str(TRAIN), str(path), *argv]
+        command = [str(TRAIN), str(path), *argv]
         temporary = path / "tmp"
         temporary.mkdir(exist_ok=True)
         environ = {
-            **os.environ,
             **self.attempt.environ(),
             "TMPDIR": str(temporary),
             "OMP_NUM_THREADS": "1",
         }
+        self.process: subprocess.Popen[str] | Fork
+        if nursery is not None:
+            output = self.reports / "output"
+            self.process = nursery.start(command, environ, output, ranks=0, launcher=True)
+            return
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", ranks.__file__, "0", *command],
-            env=environ,
+            [sys.executable, "-I", "-S", ranks.__file__, "0", sys.executable, *command],
+            env={**os.environ, **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -70,6 +84,7 @@ class Training:
     def wait(self) -> int:
         """Wait for the end; the exit code."""
         self.output, _ = self.process.communicate(timeout=120)
+        assert self.process.returncode is not None
         return self.process.returncode
 
     def ask(self, size: int) -> None:

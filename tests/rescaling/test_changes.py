@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import torch
+from nursery import Nursery
 from resized import Training, samples, sizes
 from site_of_test import wait_for
 from train import LENGTH
@@ -28,8 +29,10 @@ def change_at_gates(training: Training, changes: dict[int, int]) -> list[dict[st
     return answers
 
 
-def test_five_changes_make_no_difference(start: Any, tmp_path: Path) -> None:
-    disturbed = start("--global-batch=12", "--gates", *map(str, CHANGES), size=2)
+def test_five_changes_make_no_difference(start: Any, nursery: Nursery, tmp_path: Path) -> None:
+    # Programs of their own: what they import when must keep nothing of a group either.
+    gates = ("--gates", *map(str, CHANGES))
+    disturbed = start("--global-batch=12", *gates, size=2, forked=False)
     answers = change_at_gates(disturbed, CHANGES)
     assert disturbed.wait() == 0, disturbed.output
     assert all(answer["ok"] and answer["stall_s"] < 60 for answer in answers), answers
@@ -51,7 +54,7 @@ def test_five_changes_make_no_difference(start: Any, tmp_path: Path) -> None:
 
     calm_path = tmp_path / "calm"
     calm_path.mkdir()
-    calm = Training(calm_path, "--global-batch=12", size=2)
+    calm = Training(calm_path, "--global-batch=12", size=2, nursery=nursery)
     assert calm.wait() == 0, calm.output
     # The same batches in the same order: only the order of additions differs.
     torch.testing.assert_close(result["weights"], calm.result()["weights"], rtol=1e-4, atol=1e-5)
@@ -74,7 +77,7 @@ def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
     assert account[-1]["size"] == 1
 
 
-def test_a_compiled_model_changes_too(start: Any, tmp_path: Path) -> None:
+def test_a_compiled_model_changes_too(start: Any, nursery: Nursery, tmp_path: Path) -> None:
     training = start("--global-batch=12", "--compiled", "--gates", "20", "35", size=1)
     answers = change_at_gates(training, {20: 2, 35: 1})
     assert all(answer["ok"] for answer in answers), answers
@@ -164,6 +167,8 @@ def test_replicas_that_differ_are_found(start: Any) -> None:
 
 def test_a_loader_that_cannot_be_divided_is_refused(start: Any) -> None:
     training = start("--global-batch=12", "--plain", "--gates", "10", size=2)
+    # Else they may refuse before the gate, and there is nothing to see of the third rank.
+    wait_for(lambda: len(training.account()) == 2 * 10, "the gate")
     training.ask(3)
     wait_for(training.proposed, "a third rank")
     training.open_gate(10)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import suspend_tree
+from nursery import TENSORFLOW, Nursery
 from tf_harness import TensorFlowJob, check_suspended, largest_difference
 
 SCRIPT = "train_fit.py"
 EPOCH = list(range(120))
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery(TENSORFLOW)
+    yield nursery
+    nursery.close()
+
+
 def figures(job: TensorFlowJob) -> list[tuple[str, ...]]:
     return [tuple(line[2:]) for line in job.said("figures") if line[1] == "0"]
 
 
-def test_bit_identical(tmp_path: Path) -> None:
-    reference = TensorFlowJob(tmp_path / "reference", SCRIPT)
-    undisturbed = reference.start()
-    job = TensorFlowJob(tmp_path / "job", SCRIPT)
+def test_bit_identical(nursery: Nursery, tmp_path: Path) -> None:
+    reference = TensorFlowJob(nursery, tmp_path / "reference", SCRIPT)
+    assert reference.on(1).code == 0
+    job = TensorFlowJob(nursery, tmp_path / "job", SCRIPT)
     # In the middle of an epoch, in its last step, in a validation, as an epoch begins.
     for ask in ("step:3", "step:9", "validation:1:1", "epoch:2"):
         check_suspended(job.on(1, f"--ask={ask}"))
@@ -27,7 +36,6 @@ def test_bit_identical(tmp_path: Path) -> None:
     last = job.on(1)
     assert last.code == 0, last.output
     assert "ran out of data" not in last.output
-    assert reference.finish(undisturbed).code == 0
 
     assert [int(line[2]) for line in job.said("step")] == list(range(30))
     assert job.seen() == reference.seen()
@@ -39,26 +47,25 @@ def test_bit_identical(tmp_path: Path) -> None:
     assert job.last("final") == reference.last("final")
 
 
-def test_number_of_workers_changes(tmp_path: Path) -> None:
+def test_number_of_workers_changes(nursery: Nursery, tmp_path: Path) -> None:
     """1, 2, 3, 2, 1, 2 workers; under a real manager: test_fit_managed.py."""
-    reference = TensorFlowJob(tmp_path / "reference", SCRIPT, "--still")
-    undisturbed = reference.start()
-    job = TensorFlowJob(tmp_path / "job", SCRIPT, "--still")
+    reference = TensorFlowJob(nursery, tmp_path / "reference", SCRIPT, "--still")
+    assert reference.on(1).code == 0
+    job = TensorFlowJob(nursery, tmp_path / "job", SCRIPT, "--still")
     stops = ((1, "step:4"), (2, "step:8@1"), (3, "step:14@2"), (2, "validation:1:1@1"))
     for workers, ask in (*stops, (1, "step:24")):
         check_suspended(job.on(workers, f"--ask={ask}"), workers)
     last = job.on(2)
     assert last.code == 0, last.output
-    assert reference.finish(undisturbed).code == 0
     assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3
     assert largest_difference(job, reference) < 1e-4
     assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 1 / 120
 
 
 @pytest.mark.slow
-def test_steps_per_execution(tmp_path: Path) -> None:
+def test_steps_per_execution(nursery: Nursery, tmp_path: Path) -> None:
     """Several steps at once are counted as several."""
-    job = TensorFlowJob(tmp_path / "job", SCRIPT, "--together=4", "--epochs=1")
+    job = TensorFlowJob(nursery, tmp_path / "job", SCRIPT, "--together=4", "--epochs=1")
     # In the first execution: it stops after four steps, and ten are no multiple of four.
     run = job.on(1, "--ask=step:0")
     check_suspended(run)
@@ -72,9 +79,9 @@ def test_steps_per_execution(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_torch_backend(tmp_path: Path) -> None:
     environ = {"KERAS_BACKEND": "torch"}
-    reference = TensorFlowJob(tmp_path / "reference", SCRIPT, **environ)
+    reference = TensorFlowJob(None, tmp_path / "reference", SCRIPT, **environ)
     assert reference.on(1).code == 0
-    job = TensorFlowJob(tmp_path / "job", SCRIPT, **environ)
+    job = TensorFlowJob(None, tmp_path / "job", SCRIPT, **environ)
     for ask in ("step:3", "step:9", "validation:1:1", "epoch:2"):
         check_suspended(job.on(1, f"--ask={ask}"))
     assert job.on(1).code == 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import suspend_tree
+from nursery import TENSORFLOW, Nursery
 from tf_harness import TensorFlowJob, check_suspended, largest_difference
 
 SCRIPT = "train_loop.py"
@@ -15,17 +17,24 @@ STEPS = 30
 EPOCH = list(range(120))
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery(TENSORFLOW)
+    yield nursery
+    nursery.close()
+
+
 def steps(job: TensorFlowJob) -> list[int]:
     return [int(line[2]) for line in job.said("step") if line[1] == "0"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> TensorFlowJob:
+def finished(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> TensorFlowJob:
     """A job that was suspended five times, compared with one that was not."""
     path = tmp_path_factory.mktemp("loop")
-    reference = TensorFlowJob(path / "reference", SCRIPT)
-    undisturbed = reference.start()
-    job = TensorFlowJob(path / "job", SCRIPT)
+    reference = TensorFlowJob(nursery, path / "reference", SCRIPT)
+    assert reference.on(1).code == 0
+    job = TensorFlowJob(nursery, path / "job", SCRIPT)
     draw = random.Random(11)
     first, second, third = sorted(draw.sample(range(18), 3))
     for ask in (f"step:{first}", f"step:{second}", f"step:{third}", "validation:1:1"):
@@ -33,8 +42,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> TensorFlowJob:
     check_suspended(job.run_held(draw.randrange(21, 28), suspend_tree))
     last = job.on(1)
     assert last.code == 0, last.output
-    run = reference.finish(undisturbed)
-    assert run.code == 0, run.output
 
     assert steps(job) == steps(reference) == list(range(STEPS))
     assert job.seen() == reference.seen()
@@ -67,24 +74,25 @@ def test_torn_checkpoint_falls_back(finished: TensorFlowJob, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_shuffled_by_tensorflow(tmp_path: Path) -> None:
+def test_shuffled_by_tensorflow(nursery: Nursery, tmp_path: Path) -> None:
     """A data set made in the loop over the epochs gets the same order again."""
-    reference = TensorFlowJob(tmp_path / "reference", SCRIPT, "--loader=plain", "--epochs=2")
-    undisturbed = reference.start()
-    job = TensorFlowJob(tmp_path / "job", SCRIPT, "--loader=plain", "--epochs=2")
+    reference = TensorFlowJob(
+        nursery, tmp_path / "reference", SCRIPT, "--loader=plain", "--epochs=2"
+    )
+    assert reference.on(1).code == 0
+    job = TensorFlowJob(nursery, tmp_path / "job", SCRIPT, "--loader=plain", "--epochs=2")
     check_suspended(job.on(1, "--ask=step:13"))
     assert job.on(1).code == 0
-    assert reference.finish(undisturbed).code == 0
     assert job.seen() == reference.seen()
     assert job.last("final") == reference.last("final")
 
 
-def test_number_of_workers_changes(tmp_path: Path) -> None:
+def test_number_of_workers_changes(nursery: Nursery, tmp_path: Path) -> None:
     """1, 2, 3, 2, 1, 2 workers: each sample once in each epoch, and the weights of one worker but
     for the order in which gradients are added up."""
-    reference = TensorFlowJob(tmp_path / "reference", SCRIPT, "--still")
-    undisturbed = reference.start()
-    job = TensorFlowJob(tmp_path / "job", SCRIPT, "--still")
+    reference = TensorFlowJob(nursery, tmp_path / "reference", SCRIPT, "--still")
+    assert reference.on(1).code == 0
+    job = TensorFlowJob(nursery, tmp_path / "job", SCRIPT, "--still")
     # By one worker alone too: all stop at the same step.
     for workers, ask in ((1, "step:4"), (2, "step:8@1"), (3, "step:14@2"), (2, "validation:1:1@1")):
         run = job.on(workers, f"--ask={ask}")
@@ -92,7 +100,6 @@ def test_number_of_workers_changes(tmp_path: Path) -> None:
     check_suspended(job.on(1, "--ask=step:24"))
     last = job.on(2)
     assert last.code == 0, last.output
-    assert reference.finish(undisturbed).code == 0
     assert steps(job) == list(range(STEPS))
     assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3
     # Both workers of the last attempt hold the same.

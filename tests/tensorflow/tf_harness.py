@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import Job, Run
+from harness import Job, Run, Started
+from nursery import Nursery
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "training"
 
 
 class TensorFlowJob(Job):
-    """A job whose number of workers may be another one in each attempt."""
+    """A job whose number of workers may be another one in each attempt.
 
-    def __init__(self, path: Path, script: str, *args: str, **environ: str) -> None:
+    Its attempts are forks of a nursery; without one, processes of their own, of one worker.
+    """
+
+    def __init__(
+        self, nursery: Nursery | None, path: Path, script: str, *args: str, **environ: str
+    ) -> None:
         super().__init__(path, str(HERE / script), *args)
+        self.workers = 1
         self.temporary = path / "tmp"
         self.temporary.mkdir(parents=True, exist_ok=True)
         mine = {"PYTHONPATH": str(SCRIPTS), "TMPDIR": str(self.temporary)}
         self.environ.update(mine, TF_CPP_MIN_LOG_LEVEL="3", **environ)
+        self._nursery = nursery
+
+    def start(self, *args: str, attempt: int | None = None, **environ: str) -> Started:
+        if self._nursery is None:
+            assert self.workers == 1
+            return super().start(*args, attempt=attempt, **environ)
+        told = self.begin(attempt)
+        return self._nursery.start(
+            [str(self.script), *self.args, *args],
+            {**self.environ, **told.environ(), **environ},
+            told.report_dir / "output",
+            ranks=self.workers,
+            launcher=self.workers > 1,
+        )
 
     def on(self, workers: int, *args: str) -> Run:
         """Run an attempt on so many workers."""
-        self.prefix = ()
-        if workers > 1:
-            launch = ("-m", "hpcext", "launch", "--ranks", str(workers), "--")
-            self.prefix = (sys.executable, *launch)
+        self.workers = workers
         return self.run(*args)
 
     def said(self, word: str) -> list[Sequence[str]]:
@@ -50,7 +67,7 @@ class TensorFlowJob(Job):
         """The same job in another directory, to do something else with."""
         # Not the FIFOs.
         shutil.copytree(self.path, path, ignore=shutil.ignore_patterns("here", "go"))
-        job = TensorFlowJob(path, str(self.script), *self.args)
+        job = TensorFlowJob(self._nursery, path, str(self.script), *self.args)
         job.attempts = self.attempts
         return job
 

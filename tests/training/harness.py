@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from nursery import Fork
 
 from hpcext.protocol import Attempt, Process
 
 HERE = Path(__file__).parent
 WAIT_S = 120.0
 
-Started = subprocess.Popen[str]
+Started = subprocess.Popen[str] | Fork
 Act = Callable[[Started], object]
 
 
@@ -79,10 +80,7 @@ class Job:
         return [line.split() for line in (self.path / "log").read_text().splitlines()]
 
     def start(self, *args: str, attempt: int | None = None, **environ: str) -> Started:
-        self.attempts = self.attempts + 1 if attempt is None else attempt
-        directory = self.path / f"attempt-{self.attempts:04d}"
-        directory.mkdir()
-        told = self.told(directory)
+        told = self.begin(attempt)
         command = [sys.executable]
         if self.ranks > 1:
             command += ["-m", "torch.distributed.run", "--standalone"]
@@ -96,8 +94,11 @@ class Job:
             preexec_fn=as_supervised,  # noqa: PLW1509
         )
 
-    def told(self, directory: Path) -> Attempt:
-        """What an attempt in this directory is told by its environment."""
+    def begin(self, attempt: int | None = None) -> Attempt:
+        """Make the directory of the next attempt; what it is told by its environment."""
+        self.attempts = self.attempts + 1 if attempt is None else attempt
+        directory = self.path / f"attempt-{self.attempts:04d}"
+        directory.mkdir()
         return Attempt(
             job_id="job",
             attempt=self.attempts,

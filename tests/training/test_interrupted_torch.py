@@ -1,13 +1,20 @@
-"""Interrupted PyTorch training ends with the very weights of the uninterrupted one."""
+"""Interrupted PyTorch training ends with the very weights of the uninterrupted one.
+
+Two ranks are started by torchrun, and workers of loaders by a process of its own; where neither is
+what is tested, an attempt is a fork of one process that has imported PyTorch.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked_job import Forked
 from harness import Job, Run, suspend_tree
+from nursery import Nursery
 
 SCRIPT = "train_torch.py"
 STEPS = 30
@@ -22,8 +29,15 @@ def steps(job: Job, rank: str = "0") -> list[int]:
     return [int(line[3]) for line in job.log if line[2] == "step" and line[1] == rank]
 
 
-def uninterrupted(path: Path, ranks: int, *args: str) -> Job:
-    job = Job(path, SCRIPT, *args, ranks=ranks)
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+def uninterrupted(nursery: Nursery, path: Path, ranks: int, *args: str) -> Job:
+    job = Forked(nursery, path, SCRIPT, *args, ranks=ranks)
     run = job.run()
     assert run.code == 0, run.output
     assert steps(job) == list(range(STEPS))
@@ -31,8 +45,8 @@ def uninterrupted(path: Path, ranks: int, *args: str) -> Job:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    return uninterrupted(tmp_path_factory.mktemp("alone"), 1)
+def alone(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return uninterrupted(nursery, tmp_path_factory.mktemp("alone"), 1)
 
 
 def check_suspended(run: Run, ranks: int) -> None:
@@ -55,10 +69,15 @@ def check_suspended(run: Run, ranks: int) -> None:
     ],
 )
 def test_weights_are_bit_identical(
-    tmp_path: Path, ranks: int, options: list[str], asks: list[str]
+    nursery: Nursery, tmp_path: Path, ranks: int, options: list[str], asks: list[str]
 ) -> None:
-    reference = uninterrupted(tmp_path / "reference", ranks, *options)
-    job = Job(tmp_path / "interrupted", SCRIPT, *options, ranks=ranks)
+    reference = uninterrupted(nursery, tmp_path / "reference", ranks, *options)
+    path = tmp_path / "interrupted"
+    if ranks == 2:
+        # Under torchrun.
+        job = Job(path, SCRIPT, *options, ranks=ranks)
+    else:
+        job = Forked(nursery, path, SCRIPT, *options, ranks=ranks)
     for ask in asks:
         check_suspended(job.run(f"--ask={ask}"), ranks)
     step = random.Random(ranks).randrange(22, 27)
@@ -83,8 +102,8 @@ def test_a_finished_job_trains_no_more(alone: Job) -> None:
     assert one == two
 
 
-def test_suspended_after_the_last_epoch(tmp_path: Path, alone: Job) -> None:
-    job = Job(tmp_path / "job", SCRIPT)
+def test_suspended_after_the_last_epoch(nursery: Nursery, tmp_path: Path, alone: Job) -> None:
+    job = Forked(nursery, tmp_path / "job", SCRIPT)
     check_suspended(job.run("--ask=test:1"), 1)
     assert job.run().code == 0
     assert steps(job) == list(range(STEPS))
@@ -98,8 +117,8 @@ def test_a_signal_during_imports_is_kept(tmp_path: Path) -> None:
     assert steps(job) == [0]
 
 
-def test_ranks_change_in_mid_epoch(tmp_path: Path) -> None:
-    job = Job(tmp_path / "job", SCRIPT, "--epochs=1", ranks=2)
+def test_ranks_change_in_mid_epoch(nursery: Nursery, tmp_path: Path) -> None:
+    job = Forked(nursery, tmp_path / "job", SCRIPT, "--epochs=1", ranks=2)
     check_suspended(job.run("--ask=step:3@1"), 2)
     job.ranks = 1
     assert job.run().code == 0

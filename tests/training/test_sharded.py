@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked_job import Forked
 from harness import Run
-from nursery import Forked, Nursery
+from nursery import Nursery
 
 SCRIPT = "train_sharded.py"
 STEPS = 30

@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from forked_job import Forked
 from harness import WAIT_S, Run
-from nursery import Forked, Nursery
+from nursery import Nursery
 from torch.utils.data import DataLoader
 
 from hpcext.protocol import Process

@@ -16,6 +16,9 @@ import transformers
 from script import Traces, digest
 from torch.utils.data import Dataset
 
+# By name: the library imports its modules when something of them is first asked for, here once.
+from transformers import Trainer, TrainingArguments
+
 from hpcext.training.transformers import Suspend, per_device
 
 if transformers.utils.is_datasets_available():
@@ -127,7 +130,7 @@ def train(*words):
     model = Model(config)
     model.traces, model.full = traces, args.full
     size = args.per_device or per_device(args.batch, accumulate=args.accumulate)
-    settings = transformers.TrainingArguments(
+    settings = TrainingArguments(
         output_dir=str(Path.cwd().parent / "output"),
         per_device_train_batch_size=size,
         per_device_eval_batch_size=4,
@@ -146,7 +149,7 @@ def train(*words):
         seed=3,
         full_determinism=False,
     )
-    trainer = transformers.Trainer(
+    trainer = Trainer(
         model,
         settings,
         train_dataset=Sentences(),
