@@ -56,10 +56,14 @@ def add(subparsers: Any) -> None:
     submit_.add_argument("--name", help="name of the pilot (default: that of the file)")
     submit_.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
     submit_.set_defaults(run=submit)
-    again = actions.add_parser("resubmit", help="submit a pilot that ended before its jobs did")
+    again = actions.add_parser(
+        "resubmit",
+        help="submit a pilot that ended before its jobs did",
+        epilog="example: hpcext pilot resubmit jobs",
+    )
     again.add_argument("pilot", metavar="PILOT", help="directory, id or name")
     again.set_defaults(run=resubmit)
-    list_ = actions.add_parser("list", help="list the pilots")
+    list_ = actions.add_parser("list", help="list the pilots", epilog="example: hpcext pilot list")
     list_.set_defaults(run=show)
 
 

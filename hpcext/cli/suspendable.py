@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         "suspendable",
         help="in a batch script: run a command that outlives a preemption and the time limit",
         usage="hpcext suspendable [--lead SECONDS] -- COMMAND [ARGUMENT...]",
-        epilog="example: exec hpcext suspendable --lead 300 -- python train.py",
+        epilog="example: hpcext suspendable --lead 300 -- python train.py",
     )
     parser.add_argument(
         "--lead",

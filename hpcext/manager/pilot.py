@@ -246,7 +246,7 @@ def sole_manager(directory: Path) -> Iterator[None]:
             lock.acquire(timeout=0)
     except filelock.Timeout:
         other = spool.manager_of(directory)
-        who = f"the manager {other}" if other else "a manager on another machine"
+        who = f"the manager {spool.place_of(other)}" if other else "a manager on another machine"
         raise NoManagerError(
             f"{who} runs this pilot", where=str(directory), do="hpcext status shows it"
         ) from None

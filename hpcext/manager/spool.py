@@ -181,6 +181,11 @@ def manager_of(directory: Path) -> Manager | None:
     return manager if manager is not None and manager.alive() else None
 
 
+def place_of(manager: Manager) -> str:
+    """Where a manager is, for a sentence."""
+    return f"with pid {manager.pid}" if isinstance(manager, protocol.Process) else str(manager)
+
+
 def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) -> dict[str, Any]:
     """Send a request to a manager and wait for its answer.
 

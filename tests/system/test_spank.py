@@ -187,7 +187,9 @@ def test_a_bad_value_is_refused(slurm: Cluster, place: Site, plugin: Plugin) -> 
     """By one line, and nothing is submitted."""
     for bad in BAD:
         option = f"hpcext-{bad.partition('=')[0]}"
-        refused(slurm.as_user("sbatch", f"--hpcext-{bad}", "--wrap", "true"), option)
+        refused(
+            slurm.as_user("sbatch", f"--hpcext-{bad}", "-J", "refused", "--wrap", "true"), option
+        )
     for command in (("srun",), ("salloc", "srun")):
         refused(slurm.as_user(*command[:1], "--hpcext-gpus=x", *command[1:], "true"), "hpcext-gpus")
     # In a script, too, and with the status that the user wants for Slurm's own errors.
@@ -196,7 +198,7 @@ def test_a_bad_value_is_refused(slurm: Cluster, place: Site, plugin: Plugin) -> 
     said = slurm.as_user("sbatch", str(script), SLURM_EXIT_ERROR="77")
     assert said.returncode == 77
     assert said.stderr.startswith("sbatch: error: hpcext: --hpcext-trainer: 'some' (valid: MIN:MAX")
-    assert slurm.run("squeue", "-h", "--states=all", "--name=wrap,bad.sh").stdout == ""
+    assert slurm.run("squeue", "-h", "--states=all", "--name=refused,bad.sh").stdout == ""
 
 
 def test_a_variable_may_name_the_profile(slurm: Cluster, place: Site, plugin: Plugin) -> None:
@@ -271,6 +273,9 @@ def test_a_thousand_bad_values_are_refused(slurm: Cluster, place: Site, plugin: 
         near = draw.choice(("0123456789:", "auto1:2", "abc._-", "".join(alphabet)))
         value = "".join(draw.choices(near, k=draw.randrange(0, 90)))
         if not IS_VALID[option](value.encode()):
-            refused(slurm.as_user("sbatch", f"--{option}={value}", "--wrap", "true"), option)
+            refused(
+                slurm.as_user("sbatch", f"--{option}={value}", "-J", "refused", "--wrap", "true"),
+                option,
+            )
             done += 1
-    assert slurm.run("squeue", "-h", "--states=all", "--name=wrap").stdout == ""
+    assert slurm.run("squeue", "-h", "--states=all", "--name=refused").stdout == ""
