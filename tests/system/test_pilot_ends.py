@@ -152,7 +152,8 @@ def test_what_cannot_end_in_time_is_refused(slurm: Cluster, place: Site) -> None
     place.write_jobs(long)
     refused = place.run("submit", str(place.pilot), str(more))
     assert refused.code == 2
-    assert "takes 83.3 minutes at its best speed, and the pilot has 7." in refused.err
+    assert "takes 83.3 minutes at its best speed, and the pilot has " in refused.err
+    assert "left; ask for more time, or submit the pilot with --requeue" in refused.err
     words = ("--gpus-per-node", "6", "--time", "30", "--dir", str(place.path / "other"))
     refused = place.run("pilot", "submit", str(more), *words)
     assert refused.code == 2
