@@ -246,7 +246,7 @@ class SlurmSteps(ProcessExecutor):
 
     async def _noticed(self, watch: Watch, ended: Ended) -> None:
         """Slurm has told a step to end: is that the end of the allocation, or of this step?"""
-        await self._walltime.look()
+        await self._walltime.look(noticed=True)
         self._finish(watch, ended)
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:

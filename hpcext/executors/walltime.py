@@ -20,6 +20,10 @@ EARLIER_S = 30.0
 SLACK_S = 1.0
 """squeue gives whole seconds."""
 
+NOTICE_SLACK_S = 60.0
+"""Slurm's own notice (``--signal``) may come so much earlier than asked for; sbatch(1). What it
+has suspended is not worth being started again."""
+
 
 class Walltime:
     """Has a pilot suspend its jobs in time before its allocation ends.
@@ -65,8 +69,14 @@ class Walltime:
         for task in self._looks:
             task.cancel()
 
-    async def look(self) -> None:
-        """Ask Slurm how long the allocation lasts; if it is time to leave, say so."""
+    async def look(self, *, noticed: bool = False) -> None:
+        """Ask Slurm how long the allocation lasts; if it is time to leave, say so.
+
+        Parameters
+        ----------
+        noticed : bool
+            Slurm has told a step to end.
+        """
         if self.leaving:
             return
         before = self._end_s
@@ -79,7 +89,7 @@ class Walltime:
         left_s = self.left_s
         if now.state != "running":
             self._leave("the allocation is over")
-        elif left_s is not None and left_s <= SLACK_S:
+        elif left_s is not None and left_s <= (NOTICE_SLACK_S if noticed else SLACK_S):
             self._leave("the allocation ends soon")
         elif before is not None and now.end_s is not None and now.end_s < before - EARLIER_S:
             self._leave("Slurm wants the nodes of the allocation back")

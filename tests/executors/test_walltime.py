@@ -1,0 +1,130 @@
+"""When a pilot leaves its allocation, by what Slurm answers and when it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from hpcext.batch import runner
+from hpcext.core.errors import BatchError
+from hpcext.core.facts import Drain, Fact
+from hpcext.executors.walltime import Walltime
+
+LEAD_S = 100.0
+
+
+class Slurm:
+    """Answers in the place of squeue, one after the other; the last one for ever."""
+
+    def __init__(self, *answers: Callable[[], str]) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    def run(self, argv: Sequence[str], **options: Any) -> str:
+        assert argv[0] == "squeue"
+        # What instants look like depends on it.
+        assert options["environ"]["SLURM_TIME_FORMAT"] == "%s"
+        self.asked += 1
+        return (self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])()
+
+
+def ends_in(seconds: float, state: str = "RUNNING") -> Callable[[], str]:
+    end_s = time.time() + seconds
+    return lambda: f"{state}|{end_s:.0f}\n"
+
+
+def broken() -> str:
+    raise BatchError("squeue gave no answer")
+
+
+def watch(
+    monkeypatch: pytest.MonkeyPatch, slurm: Slurm, *looks: bool, wait_s: float = 0.0
+) -> tuple[list[Fact], Walltime]:
+    """Begin, look once for each of `looks` (whether a step was told to end), and wait."""
+    monkeypatch.setattr(runner, "run", slurm.run)
+    facts: list[Fact] = []
+
+    async def main() -> Walltime:
+        loop = asyncio.get_running_loop()
+        walltime = Walltime(7, lead_s=LEAD_S, emit=facts.append, loop=loop)
+        await walltime.look()
+        for noticed in looks:
+            await walltime.look(noticed=noticed)
+        await asyncio.sleep(wait_s)
+        walltime.close()
+        return walltime
+
+    return facts, asyncio.run(main())
+
+
+LEAVES = [Drain(stop=True)]
+
+
+def test_it_says_how_long_there_is_and_does_not_ask_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(ends_in(3600))
+    facts, walltime = watch(monkeypatch, slurm, wait_s=0.3)
+    assert not facts
+    assert walltime.left_s == pytest.approx(3600 - LEAD_S, abs=5)
+    assert slurm.asked == 1
+
+
+def test_at_the_lead_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(ends_in(LEAD_S + 2.5))
+    facts, _ = watch(monkeypatch, slurm, wait_s=3.0)
+    assert facts == LEAVES
+    assert slurm.asked == 2
+
+
+def test_a_limit_that_was_extended_meanwhile_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(ends_in(LEAD_S + 2.5), ends_in(3600))
+    facts, walltime = watch(monkeypatch, slurm, wait_s=3.0)
+    assert not facts
+    assert slurm.asked == 2
+    assert walltime.left_s == pytest.approx(3600 - LEAD_S, abs=5)
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PREEMPTED"])
+def test_an_allocation_that_is_over_is_left(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    facts, _ = watch(monkeypatch, Slurm(ends_in(3600), ends_in(3600, state)), True)
+    assert facts == LEAVES
+
+
+def test_a_preemption_is_an_end_that_came_nearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long its grace is: others wait for the nodes."""
+    facts, _ = watch(monkeypatch, Slurm(ends_in(7200), ends_in(3600)), True)
+    assert facts == LEAVES
+
+
+def test_a_step_that_was_cancelled_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, _ = watch(monkeypatch, Slurm(ends_in(3600)), True)
+    assert not facts
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_notice_of_slurm_may_come_early(monkeypatch: pytest.MonkeyPatch, noticed: bool) -> None:
+    facts, _ = watch(monkeypatch, Slurm(ends_in(LEAD_S + 40)), noticed)
+    assert facts == (LEAVES if noticed else [])
+
+
+def test_without_an_answer_the_end_that_was_known_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(ends_in(LEAD_S + 2.5), broken)
+    assert watch(monkeypatch, slurm, wait_s=3.0)[0] == LEAVES
+
+
+def test_no_limit_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, walltime = watch(monkeypatch, Slurm(lambda: "RUNNING|NONE\n"), True)
+    assert not facts
+    assert walltime.left_s is None
+
+
+def test_it_leaves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, _ = watch(monkeypatch, Slurm(ends_in(10)), True, True)
+    assert facts == LEAVES
