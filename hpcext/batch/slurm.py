@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,6 +10,22 @@ from typing import NamedTuple
 from hpcext import protocol
 from hpcext.core.errors import BatchError
 from hpcext.text import shown
+
+log = logging.getLogger(__name__)
+
+STATES = frozenset(
+    {
+        "boot_fail", "cancelled", "completed", "completing", "configuring", "deadline",
+        "expediting", "failed", "launch_failed", "node_fail", "out_of_memory", "pending",
+        "power_up_node", "preempted", "reconfig_fail", "requeued", "requeue_fed", "requeue_hold",
+        "resizing", "resv_del_hold", "revoked", "running", "signaling", "special_exit", "stage_out",
+        "stopped", "suspended", "timeout", "update_db",
+    }
+)  # fmt: skip
+"""Of a job; https://slurm.schedmd.com/job_state_codes.html, and squeue(1) of 22.05."""
+
+UNKNOWN = "unknown"
+"""A state that is in no manual that we know: never taken for an end."""
 
 _JOB_ID = re.compile(r"(\d+)(?:;[\w.-]+)?\Z")
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?\Z")
@@ -85,14 +102,37 @@ def jobs_command(job_ids: Sequence[int]) -> list[str]:
     return ["squeue", "--noheader", "--states=all", f"--jobs={listed}", "--format=%i|%T|%r|%N"]
 
 
+def state(text: str) -> str:
+    """A state as Slurm writes it, as one of :data:`STATES` or :data:`UNKNOWN`.
+
+    Examples
+    --------
+    >>> state("RUNNING"), state("CANCELLED by 1000"), state("CANCELLED+")
+    ('running', 'cancelled', 'cancelled')
+    """
+    words = text.lower().split()
+    found = words[0].rstrip("+") if words else ""
+    if found not in STATES:
+        log.warning("Slurm says that a job is %s, which is no state that is known", shown(text))
+        return UNKNOWN
+    return found
+
+
 def parse_jobs(text: str) -> dict[int, str]:
-    """Job id → state, in lowercase."""
+    """Job id → state; lines of :func:`jobs_command` or :func:`accounting_command`."""
     found = {}
     for line in text.splitlines():
-        ident, state = [*line.strip().split("|"), ""][:2]
+        ident, said = [*line.strip().split("|"), ""][:2]
         if ident.isdecimal():
-            found[int(ident)] = state.lower()
+            found[int(ident)] = state(said)
     return found
+
+
+def accounting_command(job_ids: Sequence[int]) -> list[str]:
+    """The last that accounting knows of jobs, which slurmctld forgets after a while; sacct(1)."""
+    listed = ",".join(map(str, job_ids))
+    words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={listed}"]
+    return [*words, "--format=jobid,state"]
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:
@@ -123,10 +163,10 @@ def end_command(job_id: int) -> list[str]:
 def parse_end(text: str) -> End:
     """``STATE|EPOCH``; the instant of a job without a limit is a word."""
     lines = text.split()
-    state, bar, end = lines[0].partition("|") if lines else ("", "", "")
+    said, bar, end = lines[0].partition("|") if lines else ("", "", "")
     if not bar:
         raise BatchError(f"squeue printed {shown(text.strip())}, and no state of the job")
-    return End(state.lower(), float(end) if end.isdecimal() else None)
+    return End(state(said), float(end) if end.isdecimal() else None)
 
 
 def requeue_command(job_id: int) -> list[str]:
@@ -147,6 +187,19 @@ def parse_nodes(text: str) -> dict[str, str]:
         if bar:
             found[name] = state.lower().rstrip("*~#!%$@^+-")
     return found
+
+
+def version_command() -> list[str]:
+    """The release of Slurm that is installed here; asks nobody."""
+    return ["scontrol", "--version"]
+
+
+def parse_version(text: str) -> tuple[int, int]:
+    """``slurm 22.05.8``: (22, 5); distributors write ``slurm-wlm 22.05.8``."""
+    found = re.match(r"slurm\S*\s+(\d+)\.(\d+)", text)
+    if found is None:
+        raise BatchError(f"scontrol printed {shown(text.strip())}, and no version")
+    return int(found[1]), int(found[2])
 
 
 def addresses_command(nodelist: str) -> list[str]:

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from hpcext.batch import runner, slurm
+from hpcext.batch import slurm
+from hpcext.batch.slurm_reads import reads
 from hpcext.cli.output import Output
 from hpcext.cli.run import name_after
 from hpcext.config import load_settings
@@ -134,11 +135,11 @@ def show(args: argparse.Namespace, out: Output) -> int:
     found = pilots.known(load_settings().state_dir)
     jobs = {path: slurm_job.job_of(path) for path, _ in found}
     ids = [job_id for job_id in jobs.values() if job_id is not None]
-    states = slurm.parse_jobs(runner.run(slurm.jobs_command(ids))) if ids else {}
+    states = reads().states(ids)
     rows = []
     for path, pilot in found:
         job_id = jobs[path]
-        state = "" if job_id is None else states.get(job_id, "over")
+        state = "" if job_id is None else states.get(job_id, "forgotten by Slurm")
         rows.append((pilot.id, str(job_id or ""), state, str(path)))
     out.table(("pilot", "job", "state", "directory"), rows)
     return 0

@@ -20,6 +20,7 @@ import msgspec
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
+from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, NodeLost, Registered, Rescaled, Started
 from hpcext.core.values import Action, Alloc, Kind
@@ -264,7 +265,7 @@ class SlurmSteps(ProcessExecutor):
     def _down(nodes: Sequence[str]) -> list[str]:
         """Which of these nodes Slurm has given up; nothing starts there any more."""
         try:
-            states = slurm.parse_nodes(runner.run(slurm.nodes_command(nodes)))
+            states = reads().node_states(nodes)
         except BatchError as error:
             log.warning("whether %s is up is not known: %s", ", ".join(nodes), error)
             return []
@@ -273,7 +274,7 @@ class SlurmSteps(ProcessExecutor):
     def _end_step(self, name: str) -> bool:
         """Cancel a step; whether it may still be there."""
         try:
-            steps = slurm.parse_steps(runner.run(slurm.steps_command(self._job_id)))
+            steps = reads().steps(self._job_id)
             ours = [step for step in steps if step.name == name]
             for step in ours:
                 runner.run(slurm.cancel_command(step.id))

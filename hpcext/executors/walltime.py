@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 
-from hpcext.batch import runner, slurm
+from hpcext.batch.slurm import End
+from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain
 from hpcext.executors.base import Emit
@@ -81,10 +82,10 @@ class Walltime:
             return
         before = self._end_s
         try:
-            now = slurm.parse_end(await asyncio.to_thread(self._ask))
+            now = await asyncio.to_thread(reads().end, self._job_id)
         except BatchError as error:
             log.warning("how long the allocation lasts is not known: %s", error)
-            now = slurm.End("running", before)
+            now = End("running", before)
         self._end_s = now.end_s
         left_s = self.left_s
         if now.state != "running":
@@ -95,10 +96,6 @@ class Walltime:
             self._leave("Slurm wants the nodes of the allocation back")
         else:
             self._set_alarm(left_s)
-
-    def _ask(self) -> str:
-        environ = slurm.epoch_times()
-        return runner.run(slurm.end_command(self._job_id), environ=environ)
 
     def _leave(self, why: str) -> None:
         if not self.leaving:

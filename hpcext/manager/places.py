@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hpcext.batch import runner, slurm
+from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
@@ -94,7 +95,7 @@ def _allocation(pilot: Pilot) -> Place:
 
     addresses: dict[str, str] = {}
     if len(names) > 1:
-        addresses = slurm.parse_addresses(runner.run(slurm.addresses_command(here.nodelist)))
+        addresses = reads().addresses(names)
 
     def executor(**common: Any) -> Executor:
         return SlurmSteps(

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
+from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError, NoManagerError
 
 log = logging.getLogger(__name__)
@@ -33,9 +34,9 @@ for try in 1 2 3 4 5; do
         code=$?
         kill -0 "$manager" 2>/dev/null || break
     done
-    # Killed: the steps go on, and the next manager takes them over.
-    [ "$code" -eq 137 ] || break
-    echo "hpcext: the manager was killed (try $try)" >&2
+    # Killed, or crashed: the steps go on, and the next manager takes them over.
+    case "$code" in 132|134|135|136|137|139) ;; *) break ;; esac
+    echo "hpcext: the manager was killed by signal $((code - 128)) (try $try)" >&2
 done
 exit "$code"
 """
@@ -126,10 +127,8 @@ def requeue(job_id: int) -> None:
     By ourselves, since a job that exits in the grace of its preemption is not requeued by Slurm
     before 24.05; and from RUNNING only, since it would bring a cancelled job back.
     """
-    environ = slurm.epoch_times()
     try:
-        now = slurm.parse_end(runner.run(slurm.end_command(job_id), environ=environ))
-        if now.state == "running":
+        if reads().end(job_id).state == "running":
             log.warning("job %d goes back into the queue", job_id)
             runner.run(slurm.requeue_command(job_id))
     except BatchError as error:

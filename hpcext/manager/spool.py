@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
+from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.launch.tree import boot_id
 
@@ -154,8 +155,7 @@ class BatchManager:
             with contextlib.suppress(BatchError):
                 # One that it has forgotten, or does not know, is an error.
                 self._alive = False
-                states = slurm.parse_jobs(runner.run(slurm.jobs_command([self._job_id])))
-                self._alive = states.get(self._job_id) == "running"
+                self._alive = reads().end(self._job_id).state == "running"
         return self._alive
 
     def send(self, signum: int) -> bool:

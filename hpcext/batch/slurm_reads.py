@@ -1,0 +1,89 @@
+"""What is asked of Slurm, in one of two ways: by its commands, or by pyslurm where that fits."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from hpcext.batch import runner, slurm, slurm_api
+from hpcext.batch.slurm import End, Step
+from hpcext.core.errors import BatchError
+
+log = logging.getLogger(__name__)
+
+
+class Reads(Protocol):
+    """Questions to a Slurm. Each raises BatchError where there is no answer."""
+
+    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+        """States of jobs; one that nobody knows any more is left out."""
+
+    def end(self, job_id: int) -> End:
+        """A job's state, and when it ends at the latest."""
+
+    def steps(self, job_id: int) -> tuple[Step, ...]:
+        """The steps of a job that have not ended."""
+
+    def node_states(self, names: Sequence[str]) -> dict[str, str]:
+        """Node → state, in lowercase."""
+
+    def addresses(self, names: Sequence[str]) -> dict[str, str]:
+        """Node → how Slurm itself reaches it."""
+
+
+class Commands:
+    """By Slurm's commands, which always works."""
+
+    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+        """As :class:`Reads` has it; what slurmctld has forgotten is looked up in accounting."""
+        if not job_ids:
+            return {}
+        found = {}
+        try:
+            found = slurm.parse_jobs(runner.run(slurm.jobs_command(job_ids)))
+        except BatchError as error:
+            # What squeue says of a single job that it does not know; of several, nothing.
+            if "Invalid job id" not in error.stderr:
+                raise
+        missing = [job_id for job_id in job_ids if job_id not in found]
+        if missing:
+            try:
+                found |= slurm.parse_jobs(runner.run(slurm.accounting_command(missing)))
+            except BatchError as error:
+                log.info("no accounting: %s", error)
+        return found
+
+    def end(self, job_id: int) -> End:
+        """As :class:`Reads` has it."""
+        argv = slurm.end_command(job_id)
+        return slurm.parse_end(runner.run(argv, environ=slurm.epoch_times()))
+
+    def steps(self, job_id: int) -> tuple[Step, ...]:
+        """As :class:`Reads` has it."""
+        return slurm.parse_steps(runner.run(slurm.steps_command(job_id)))
+
+    def node_states(self, names: Sequence[str]) -> dict[str, str]:
+        """As :class:`Reads` has it."""
+        return slurm.parse_nodes(runner.run(slurm.nodes_command(names)))
+
+    def addresses(self, names: Sequence[str]) -> dict[str, str]:
+        """As :class:`Reads` has it."""
+        return slurm.parse_addresses(runner.run(slurm.addresses_command(",".join(names))))
+
+
+@functools.cache
+def reads() -> Reads:
+    """How this process asks Slurm: by pyslurm if there is one for this Slurm, else by commands."""
+    module = slurm_api.find()
+    if module is None:
+        return Commands()
+    try:
+        release = slurm.parse_version(runner.run(slurm.version_command()))
+    except BatchError:
+        return Commands()
+    if slurm_api.release_of(module) != release:
+        log.info("pyslurm %s is not for Slurm %d.%02d", module.__version__, *release)
+        return Commands()
+    return slurm_api.Api(module)

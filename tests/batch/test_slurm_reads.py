@@ -1,0 +1,183 @@
+"""What is asked of Slurm, by its commands and by pyslurm: the same answers.
+
+pyslurm is built for one release of Slurm (25.11 in the registry), which is not that of these tests.
+Here it is a stand-in with the attributes that pyslurm's reference documents.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcext.batch import runner, slurm, slurm_api, slurm_reads
+from hpcext.batch.slurm import End, Step
+from hpcext.core.errors import BatchError
+
+RECORDED = Path(__file__).parent / "recorded" / "slurm-22.05"
+END_S = 1795296541.0
+
+
+class RPCError(Exception):
+    """pyslurm.RPCError."""
+
+
+def refuse(*_: object) -> None:
+    raise RPCError("Invalid job id specified")
+
+
+def stand_in(version: str = "22.5.0") -> types.ModuleType:
+    """The same cluster that is recorded, as pyslurm would show it."""
+    make = types.SimpleNamespace
+    jobs = {
+        1: make(state="RUNNING", end_time=int(END_S)),
+        2: make(state="PENDING", end_time=None),
+        3: make(state="FAILED", end_time=1),
+        4: make(state="CANCELLED", end_time=1),
+    }
+    steps = {0: "hpcext-1-1", 1: "hpcext-2-1", "batch": "batch"}
+    jobs[1].steps = {each: make(id=each, name=name) for each, name in steps.items()}
+    nodes = {
+        "n1": make(state="MIXED", address="127.0.0.1"),
+        "n2": make(state="IDLE+DRAIN", address="127.0.0.1"),
+        "n4": make(state="IDLE", address=None),
+    }
+    module = types.ModuleType("pyslurm")
+    load = lambda job_id: jobs[job_id] if job_id in jobs else refuse()  # noqa: E731
+    past = lambda job_id: make(state="NODE_FAIL") if job_id == 9 else refuse()  # noqa: E731
+    vars(module).update(
+        __version__=version,
+        RPCError=RPCError,
+        Jobs=make(load=lambda: jobs),
+        Job=make(load=load),
+        Nodes=make(load=lambda: nodes),
+        db=make(Job=make(load=past)),
+    )
+    return module
+
+
+def recorded(argv: Sequence[str], **_: Any) -> str:
+    """What the real commands printed."""
+    name = {
+        ("squeue", "--steps"): "squeue-steps.txt",
+        ("sinfo", "--noheader"): "sinfo-nodes.txt",
+        ("scontrol", "--oneliner"): "scontrol-nodes.txt",
+        ("scontrol", "--version"): "scontrol-version.txt",
+    }.get((argv[0], argv[1]))
+    if argv[0] == "sacct":
+        return "9|NODE_FAIL\n" if "--jobs=9" in argv else ""
+    if argv[0] == "squeue" and "--format=%T|%e" in argv:
+        name = "squeue-end.txt"
+    elif argv[0] == "squeue" and name is None:
+        if "--jobs=9" in argv:
+            said = (RECORDED / "squeue-unknown.txt").read_text()
+            raise BatchError("squeue failed", argv=argv, exit_code=1, stderr=said)
+        name = "squeue-jobs.txt"
+    assert name is not None, argv
+    return (RECORDED / name).read_text()
+
+
+@pytest.fixture(params=["commands", "pyslurm"])
+def reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> slurm_reads.Reads:
+    monkeypatch.setattr(runner, "run", recorded)
+    by: dict[str, Callable[[], slurm_reads.Reads]] = {
+        "commands": slurm_reads.Commands,
+        "pyslurm": lambda: slurm_api.Api(stand_in()),
+    }
+    return by[request.param]()
+
+
+def test_states(reads: slurm_reads.Reads) -> None:
+    known = {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
+    assert reads.states([1, 2, 3, 4]) == known
+    assert reads.states([]) == {}
+
+
+def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_accounting(
+    reads: slurm_reads.Reads,
+) -> None:
+    assert reads.states([9]) == {9: "node_fail"}
+
+
+def test_the_end_of_a_job(reads: slurm_reads.Reads) -> None:
+    assert reads.end(1) == End("running", END_S)
+
+
+def test_steps(reads: slurm_reads.Reads) -> None:
+    assert reads.steps(1) == (
+        Step("1.0", "hpcext-1-1"), Step("1.1", "hpcext-2-1"), Step("1.batch", "batch")
+    )  # fmt: skip
+
+
+def test_nodes(reads: slurm_reads.Reads) -> None:
+    states = reads.node_states(["n1", "n4"])
+    assert (states["n1"], states["n4"]) == ("mixed", "idle")
+    assert reads.addresses(["n1", "n2"]) == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
+
+
+def test_what_pyslurm_cannot_say_is_an_error_like_any_other() -> None:
+    with pytest.raises(BatchError, match="Invalid job id"):
+        slurm_api.Api(stand_in()).end(77)
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None], str]]:
+    """How a process asks that has such a pyslurm, or none."""
+    monkeypatch.setattr(runner, "run", recorded)
+
+    def choose(version: str | None) -> str:
+        slurm_reads.reads.cache_clear()
+        module = None if version is None else stand_in(version)
+        monkeypatch.setattr(slurm_api, "find", lambda: module)
+        return type(slurm_reads.reads()).__name__
+
+    yield choose
+    slurm_reads.reads.cache_clear()
+
+
+def test_pyslurm_is_used_where_it_is_for_this_release_only(
+    chosen: Callable[[str | None], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chosen(None) == "Commands"
+    assert chosen("22.5.1") == "Api"
+    assert chosen("25.11.0") == "Commands"
+    assert chosen("") == "Commands"
+    monkeypatch.setattr(runner, "run", lambda *_, **__: "no version\n")
+    assert chosen("22.5.1") == "Commands"
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [("slurm 24.11.5\n", (24, 11)), ("slurm-wlm 22.05.8\n", (22, 5)), ("slurm 26.05.5", (26, 5))],
+)
+def test_versions(text: str, release: tuple[int, int]) -> None:
+    assert slurm.parse_version(text) == release
+
+
+def test_an_unknown_state_is_said_and_is_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    assert slurm.state("BRAND_NEW") == slurm.UNKNOWN
+    assert "'BRAND_NEW', which is no state that is known" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "\n", "RUNNING"])
+def test_no_end(text: str) -> None:
+    with pytest.raises(BatchError, match="no state of the job"):
+        slurm.parse_end(text)
+
+
+def test_an_end_that_nobody_has_set() -> None:
+    assert slurm.parse_end("RUNNING|NONE\n") == End("running", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400), ("1:30", 90), ("2:00:00", 7200), ("1-12", 129600), ("1-0:30", 88200),
+        ("1-0:0:5", 86405), ("UNLIMITED", None), ("", None), ("-5", None), ("1:2:3:4", None),
+    ],
+)  # fmt: skip
+def test_time_limits(text: str, seconds: float | None) -> None:
+    assert slurm.parse_time_limit(text) == seconds
