@@ -83,11 +83,12 @@ def start(
     cwd: str = ".",
     log: int | None = None,
     blocked: Collection[signal.Signals] = (SUSPEND_SIGNAL,),
+    notices: bool = False,
 ) -> int:
     """Start a command in a session of its own; its pid.
 
     It begins with SIGTSTP blocked and ignored and SIGUSR1 ignored, which all that it starts
-    inherits, and every other signal as by default.
+    inherits, and every other signal as by default; but SIGUSR2, if it is a notice.
 
     Parameters
     ----------
@@ -99,6 +100,8 @@ def start(
         Descriptor that becomes its standard output and standard error; None: they stay ours.
     blocked : collection of signals
         What it keeps pending until it looks.
+    notices : bool
+        The batch system may send SIGUSR2 to every process (sbatch's ``--signal``): ignored, too.
 
     Raises
     ------
@@ -112,7 +115,7 @@ def start(
     pid = os.fork()
     if pid == 0:
         try:
-            _prepare(parent, log, blocked)
+            _prepare(parent, log, blocked, notices=notices)
             _execute(argv, environ, cwd)
         except BaseException as error:
             os.write(writing, str(error).encode(errors="backslashreplace")[:4000])
@@ -127,7 +130,9 @@ def start(
     return pid
 
 
-def _prepare(parent: int, log: int | None, blocked: Collection[signal.Signals]) -> None:
+def _prepare(
+    parent: int, log: int | None, blocked: Collection[signal.Signals], *, notices: bool
+) -> None:
     """Between fork and exec: what the command inherits."""
     # Cheap, and closes most of the gap when we are killed with SIGKILL; the rest is swept.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -141,7 +146,7 @@ def _prepare(parent: int, log: int | None, blocked: Collection[signal.Signals]) 
         os.dup2(log, 2)
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signum, signal.SIG_DFL)
-    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL):
+    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL, *([signal.SIGUSR2] if notices else [])):
         signal.signal(signum, signal.SIG_IGN)
     # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
     # unblocks it is not stopped; blocked, so that a session finds it.

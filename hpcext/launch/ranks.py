@@ -135,8 +135,12 @@ class Launcher:
             # Every rank counts the GPUs alike: those of the ranks before it come first.
             environ["CUDA_VISIBLE_DEVICES"] = devices
         blocked = (protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL)
-        pid = command.start(self.argv, environ, blocked=blocked)
+        pid = command.start(self.argv, environ, blocked=blocked, notices=self._notices())
         self._ranks[pid] = (group.number, rank)
+
+    def _notices(self) -> bool:
+        """Whether SIGTERM is the batch system's word, and not that of our supervisor."""
+        return self.attempt is not None and self.attempt.notices
 
     def _mark(self, number: int, rank: int) -> str:
         """What all processes of one rank carry in their environment."""
@@ -155,6 +159,9 @@ class Launcher:
         return info.si_signo if info else None
 
     def _react(self, signum: int | None) -> None:
+        if signum == signal.SIGTERM and self._notices():
+            # The supervisor has heard it, too, and has the ranks suspended; or kills them.
+            return
         if signum in _ENDING:
             self._end(-int(signum or signal.SIGTERM))
         elif signum == protocol.SUSPEND_SIGNAL:

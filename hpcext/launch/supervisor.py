@@ -181,7 +181,9 @@ class Supervisor:
         log = command.open_log(self._log, title)
         self._started_at = time.time()
         try:
-            self._pid = command.start(self._argv, self._environ(), cwd=self._cwd, log=log)
+            self._pid = command.start(
+                self._argv, self._environ(), cwd=self._cwd, log=log, notices=self._notices
+            )
         except command.CommandError as error:
             command.write_line(log, self._log, f"hpcext: {error}")
             self._main_ended(error.code)

@@ -246,13 +246,12 @@ def test_a_script_goes_on_whose_training_ends_when_it_is_suspended(stage: Stage)
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_notice_is_a_suspension_where_there_is_a_session(stage: Stage, signum: int) -> None:
-    """Slurm sends SIGTERM to every process of a step: the shell dies of it, the session saves."""
+    """Slurm sends it to every process of a step: the shell may die of it, the session saves."""
     training = " ".join(stage.plain("block", "stubborn", "callbacks"))
     supervisor = stage.run("bash", "-c", f"{training}; exit 3", notices=True)
     stage.wait_said("ready")
-    if signum == signal.SIGTERM:
-        for process in psutil.Process(supervisor.pid).children(recursive=True):
-            process.send_signal(signum)
+    for process in psutil.Process(supervisor.pid).children(recursive=True):
+        process.send_signal(signum)
     supervisor.send_signal(signum)
     assert end(supervisor) == 85
     document = stage.read("exit.json")

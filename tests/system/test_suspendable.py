@@ -72,12 +72,14 @@ def counter(place: Site) -> list[str]:
 def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:
+    """Two ranks with data-loader workers: Slurm sends its SIGTERM to every one of them."""
     undisturbed = place.path / "undisturbed"
     slurm.as_user("mkdir", str(undisturbed), str(place.path / "run"))
     (undisturbed / "gate").touch()
-    alone = slurm.as_user(str(slurm.python), str(TRAIN), str(undisturbed), OMP_NUM_THREADS="1")
+    train = ["hpcext", "launch", "--ranks", "2", str(slurm.python), str(TRAIN)]
+    alone = slurm.as_user(*train, str(undisturbed), OMP_NUM_THREADS="1")
     assert alone.returncode == 0, alone
-    command = [str(slurm.python), str(TRAIN), str(place.path / "run")]
+    command = [*train, str(place.path / "run")]
     batch.submit(command, "--partition=harvest", "--nodelist=n1", "--gres=gpu:2")
     wait_for((place.path / "run" / "where").exists, "the gate")
     batch.preempt("n1")
@@ -90,7 +92,7 @@ def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     assert "attempt 1, 2 GPUs" in output
     assert "attempt 2, 2 GPUs" in output
     assert "goes back into the queue" in output
-    assert output.count("trained to step 12 on 1") == 1
+    assert output.count("trained to step 12 on 2") == 1
     said = slurm.run("sacct", "-nPD", "-j", str(batch.id), "--format=jobid,state").stdout
     assert f"{batch.id}|COMPLETED" in said
 
