@@ -94,6 +94,26 @@ def test_a_cancelled_pilot_stays_cancelled_and_loses_nothing(slurm: Cluster, pla
     assert slurm.job(job)["Restarts"] == "0"
 
 
+def test_a_batch_step_that_is_killed_ends_the_pilot_and_no_job(slurm: Cluster, place: Site) -> None:
+    """Script and manager go by SIGKILL, and with them the allocation; the next one goes on."""
+    place.write_jobs(place.counter("only", gated=True, gpus=ONE))
+    job = submit(place, nodes=1)
+    begun(place, "only")
+    wait_for(lambda: steps_done(place, "only")[-1:] == [39], "all steps but the last")
+    assert slurm.as_user("scancel", "--signal=KILL", "--batch", str(job)).returncode == 0
+    going = {"RUNNING", "COMPLETING"}
+    slurm.wait_for(lambda: slurm.job(job)["JobState"] not in going, "the end")
+    place.open("only")
+    ended = place.run("pilot", "resubmit", str(place.pilot))
+    assert ended.code == 0, ended
+    second = int(ended.out.split("job ")[1].split()[0])
+    slurm.wait_for(lambda: slurm.job(second)["JobState"] != "PENDING", "another allocation")
+    assert over(slurm, place, second)["only"]["state"] == "completed"
+    # At most what came after the last checkpoint is done again.
+    assert steps_done(place, "only")[:39] == list(range(1, 40))
+    assert steps_done(place, "only")[39:] in ([40], list(range(36, 41)))
+
+
 def test_a_node_that_goes_down_takes_only_its_own_jobs(slurm: Cluster, place: Site) -> None:
     place.write_jobs(
         place.counter("one", gated=True, gpus=ONE), place.counter("two", gated=True, gpus=ONE)

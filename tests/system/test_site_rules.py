@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import Cluster
+from test_pilot_ends import requeued
 
 from hpcext.cli import admin
 
@@ -233,6 +234,33 @@ def test_a_plain_job_and_steps_are_not_touched(ruled: Ruled, place: Site) -> Non
     log = place.path / f"{said.job}.out"
     ruled.slurm.wait_for(lambda: ruled.slurm.job(said.job)["JobState"] == "COMPLETED", "the job")
     assert "gres=nil" in log.read_text().splitlines()
+
+
+def test_all_of_it_together(ruled: Ruled, place: Site) -> None:
+    """An ordinary script and three flags: GPUs by a curve, a preemption that costs nothing."""
+    slurm = ruled.slurm
+    measure(ruled, place)
+    counter = " ".join(place.counter("only", gated=True)["command"])
+    flags = ("--hpcext-suspendable=30", "--hpcext-gpus=auto", "--hpcext-scaling=cnn")
+    low = (
+        "--partition=harvest",
+        "--nodelist=n3",
+        f"--export=ALL,COUNTER_LOG={place.path}/only.steps",
+    )
+    said = submit(ruled, place, *flags, *low, wrap=f"{counter}; echo over")
+    assert said.code == 0, said
+    wait_for(lambda: place.steps("only") and place.steps("only")[-1].step == 39, "the last step")
+    high = slurm.as_user(
+        "sbatch", "--partition=urgent", "--nodelist=n3", "--exclusive", "--wrap=sleep 1"
+    )
+    assert high.returncode == 0, high
+    requeued(slurm, int(said.job))
+    place.open("only")
+    slurm.wait_for(lambda: slurm.job(said.job)["JobState"] == "COMPLETED", "the job")
+    log = (place.path / f"{said.job}.out").read_text()
+    assert [f"attempt {n}, 4 GPUs" in log for n in (1, 2)] == [True, True]
+    assert log.count("over\n") == 1
+    assert [step.step for step in place.steps("only")] == list(range(1, 41))
 
 
 def test_slurmctld_believes_no_client(ruled: Ruled, place: Site) -> None:
