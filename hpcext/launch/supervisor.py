@@ -20,6 +20,7 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.launch import command, tree
+from hpcext.launch.script import Script
 
 MANAGER = "hpcext.manager/1"
 
@@ -90,15 +91,15 @@ class Supervisor:
 
     def __init__(self, directory: Path, launch: dict[str, Any]) -> None:
         self._directory = directory
+        self._identity = {"attempt": int(launch["attempt"]), "op": int(launch["op"])}
+        self._me = protocol.Process.me()
+        self._argv = [str(word) for word in launch["argv"]]
+        self._cwd = str(launch["cwd"])
         self._added = dict(launch["environ"])
         several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
         place = protocol.Allocation.from_environ() if several else None
         self._index = place.node_index if place else 0
         self._own = protocol.node_directory(directory, self._index)
-        self._identity = {"attempt": int(launch["attempt"]), "op": int(launch["op"])}
-        self._me = protocol.Process.me()
-        self._argv = [str(word) for word in launch["argv"]]
-        self._cwd = str(launch["cwd"])
         self._log = Path(launch["log"])
         if self._index:
             self._log = self._log.with_name(f"log.node-{self._index}.txt")
@@ -115,7 +116,7 @@ class Supervisor:
         self._suspend_asked_at: float | None = None
         self._kill_asked_at: float | None = None
         self._notice_at: float | None = None
-        self._stopped: set[protocol.Process] = set()
+        self._script = Script(self._me)
         self._main_ended_at: float | None = None
         # Deadlines, by the monotonic clock.
         self._remind_s: float | None = None
@@ -233,8 +234,8 @@ class Supervisor:
             # A session that has just registered has not heard of an earlier suspension.
             if self._suspend_asked_at is not None:
                 self._tell_suspend()
-            if self._stopped and self._suspended():
-                self._release_script()
+            if self._script.held and self._suspended():
+                self._script.release(suspended=True)
             self._obey()
             self._hand_down()
             self._relay()
@@ -261,28 +262,6 @@ class Supervisor:
     def _suspend(self) -> None:
         self._suspend_asked_at = self._suspend_asked_at or time.time()
         self._tell_suspend()
-
-    def _hold_script(self) -> None:
-        """Stop the shells above a session that is told to suspend itself.
-
-        What a script has after its training must not run because that has left in the middle. One
-        that ends meanwhile, its work done, lets the script go on.
-        """
-        # That of rank 0: on other nodes its pid means nothing.
-        session = self._session() if self._index == 0 else None
-        if session is None or not session.alive():
-            self._release_script()
-            return
-        for process in tree.ancestors(session.pid, self._me.pid):
-            if tree.is_shell(process):
-                self._stopped.add(process)
-                tree.send(process, signal.SIGSTOP)
-
-    def _release_script(self) -> None:
-        signum = signal.SIGKILL if self._suspended() else signal.SIGCONT
-        for process in self._stopped:
-            tree.send(process, signum)
-        self._stopped.clear()
 
     def _session(self) -> protocol.Process | None:
         """The process whose session has registered."""
@@ -321,7 +300,12 @@ class Supervisor:
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:
             return
-        self._hold_script()
+        # That of rank 0: on other nodes its pid means nothing.
+        session = self._session() if self._index == 0 else None
+        if session is not None and session.alive():
+            self._script.hold(session)
+        else:
+            self._script.release(suspended=self._suspended())
         for process in self._tree():
             tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S

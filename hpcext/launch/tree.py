@@ -12,8 +12,6 @@ from hpcext.protocol import Process
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """What a process that has ended meanwhile, or is not ours, makes of a look at it."""
 
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "tcsh", "csh"})
-
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
 
 
@@ -59,14 +57,6 @@ def ancestors(pid: int, root: int) -> list[Process]:
         if parent is not None:
             found.append(parent)
     return found
-
-
-def is_shell(process: Process) -> bool:
-    """Whether a process runs a Unix shell."""
-    try:
-        return os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) in _SHELLS
-    except OSError:
-        return False
 
 
 def send(process: Process, *signums: int) -> bool:

@@ -19,9 +19,9 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import filelock
 import msgspec
@@ -29,21 +29,20 @@ import msgspec
 from hpcext import __version__, protocol
 from hpcext.config import Settings
 from hpcext.core.engine import Engine
-from hpcext.core.errors import HpcextError, InputError, NoManagerError
+from hpcext.core.errors import InputError, NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
-from hpcext.jobfile import JobSpec, parse_jobs
+from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
 from hpcext.manager import places, spool
 from hpcext.manager.driver import Driver, Observe
+from hpcext.manager.inbox import Inbox
 from hpcext.manager.places import host
 from hpcext.manager.refine import Refiner, profiles_for
-from hpcext.manager.requests import VERBS
-from hpcext.manager.submissions import Submissions, check_fits, check_in_time
+from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.policies import find_policy
-from hpcext.profiles import Profiles
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -390,72 +389,3 @@ def _news(engine: Engine, nodes: Sequence[Node], submissions: Submissions) -> It
     for job in submissions.jobs:
         if job.id not in engine.world.jobs:
             yield Submitted(job)
-
-
-class Inbox:
-    """Turns the requests in a pilot's spool into facts and answers."""
-
-    def __init__(
-        self,
-        directory: Path,
-        pilot: Pilot,
-        engine: Engine,
-        submissions: Submissions,
-        profiles: Profiles,
-        *,
-        left_s: Callable[[], float | None] = lambda: None,
-    ) -> None:
-        self._directory = directory
-        self._left_s = left_s
-        self._pilot = pilot
-        self._engine = engine
-        self._submissions = submissions
-        self._profiles = profiles
-
-    def take(self) -> Iterator[tuple[tuple[Fact, ...], Callable[[], None]]]:
-        """Each request's facts, and how to answer it once they are written down."""
-        for name, request in spool.pending(self._directory):
-            try:
-                if isinstance(request, InputError):
-                    raise request
-                facts, text = self._handle(name, request)
-                document: dict[str, Any] = {"text": text}
-            except HpcextError as error:
-                facts, document = (), error.as_json()
-                log.info("request %s refused: %s", name, error)
-            yield facts, self._answer(name, document)
-
-    def _answer(self, name: str, document: dict[str, Any]) -> Callable[[], None]:
-        return lambda: spool.reply(self._directory, name, document)
-
-    def _handle(self, name: str, request: dict[str, Any]) -> tuple[tuple[Fact, ...], str]:
-        verb = request.get("verb")
-        if verb == "submit":
-            return self._submit(name, request)
-        if not isinstance(verb, str) or verb not in VERBS:
-            raise InputError(f"unknown verb {verb!r}", valid=", ".join(["submit", *VERBS]))
-        fact, text = VERBS[verb](self._engine.world, request)
-        return (fact,), text
-
-    def _submit(self, name: str, request: dict[str, Any]) -> tuple[tuple[Fact, ...], str]:
-        if name in self._submissions:
-            return (), "submitted already"
-        text, where, base = (str(request.get(key, "")) for key in ("text", "where", "base"))
-        specs = parse_jobs(
-            text,
-            where,
-            Path(base),
-            known=self._submissions.names,
-            suspend_timeout_s=self._pilot.suspend_timeout_s,
-            profiles=self._profiles,
-        )
-        check_fits(specs, self._pilot.as_node(), where, self._pilot.nodes)
-        if not self._pilot.requeue:
-            check_in_time(specs, self._left_s(), where)
-        try:
-            jobs = self._submissions.add(name, specs)
-        except OSError as error:
-            raise HpcextError(f"the jobs cannot be stored: {error.strerror}") from None
-        listed = ", ".join(f"{job.id} ({job.name})" for job in jobs[:10])
-        more = f" and {len(jobs) - 10} more" if len(jobs) > 10 else ""
-        return tuple(Submitted(job) for job in jobs), f"submitted {listed}{more}"

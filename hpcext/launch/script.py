@@ -1,0 +1,53 @@
+"""The shell script that a training may be a part of, while that is being suspended."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from hpcext.launch import tree
+from hpcext.protocol import Process
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "tcsh", "csh"})
+
+
+class Script:
+    """The shells between a supervisor and a session.
+
+    What a script has after its training must not run because that has left in the middle. So its
+    shells are stopped when the session is told to leave; once that has saved itself they are
+    killed, and if it has ended instead, its work done, they go on.
+
+    Parameters
+    ----------
+    supervisor : Process
+
+    Attributes
+    ----------
+    held : set of Process
+        Those that are stopped.
+    """
+
+    def __init__(self, supervisor: Process) -> None:
+        self._supervisor = supervisor
+        self.held: set[Process] = set()
+
+    def hold(self, session: Process) -> None:
+        """Stop the shells above a session."""
+        for process in tree.ancestors(session.pid, self._supervisor.pid):
+            if _is_shell(process):
+                self.held.add(process)
+                tree.send(process, signal.SIGSTOP)
+
+    def release(self, *, suspended: bool) -> None:
+        """Let the shells go on, or end them."""
+        for process in self.held:
+            tree.send(process, signal.SIGKILL if suspended else signal.SIGCONT)
+        self.held.clear()
+
+
+def _is_shell(process: Process) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) in _SHELLS
+    except OSError:
+        return False
