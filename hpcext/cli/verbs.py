@@ -129,6 +129,9 @@ def logs(args: argparse.Namespace, out: Output) -> int:
     directory = _find(args)
     job = find_job(_read(directory)[0].world, args.job)
     path = directory / "jobs" / job.id / "log.txt"
+    for other in sorted(path.parent.glob("log.node-*.txt")):
+        # Ranks are not numbered as nodes are: what the first one says may be in any of them.
+        out.note(f"what other nodes print is in {other}")
     position, seen = 0, None
     ended = not args.follow
     while True:

@@ -247,8 +247,14 @@ class SlurmSteps(ProcessExecutor):
 
     async def _noticed(self, watch: Watch, ended: Ended) -> None:
         """Slurm has told a step to end: is that the end of the allocation, or of this step?"""
-        await self._walltime.look(noticed=True)
+        await self._look_around(watch, noticed=True)
         self._finish(watch, ended)
+
+    async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:
+        """Before anything is started again: is there time, and are the nodes of this one up?"""
+        await self._walltime.look(noticed=noticed)
+        for node in await asyncio.to_thread(self._down, list(self._allocs[watch.files.op])):
+            self._emit(NodeLost(node))
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End the step of an ``srun`` that is gone, and wait until Slurm says that it is over."""
@@ -256,9 +262,7 @@ class SlurmSteps(ProcessExecutor):
         while await asyncio.to_thread(self._end_step, self._name(watch.files)):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
-        await self._walltime.look()
-        for node in await asyncio.to_thread(self._down, list(self._allocs[watch.files.op])):
-            self._emit(NodeLost(node))
+        await self._look_around(watch)
         self._finish(watch, watch.files.ended() or watch.files.lost(watch.why))
 
     @staticmethod

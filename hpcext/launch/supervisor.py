@@ -96,8 +96,8 @@ class Supervisor:
         self._argv = [str(word) for word in launch["argv"]]
         self._cwd = str(launch["cwd"])
         self._added = dict(launch["environ"])
-        several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
-        place = protocol.Allocation.from_environ() if several else None
+        self._several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
+        place = protocol.Allocation.from_environ() if self._several else None
         self._index = place.node_index if place else 0
         self._own = protocol.node_directory(directory, self._index)
         self._log = Path(launch["log"])
@@ -273,6 +273,10 @@ class Supervisor:
         except (OSError, ValueError, LookupError, TypeError):
             return None
 
+    def _is_here(self, session: protocol.Process) -> bool:
+        """Whether a session still runs, below us: on another node its pid means nothing."""
+        return session.alive() and session in self._tree()
+
     def _notice(self) -> None:
         """The batch system wants the node back, and will kill what is left when its grace is over.
 
@@ -300,9 +304,8 @@ class Supervisor:
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:
             return
-        # That of rank 0: on other nodes its pid means nothing.
-        session = self._session() if self._index == 0 else None
-        if session is not None and session.alive():
+        session = self._session()
+        if session is not None and self._is_here(session):
             self._script.hold(session)
         else:
             self._script.release(suspended=self._suspended())
@@ -372,10 +375,9 @@ class Supervisor:
     def _leftovers(self) -> None:
         """The command has ended, and something of its tree has not."""
         session = self._session() if self._suspend_asked_at is not None else None
-        saving = session is not None and (
-            session.alive() if self._index == 0 else not self._suspended()
-        )
-        if not saving:
+        # It is rank 0's, which may be on another node.
+        elsewhere = self._several and not self._suspended()
+        if session is None or not (self._is_here(session) or elsewhere):
             self._empty(LEFTOVER_GRACE_S)
         elif self._kill_s is None:
             # Its shell is dead, of the batch system's SIGTERM or by us; it is saving itself, or
