@@ -181,7 +181,10 @@ def serve(modules: Sequence[str]) -> None:
 
 
 def fork(
-    log: int | None = None, blocked: Collection[signal.Signals] = (protocol.SUSPEND_SIGNAL,)
+    log: int | None = None,
+    blocked: Collection[signal.Signals] = (protocol.SUSPEND_SIGNAL,),
+    *,
+    notices: bool = False,
 ) -> int:
     """Fork as :func:`command.start` starts a command: when this returns, the child is ready."""
     parent = os.getpid()
@@ -189,7 +192,7 @@ def fork(
     pid = os.fork()
     os.close(writing if pid else reading)
     if pid == 0:
-        command._prepare(parent, log, blocked)
+        command._prepare(parent, log, blocked, notices=notices)
         # As an interpreter has them when it begins.
         for signum in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(signum, signal.SIG_IGN)
@@ -252,10 +255,8 @@ def run_ranks(argv: Sequence[str], ranks: int) -> NoReturn:
 def launch(argv: Sequence[str], ranks: int) -> NoReturn:
     """Be the launcher; its ranks are forks and not other programs, all else is its own."""
 
-    def start(
-        argv: Sequence[str], environ: Mapping[str, str], *, blocked: Collection[signal.Signals]
-    ) -> int:
-        pid = fork(blocked=blocked)
+    def start(argv: Sequence[str], environ: Mapping[str, str], **how: Any) -> int:
+        pid = fork(**how)
         if pid == 0:
             os.environ.clear()
             os.environ.update(environ)
