@@ -50,7 +50,8 @@ def _after_failure(
     how = fact.why or f"exit code {fact.exit_code}"
     failures, wait_s = job.failures, BLAMELESS_WAIT_S
     # It lost its node, or it never ran (a full disk, say): not the job's failure.
-    if not (job.maimed or (fact.outcome is Outcome.LOST and not job.gpus)):
+    never_ran = fact.outcome is Outcome.LOST and not job.gpus
+    if not (job.maimed or never_ran or fact.outcome is Outcome.EVICTED):
         failures = 1 if progressed else failures + 1
         wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
         if fact.exit_code in NOT_RETRIED or failures > job.retries:

@@ -109,6 +109,7 @@ class Outcome(str, enum.Enum):
     SUSPENDED = "suspended"
     FAILED = "failed"
     LOST = "lost"
+    EVICTED = "evicted"
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
@@ -117,7 +118,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     Attributes
     ----------
     outcome : Outcome
-        LOST: nobody can say how it ended (supervisor killed, machine restarted).
+        LOST: nobody can say how it ended (supervisor killed, machine restarted). EVICTED: the batch
+        system took what it ran on before it could save itself.
     exit_code : int or None
         Negative for a signal, as in :mod:`subprocess`.
     suspend_s : Mapping[str, float] or None

@@ -241,6 +241,10 @@ class AttemptFiles:
             return Ended(self.job, self.op, Outcome.SUSPENDED, code, suspend_s=parts)
         if code == 0 and document.get("kill_asked_at") is None:
             return self._elsewhere() or Ended(self.job, self.op, Outcome.COMPLETED, code)
+        if document.get("notice_at") is not None:
+            # Whatever became of it then is no fault of its own.
+            why = "the batch system told it to end"
+            return Ended(self.job, self.op, Outcome.EVICTED, code, why=why)
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
         why = "ended when told to by SIGTERM" if code == 0 else ""
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
@@ -268,7 +272,7 @@ class AttemptFiles:
         document = self._own(protocol.EXIT_FILE, protocol.EXIT) or {}
         return document.get("notice_at") is not None
 
-    def lost(self, why: str) -> Ended:
+    def lost(self, why: str, outcome: Outcome = Outcome.LOST) -> Ended:
         """How an attempt ended that has no ``exit.json`` and whose processes are gone.
 
         The file of a suspension and the empty tree are its acknowledgement: if only the
@@ -277,7 +281,7 @@ class AttemptFiles:
         if self._suspended():
             parts = self._suspend_parts({})
             return Ended(self.job, self.op, Outcome.SUSPENDED, suspend_s=parts, why=why)
-        return Ended(self.job, self.op, Outcome.LOST, why=why)
+        return Ended(self.job, self.op, outcome, why=why)
 
     def _suspended(self) -> dict[str, Any]:
         """The acknowledgement of this attempt's suspension, or nothing."""

@@ -22,7 +22,7 @@ from hpcext import protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import Ended, NodeLost, Registered, Rescaled, Started
+from hpcext.core.facts import Ended, NodeLost, Outcome, Registered, Rescaled, Started
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
@@ -78,6 +78,8 @@ class SlurmSteps(ProcessExecutor):
     ----------
     job_id : int
         Of the allocation.
+    restarts : int
+        How often that job was put back into the queue: with it, which allocation this is.
     shares : Mapping[str, Share]
         Of each node.
     addresses : Mapping[str, str]
@@ -92,6 +94,7 @@ class SlurmSteps(ProcessExecutor):
         self,
         *,
         job_id: int,
+        restarts: int,
         shares: Mapping[str, Share],
         addresses: Mapping[str, str],
         lead_s: float,
@@ -99,6 +102,7 @@ class SlurmSteps(ProcessExecutor):
     ) -> None:
         super().__init__(**common)
         self._job_id = job_id
+        self._allocation = f"{job_id}.{restarts}"
         self._walltime = Walltime(job_id, lead_s=lead_s, emit=self._emit, loop=self._loop)
         self._walltime.begin()
         self._shares = dict(shares)
@@ -110,6 +114,11 @@ class SlurmSteps(ProcessExecutor):
     def left_s(self) -> float | None:
         """Seconds until everything is suspended, since the allocation ends; None: not known."""
         return self._walltime.left_s
+
+    @property
+    def preempted(self) -> bool:
+        """Whether Slurm takes the allocation for another job."""
+        return self._walltime.preempted
 
     def close(self) -> None:
         """As the base class has it."""
@@ -191,6 +200,7 @@ class SlurmSteps(ProcessExecutor):
             "pid": process.pid,
             "start": process.start,
             "boot_id": tree.boot_id(),
+            "allocation": self._allocation,
             "at": time.time(),
         }
         protocol.write_json(files.directory / STEP_FILE, document)
@@ -263,7 +273,18 @@ class SlurmSteps(ProcessExecutor):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
         await self._look_around(watch)
-        self._finish(watch, watch.files.ended() or watch.files.lost(watch.why))
+        # With its allocation, this one or the last: no fault of its own.
+        over = self._walltime.leaving or self._before(watch.files)
+        outcome = Outcome.EVICTED if over else Outcome.LOST
+        self._finish(watch, watch.files.ended() or watch.files.lost(watch.why, outcome))
+
+    def _before(self, files: AttemptFiles) -> bool:
+        """Whether an attempt was begun in an earlier allocation."""
+        try:
+            begun = protocol.read_json(files.directory / STEP_FILE, STEP)
+        except (OSError, ValueError):
+            return False
+        return begun.get("allocation") != self._allocation
 
     @staticmethod
     def _down(nodes: Sequence[str]) -> list[str]:

@@ -39,6 +39,11 @@ class Walltime:
         How long before the end.
     emit : Emit
     loop : asyncio.AbstractEventLoop
+
+    Attributes
+    ----------
+    leaving, preempted : bool
+        Whether jobs are being suspended, and whether Slurm wants the nodes for another job.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Walltime:
         self._alarm: asyncio.TimerHandle | None = None
         self._looks: set[asyncio.Task[None]] = set()
         self.leaving = False
+        self.preempted = False
 
     @property
     def left_s(self) -> float | None:
@@ -88,12 +94,14 @@ class Walltime:
             now = End("running", before)
         self._end_s = now.end_s
         left_s = self.left_s
+        nearer = before is not None and now.end_s is not None and now.end_s < before - EARLIER_S
         if now.state != "running":
             self._leave("the allocation is over")
+        elif nearer:
+            self.preempted = True
+            self._leave("Slurm wants the nodes of the allocation back")
         elif left_s is not None and left_s <= (NOTICE_SLACK_S if noticed else SLACK_S):
             self._leave("the allocation ends soon")
-        elif before is not None and now.end_s is not None and now.end_s < before - EARLIER_S:
-            self._leave("Slurm wants the nodes of the allocation back")
         else:
             self._set_alarm(left_s)
 

@@ -97,21 +97,26 @@ def _allocation(pilot: Pilot) -> Place:
     if len(names) > 1:
         addresses = reads().addresses(names)
 
+    made: list[SlurmSteps] = []
+
     def executor(**common: Any) -> Executor:
-        return SlurmSteps(
+        steps = SlurmSteps(
             job_id=here.job_id,
+            restarts=here.restarts,
             shares=shares,
             addresses=addresses,
             lead_s=pilot.lead_s,
             **common,
         )
+        made.append(steps)
+        return steps
 
     def carry_on(*, gained: bool) -> None:
         if here.restarts >= MAX_RESTARTS:
             log.warning("restarted %d times: not put back into the queue again", here.restarts)
-        elif gained:
+        elif gained or any(steps.preempted for steps in made):
             slurm_job.requeue(here.job_id)
         else:
-            log.warning("nothing was saved in this allocation: it is not put back into the queue")
+            log.warning("nothing was saved before the time limit: not put back into the queue")
 
     return Place(tuple(Node(name, gpus) for name in names), executor, carry_on)

@@ -262,6 +262,15 @@ def test_a_job_that_was_completed_while_it_was_cancelled_is_completed(engine: En
     assert state(engine, "1") is v.State.COMPLETED
 
 
+def test_to_be_told_to_end_by_the_batch_system_is_not_the_jobs_failure(engine: Engine) -> None:
+    run(engine, 0, job(1, retries=0))
+    for at in (1, 11, 21):
+        begin(engine, at, "1", register=False)
+        assert run(engine, at + 1, end(engine, "1", f.Outcome.EVICTED, -15)) == []
+        assert state(engine, "1") is v.State.PENDING
+        assert run(engine, at + 6) == ["start 1 6"]
+
+
 def test_a_lost_node_is_not_the_jobs_failure(engine: Engine) -> None:
     run(engine, 1, job(1, (1, 2), 2, retries=0))
     begin(engine, 2, "1")

@@ -52,7 +52,8 @@ class Batch:
         self.slurm.wait_for(lambda: self.is_(state), state)
 
     def output(self) -> str:
-        return (self.place.path / f"slurm-{self.id}.out").read_text()
+        path = self.place.path / f"slurm-{self.id}.out"
+        return path.read_text() if path.exists() else ""
 
     def counted(self) -> list[int]:
         return [step.step for step in self.place.steps("only")]
@@ -107,6 +108,28 @@ def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch)
     assert [(job["state"], job["attempts"], job["suspends"]) for job in jobs] == [
         ("completed", 2, 1)
     ]
+
+
+def test_preempted_before_anything_is_saved_it_begins_anew(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    batch.submit(["sleep", "600"], "--partition=harvest", "--nodelist=n4", "--gres=gpu:1")
+    wait_for(lambda: "attempt 1" in batch.output(), "the command")
+    batch.preempt("n4")
+    requeued(slurm, batch.id)
+    wait_for(lambda: "attempt 2" in batch.output(), "the command")
+    slurm.as_user("scancel", str(batch.id))
+    batch.wait_is("CANCELLED")
+
+
+def test_with_nothing_saved_before_its_limit_it_is_not_begun_again_for_ever(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    batch.submit(["sleep", "600"], "--time=1", "--gres=gpu:1", words=LEAD)
+    batch.wait_is("FAILED")
+    assert slurm.job(batch.id)["ExitCode"] == "85:0"
+    assert slurm.job(batch.id)["Restarts"] == "0"
+    assert "nothing was saved before the time limit" in batch.output()
 
 
 def test_cancelled_in_the_grace_it_stays_cancelled(
