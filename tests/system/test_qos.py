@@ -13,7 +13,7 @@ from test_pilot_ends import ONE, endings, requeued, steps_done
 
 CONFIGURATION = """PreemptType=preempt/qos
 AccountingStorageEnforce=associations,qos
-SlurmctldParameters=preempt_send_user_signal"""
+{send_user_signal}"""
 
 
 @pytest.fixture(scope="module")
