@@ -4,8 +4,8 @@ Four nodes of six GPUs (``slurmd -N``; device files that no driver knows), memor
 and accounting in a database. Nothing of it is in the machine's own ``/etc/slurm`` or on its ports,
 so an installed Slurm is left alone. All lies in one directory, and ends with :meth:`Cluster.stop`.
 
-Run as ``python tests/system/slurm_cluster.py`` it is a cluster to try things on, until Ctrl-C. It is
-of the release that is installed; ``in-release`` beside this file runs a command where it is another.
+Run as ``python tests/system/slurm_cluster.py`` it is a cluster to try things on, until Ctrl-C. Its
+release is the one that is installed; ``in-release`` runs a command where that is another one.
 """
 
 from __future__ import annotations
