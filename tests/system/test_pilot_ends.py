@@ -23,6 +23,15 @@ def steps_done(place: Site, name: str) -> list[int]:
     return [step.step for step in place.steps(name)]
 
 
+REQUEUES = (24, 5)
+"""From this release on Slurm itself requeues a job that ends in its grace, even after success."""
+
+
+def again_after_grace(slurm: Cluster, job: int, restarts: int = 1) -> None:
+    """Wait until Slurm has put such a job back into the queue."""
+    slurm.wait_for(lambda: slurm.job(job)["Restarts"] == str(restarts), "Slurm's own requeue")
+
+
 def requeued(slurm: Cluster, job: int) -> None:
     """Wait for the second allocation: Slurm gives it when the credentials of the first are over."""
     slurm.wait_for(lambda: slurm.job(job)["Restarts"] == "1", "the queue")
@@ -75,6 +84,9 @@ def test_preempted_it_saves_itself_and_goes_on(slurm: Cluster, place: Site, how:
     requeued(slurm, job)
     again(place, "1", 2)
     place.open("only")
+    if how == "grace" and slurm.release >= REQUEUES:
+        again_after_grace(slurm, job, 2)
+        slurm.wait_for(lambda: slurm.job(job)["JobState"] == "COMPLETED", "its end")
     assert over(slurm, place, job)["only"]["state"] == "completed"
     assert endings(place, "1")[0]["suspended"] is True
     assert endings(place, "1")[0]["notice_at"] is not None
