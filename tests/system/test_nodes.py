@@ -54,7 +54,9 @@ def test_a_training_over_two_nodes_is_suspended_and_goes_on(slurm: Cluster, plac
     jobs = over(slurm, place, job)
     assert {each["state"] for each in jobs.values()} == {"completed"}
     assert jobs["wide"]["suspends"] == 1
-    assert "trained to step 12 on 2" in place.run("logs", str(place.pilot), "wide").out
+    # By rank 0, which torchrun may put on either node.
+    logs = [path.read_text() for path in place.pilot.glob("jobs/1/log*.txt")]
+    assert "".join(logs).count("trained to step 12 on 2") == 1
 
 
 def test_a_node_that_goes_down_takes_the_whole_job_and_another_takes_its_place(
@@ -73,6 +75,10 @@ def test_a_node_that_goes_down_takes_the_whole_job_and_another_takes_its_place(
     first = [facts["node"] for facts in files(place, "1", "supervisor.json")]
     assert first == ["n1", "n2"]
     place.open("kept")
+    if slurm.release >= (24, 11):
+        # These never give back the GPUs of a step that runs while its job loses a node before its
+        # own ("gres_stepmgr_step_alloc: step's > job's"), and the job could not have n3.
+        wait_for((place.pilot / "jobs" / "2" / "attempt-0001" / "exit.json").exists, "its end")
     try:
         slurm.kill_node("n2")
         slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
