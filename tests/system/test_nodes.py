@@ -82,9 +82,11 @@ def test_a_node_that_goes_down_takes_the_whole_job_and_another_takes_its_place(
     try:
         slurm.kill_node("n2")
         slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
-        second = place.pilot / "jobs" / "1" / "attempt-0002"
-        wait_for((second / "node-0001" / "supervisor.json").exists, "the second attempt")
-        again = json.loads((second / "node-0001" / "supervisor.json").read_text())
+        # 24.11 may refuse the first step after the loss; the pilot tries again.
+        later = "attempt-0002" if slurm.release < (24, 11) else "attempt-000[2-9]"
+        pattern = f"jobs/1/{later}/node-0001/supervisor.json"
+        (second,) = wait_for(lambda: list(place.pilot.glob(pattern)), "the next attempt")
+        again = json.loads(second.read_text())
         assert again["node"] == "n3"
         assert place.run("cancel", str(place.pilot), "wide").code == 0
         slurm.wait_for(
