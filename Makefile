@@ -1,6 +1,7 @@
 # make demo       five training jobs share six GPU slots of this machine, a minute or two
 # make test       everything that continuous integration checks
 # make test-slow  the exhaustive tests
+# make test-slurm the tests on a real Slurm: the one that is installed, or RELEASE=24.11, RELEASE=26.05
 # python tests/random_faults/draws.py SEED   replays a draw of the random faults; 0-1999: the long run
 # make man        the manual pages, in build/man
 # make spank      the plugin for the Slurm that is installed here, in build/spank
@@ -8,11 +9,12 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SCRIPTS := .ci/run .ci/venv .ci/install-packages
+SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release
+RELEASE ?=
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-environment lint man spank clean
+.PHONY: demo test test-slow test-slurm test-environment lint man spank clean
 
 demo:
 	@.ci/venv examples
@@ -25,6 +27,9 @@ test: lint
 
 test-slow: test-environment
 	$(BIN)/pytest -m slow
+
+test-slurm: test-environment
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(RELEASE),tests/system/in-release $(RELEASE)) pytest tests/system
 
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++ \

@@ -75,6 +75,9 @@ class ProcessExecutor(abc.ABC):
         ``manager.json`` of who is to be signalled when there is news.
     """
 
+    _holds_signals = True
+    """The process of an attempt begins with signals blocked; it must unblock them itself."""
+
     def __init__(
         self,
         *,
@@ -201,7 +204,8 @@ class ProcessExecutor(abc.ABC):
         OSError
             There is none.
         """
-        with open(watch.files.directory / SUPERVISOR_LOG, "ab") as its_log, _signals_held():
+        held = _signals_held() if self._holds_signals else contextlib.nullcontext()
+        with open(watch.files.directory / SUPERVISOR_LOG, "ab") as its_log, held:
             watch.child = subprocess.Popen(
                 self._argv(watch),
                 env=self._environ(),

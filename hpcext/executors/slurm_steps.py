@@ -90,6 +90,10 @@ class SlurmSteps(ProcessExecutor):
         Those of :class:`~hpcext.executors.processes.ProcessExecutor`.
     """
 
+    # srun of 26.05 never unblocks what it inherits blocked, and would pass nothing on. It is told
+    # something only when its step runs, or when it is to end.
+    _holds_signals = False
+
     def __init__(
         self,
         *,

@@ -65,8 +65,8 @@ local function has_gpus(options)
             return true
         end
     end
-    -- As Slurm writes it: gres:gpu:2,gres:other:1
-    return ("," .. (options.gres or "") .. ","):find("[,:]gpu[,:=]") ~= nil
+    -- As Slurm writes it: gres:gpu:2,gres:other:1; from 24.11 on gres/gpu:2
+    return ("," .. (options.gres or "") .. ","):find("[,:/]gpu[,:=]") ~= nil
 end
 
 local function fill_gpus(options, values)

@@ -1,4 +1,7 @@
-"""Slurm's commands and their output, as a real Slurm 22.05 printed it (``recorded``)."""
+"""Slurm's commands and their output, as three releases printed it.
+
+What is in ``recorded`` was printed by clusters of tests/system; ``record.py`` there makes it.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,27 @@ def test_steps(said: Path) -> None:
 def test_states(said: Path) -> None:
     states = slurm.parse_jobs((said / "squeue-jobs.txt").read_text())
     assert states == {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
+    assert slurm.parse_jobs((said / "sacct-jobs.txt").read_text()) == states
+
+
+def test_an_end(said: Path) -> None:
+    for name, state in (("squeue-end", "running"), ("squeue-end-pending", "pending")):
+        end = slurm.parse_end((said / f"{name}.txt").read_text())
+        assert end.state == state
+        assert end.end_s is not None
+        assert end.end_s > 1.7e9  # epoch seconds
+
+
+def test_nodes(said: Path) -> None:
+    states = slurm.parse_nodes((said / "sinfo-nodes.txt").read_text())
+    assert (states["n1"], states["n2"], states["n4"]) == ("mixed", "drained", "idle")
+    addresses = slurm.parse_addresses((said / "scontrol-nodes.txt").read_text())
+    assert addresses == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
+
+
+def test_the_release(said: Path) -> None:
+    release = slurm.parse_version((said / "scontrol-version.txt").read_text())
+    assert said.name == "slurm-{}.{:02}".format(*release)
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,15 @@ def test_a_number_of_gpus_is_asked_for(interpreter: str) -> None:
     assert "gres=gres:gpufarm:1,gpu:3" in filtered(interpreter, both)
 
 
+@pytest.mark.parametrize(
+    "gres", ["gres:gpu:1", "gres/gpu:1", "gres/nic:1,gres/gpu:a100:2", "gres/gpu"]
+)
+def test_gpus_that_the_user_asked_for_are_seen(interpreter: str, gres: str) -> None:
+    """As Slurm 22.05 writes them, and as later releases do."""
+    said = filtered(interpreter, f'hpcext["hpcext-gpus"] = "3" options.gres = "{gres}"')
+    assert f"gres={gres}" in said
+
+
 def stand_in(directory: Path, body: str) -> Path:
     """Some hpcext; the name of its directory would do harm if it were not quoted."""
     home = directory / "a 'b' $(touch harm)"

@@ -4,12 +4,14 @@ Four nodes of six GPUs (``slurmd -N``; device files that no driver knows), memor
 and accounting in a database. Nothing of it is in the machine's own ``/etc/slurm`` or on its ports,
 so an installed Slurm is left alone. All lies in one directory, and ends with :meth:`Cluster.stop`.
 
-Run as ``python tests/system/slurm_cluster.py`` it is a cluster to try things on, until Ctrl-C.
+Run as ``python tests/system/slurm_cluster.py`` it is a cluster to try things on, until Ctrl-C. Its
+release is the one that is installed; ``in-release`` runs a command where that is another one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pwd
 import secrets
@@ -24,6 +26,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+from hpcext.batch import slurm
 
 REPOSITORY = Path(__file__).parents[2]
 NODES = ("n1", "n2", "n3", "n4")
@@ -103,7 +107,8 @@ class Cluster:
     root : pathlib.Path
         A directory that everybody may enter; everything is put there.
     more : str
-        Lines for ``slurm.conf``.
+        Lines for ``slurm.conf``; ``{send_user_signal}`` is the one for a signal at preemption,
+        which has another name in each release.
     """
 
     def __init__(self, root: Path, more: str = "") -> None:
@@ -128,9 +133,16 @@ class Cluster:
             "memory": MEMORY_MB,
             "gpus": GPUS,
             "password": secrets.token_hex(8),
-            "more": more,
         }
         self.environ = {**os.environ, "SLURM_CONF": str(self._conf)}
+        # 22.05 does not start with what later releases want (slurm.conf(5)).
+        old = self.release < (23, 2)
+        signal_at_preemption = (
+            "SlurmctldParameters=preempt_send_user_signal"
+            if old
+            else "PreemptParameters=send_user_signal"
+        )
+        self._facts["more"] = more.format(send_user_signal=signal_at_preemption)
 
     # -- its life
 
@@ -142,7 +154,10 @@ class Cluster:
         self._make_python()
         self._write("slurm.conf", _SLURM_CONF)
         self._write("slurmdbd.conf", _DBD_CONF, mode=0o600)
-        self._write("cgroup.conf", "CgroupMountpoint=/sys/fs/cgroup\n")
+        # 22.05 does not know this value, later releases start no slurmd without it where cgroups
+        # are not theirs (cgroup.conf(5)).
+        groups = "" if self.release < (23, 2) else "CgroupPlugin=disabled\n"
+        self._write("cgroup.conf", groups)
         self._write("plugstack.conf", "")
         self._make_gpus()
         self._start_munge()
@@ -187,6 +202,11 @@ class Cluster:
         self._end_steps(node)
 
     # -- what is asked of it
+
+    @functools.cached_property
+    def release(self) -> tuple[int, int]:
+        """Of Slurm, as (24, 11)."""
+        return slurm.parse_version(self.run(_program("slurmctld"), "-V").stdout)
 
     def run(
         self, *argv: str, timeout_s: float = WAIT_S, **environ: str
@@ -347,9 +367,7 @@ class Cluster:
                 raise ClusterError(f"sacctmgr add {' '.join(words)}: {said.stdout}{said.stderr}")
 
     def _daemon(self, name: str, *options: str) -> subprocess.Popen[bytes]:
-        program = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-        if program is None:
-            raise ClusterError(f"{name} is not installed")
+        program = _program(name)
         with open(self.root / "log" / f"{name}.out", "ab") as log:
             daemon = subprocess.Popen(
                 [program, *options],
@@ -396,6 +414,14 @@ class Cluster:
                 )
                 if (ours and any(mark in words for mark in marks)) or (ours and stepd):
                     os.kill(int(path.name), signal.SIGKILL)
+
+
+def _program(name: str) -> str:
+    """Where a daemon's program is."""
+    program = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if program is None:
+        raise ClusterError(f"{name} is not installed")
+    return program
 
 
 def _maps(path: Path) -> bytes:

@@ -54,9 +54,9 @@ def test_a_training_over_two_nodes_is_suspended_and_goes_on(slurm: Cluster, plac
     jobs = over(slurm, place, job)
     assert {each["state"] for each in jobs.values()} == {"completed"}
     assert jobs["wide"]["suspends"] == 1
-    # Wherever rank 0 was.
-    logs = (place.pilot / "jobs" / "1").glob("log*.txt")
-    assert "trained to step 12 on 2" in "".join(path.read_text() for path in logs)
+    # By rank 0, which torchrun may put on either node.
+    logs = [path.read_text() for path in place.pilot.glob("jobs/1/log*.txt")]
+    assert "".join(logs).count("trained to step 12 on 2") == 1
     assert "log.node-1.txt" in place.run("logs", str(place.pilot), "wide").err
 
 
@@ -76,12 +76,16 @@ def test_a_node_that_goes_down_takes_the_whole_job_and_another_takes_its_place(
     first = [facts["node"] for facts in files(place, "1", "supervisor.json")]
     assert first == ["n1", "n2"]
     place.open("kept")
+    if slurm.release >= (24, 11):
+        # These never give back the GPUs of a step that runs while its job loses a node before its
+        # own ("gres_stepmgr_step_alloc: step's > job's"), and the job could not have n3.
+        wait_for((place.pilot / "jobs" / "2" / "attempt-0001" / "exit.json").exists, "its end")
     try:
         slurm.kill_node("n2")
         slurm.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
         # The next attempt may be one too early to know, and be lost with the node.
-        began = "attempt-000[23]/node-0001/supervisor.json"
-        again = wait_for(lambda: [*(place.pilot / "jobs" / "1").glob(began)], "another attempt")
+        began = "jobs/1/attempt-000[2-9]/node-0001/supervisor.json"
+        again = wait_for(lambda: list(place.pilot.glob(began)), "another attempt")
         assert json.loads(again[0].read_text())["node"] == "n3"
         assert place.run("cancel", str(place.pilot), "wide").code == 0
         slurm.wait_for(

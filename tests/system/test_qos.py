@@ -9,11 +9,11 @@ import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import Cluster, cluster
 from test_pilot import again, begun, over, submit
-from test_pilot_ends import ONE, endings, requeued, steps_done
+from test_pilot_ends import ONE, done_after_grace, endings, requeued, steps_done
 
 CONFIGURATION = """PreemptType=preempt/qos
 AccountingStorageEnforce=associations,qos
-SlurmctldParameters=preempt_send_user_signal"""
+{send_user_signal}"""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,7 @@ def test_a_pilot_that_a_better_qos_preempts_goes_on(slurm: Cluster, place: Site)
     requeued(slurm, job)
     again(place, "1", 2)
     place.open("only")
+    done_after_grace(slurm, job)
     assert over(slurm, place, job)["only"]["state"] == "completed"
     assert endings(place, "1")[0]["suspended"] is True
     assert endings(place, "1")[0]["notice_at"] is not None

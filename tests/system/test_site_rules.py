@@ -181,14 +181,15 @@ def measure(ruled: Ruled, place: Site) -> None:
 
 def test_a_curve_becomes_a_number_of_gpus(ruled: Ruled, place: Site) -> None:
     measure(ruled, place)
+    gres = "gres:gpu" if ruled.slurm.release < (24, 11) else "gres/gpu"
     for gpus, wanted in (("auto", 4), ("1:3", 2), ("3", 3)):
         said = submit(ruled, place, "--hold", f"--hpcext-gpus={gpus}", "--hpcext-scaling=cnn")
         assert said.code == 0, said
-        assert ruled.slurm.job(said.job)["TresPerNode"] == f"gres:gpu:{wanted}"
+        assert ruled.slurm.job(said.job)["TresPerNode"] == f"{gres}:{wanted}"
     own = submit(
         ruled, place, "--hold", "--hpcext-gpus=auto", "--hpcext-scaling=cnn", "--gres=gpu:1"
     )
-    assert ruled.slurm.job(own.job)["TresPerNode"] == "gres:gpu:1"
+    assert ruled.slurm.job(own.job)["TresPerNode"] == f"{gres}:1"
     assert "the GPUs asked for beside --hpcext-gpus are taken" in own.err
 
 

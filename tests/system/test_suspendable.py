@@ -153,8 +153,12 @@ def test_done_in_the_grace_it_stays_done(slurm: Cluster, place: Site, batch: Bat
     batch.preempt("n2")
     slurm.wait_for(lambda: slurm.job(batch.id)["PreemptTime"] != "None", "the preemption")
     place.open("only")
+    if slurm.release >= (24, 5):
+        # Slurm itself requeues what ends in its grace, even after success: the second run finds
+        # nothing left to do.
+        slurm.wait_for(lambda: slurm.job(batch.id)["Restarts"] == "1", "Slurm's own requeue")
     batch.wait_is("COMPLETED")
-    assert slurm.job(batch.id)["Restarts"] == "0"
+    assert slurm.job(batch.id)["Restarts"] == ("1" if slurm.release >= (24, 5) else "0")
     assert batch.counted() == list(range(1, 41))
 
 

@@ -1,0 +1,71 @@
+"""Record what Slurm's commands print, for the tests of the parsers in ``tests/batch``.
+
+``python tests/system/record.py`` starts a cluster and writes ``recorded/slurm-RELEASE``; after
+``tests/system/in-release RELEASE`` it is that of another release.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from slurm_cluster import REPOSITORY, Cluster, cluster
+
+from hpcext.batch import slurm
+
+PILOT = """#!/bin/sh
+srun -N1 -n1 --mem=100 --exact --job-name=hpcext-1-1 sleep 600 &
+sleep 2
+srun -N1 -n1 --mem=100 --exact --job-name=hpcext-2-1 sleep 600 &
+wait
+"""
+
+
+def record(one: Cluster, where: Path) -> None:
+    """Jobs 1 to 4: running in steps, pending, failed, cancelled; node n2 is drained."""
+    where.mkdir(exist_ok=True)
+
+    def say(name: str, argv: list[str], *, error: bool = False, **environ: str) -> None:
+        ended = one.run(*argv, **environ)
+        text = ended.stderr if error else ended.stdout
+        # Of the machine itself, its release.
+        text = re.sub(r"(OS=Linux) .*? (RealMemory)", r"\1 \2", text)
+        (where / f"{name}.txt").write_text(text)
+
+    script = one.root / "pilot.sh"
+    script.write_text(PILOT)
+    one.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
+    wide = ["--nodelist=n1,n3", "--nodes=2", "--cpus-per-task=2", "--output=/dev/null"]
+    say("sbatch-parsable", slurm.submit_command(str(script), wide))
+    for more in (["--begin=now+1days", "--wrap=true"], ["--wrap=false"], ["--wrap=sleep 600"]):
+        one.run("sbatch", "--output=/dev/null", *more)
+    one.wait_for(lambda: one.job(4)["JobState"] == "RUNNING", "job 4")
+    one.run("scancel", "4")
+    one.wait_for(lambda: one.job(3)["JobState"] == "FAILED", "job 3")
+    one.wait_for(lambda: one.job(4)["JobState"] == "CANCELLED", "job 4's end")
+    one.wait_for(lambda: "hpcext-2-1" in one.run(*slurm.steps_command(1)).stdout, "steps")
+    jobs = [1, 2, 3, 4]
+    accounting = slurm.accounting_command(jobs)
+    one.wait_for(lambda: "CANCELLED" in one.run(*accounting).stdout, "accounting")
+    say("sbatch-refused", ["sbatch", "--partition=nowhere", "--wrap=true"], error=True)
+    say("scontrol-hostnames", slurm.hostnames_command("n[1-2,4]"))
+    say("scontrol-nodes", slurm.addresses_command("n[1-2]"))
+    say("scontrol-version", slurm.version_command())
+    say("sinfo-nodes", slurm.nodes_command(["n1", "n2", "n3", "n4"]))
+    say("squeue-jobs", slurm.jobs_command(jobs))
+    say("squeue-steps", slurm.steps_command(1))
+    say("squeue-end", slurm.end_command(1), SLURM_TIME_FORMAT="%s")
+    say("squeue-end-pending", slurm.end_command(2), SLURM_TIME_FORMAT="%s")
+    say("squeue-unknown", slurm.jobs_command([99]), error=True)
+    say("sacct-jobs", accounting)
+
+
+def main() -> None:
+    """Record the release that is installed."""
+    with cluster() as one:
+        name = "slurm-{}.{:02}".format(*one.release)
+        record(one, REPOSITORY / "tests" / "batch" / "recorded" / name)
+
+
+if __name__ == "__main__":
+    main()
