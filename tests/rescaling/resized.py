@@ -110,7 +110,11 @@ class Training:
         firsts = [line["pid"] for line in account if line["rank"] == 0]
         if group.get("number") != self.asked or not firsts:
             return False
-        return has_news(firsts[-1]) or account[-1]["size"] == group["size"]
+        if has_news(firsts[-1]) or account[-1]["size"] == group["size"]:
+            return True
+        # The change was made between the last step and the gate: nobody has taken a step since.
+        done = self.read(protocol.RESCALED_FILE)
+        return (done.get("resize"), done.get("ok")) == (self.asked, True)
 
     def read(self, name: str) -> dict[str, Any]:
         """A file of the attempt, empty if it is not there."""
