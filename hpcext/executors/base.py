@@ -13,16 +13,11 @@ Emit = Callable[[Fact], None]
 
 
 class Executor(Protocol):
-    """Carries out actions on one kind of resource.
-
-    Attributes
-    ----------
-    left_s : float or None
-        Seconds until it has to give back what it runs on, as far as that is known.
-    """
+    """Carries out actions on one kind of resource."""
 
     @property
-    def left_s(self) -> float | None: ...  # noqa: D102
+    def left_s(self) -> float | None:
+        """Seconds until it has to give back what it runs on; None where that is not known."""
 
     def perform(self, action: Action) -> None:
         """Carry out an action; never blocks for long, never raises for a job's own fault.

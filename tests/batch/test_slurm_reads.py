@@ -25,8 +25,10 @@ class RPCError(Exception):
     """pyslurm.RPCError."""
 
 
-def refuse(*_: object) -> None:
-    raise RPCError("Invalid job id specified")
+def one_of(jobs: dict[int, Any], job_id: int) -> Any:
+    if job_id not in jobs:
+        raise RPCError("Invalid job id specified")
+    return jobs[job_id]
 
 
 def stand_in(version: str = "22.5.0") -> types.ModuleType:
@@ -46,15 +48,14 @@ def stand_in(version: str = "22.5.0") -> types.ModuleType:
         "n4": make(state="IDLE", address=None),
     }
     module = types.ModuleType("pyslurm")
-    load = lambda job_id: jobs[job_id] if job_id in jobs else refuse()  # noqa: E731
-    past = lambda job_id: make(state="NODE_FAIL") if job_id == 9 else refuse()  # noqa: E731
+    past = {9: make(state="NODE_FAIL")}
     vars(module).update(
         __version__=version,
         RPCError=RPCError,
         Jobs=make(load=lambda: jobs),
-        Job=make(load=load),
+        Job=make(load=lambda job_id: one_of(jobs, job_id)),
         Nodes=make(load=lambda: nodes),
-        db=make(Job=make(load=past)),
+        db=make(Job=make(load=lambda job_id: one_of(past, job_id))),
     )
     return module
 

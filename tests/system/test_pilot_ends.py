@@ -19,6 +19,14 @@ def endings(place: Site, job: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in paths]
 
 
+def saved_when_told(slurm: Cluster, place: Site, job: int) -> None:
+    """It heard of its end, saved itself, and did in two allocations each step once."""
+    assert over(slurm, place, job)["only"]["state"] == "completed"
+    assert endings(place, "1")[0]["suspended"] is True
+    assert endings(place, "1")[0]["notice_at"] is not None
+    assert steps_done(place, "only") == list(range(1, 41))
+
+
 def steps_done(place: Site, name: str) -> list[int]:
     return [step.step for step in place.steps(name)]
 
@@ -88,10 +96,7 @@ def test_preempted_it_saves_itself_and_goes_on(slurm: Cluster, place: Site, how:
     place.open("only")
     if how == "grace":
         done_after_grace(slurm, job)
-    assert over(slurm, place, job)["only"]["state"] == "completed"
-    assert endings(place, "1")[0]["suspended"] is True
-    assert endings(place, "1")[0]["notice_at"] is not None
-    assert steps_done(place, "only") == list(range(1, 41))
+    saved_when_told(slurm, place, job)
     assert slurm.job(said.stdout.strip())["JobState"] == "COMPLETED"
 
 

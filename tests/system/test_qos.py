@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import Cluster, cluster
-from test_pilot import again, begun, over, submit
-from test_pilot_ends import ONE, done_after_grace, endings, requeued, steps_done
+from test_pilot import again, begun, submit
+from test_pilot_ends import ONE, done_after_grace, requeued, saved_when_told, steps_done
 
 CONFIGURATION = """PreemptType=preempt/qos
 AccountingStorageEnforce=associations,qos
@@ -52,8 +52,5 @@ def test_a_pilot_that_a_better_qos_preempts_goes_on(slurm: Cluster, place: Site)
     again(place, "1", 2)
     place.open("only")
     done_after_grace(slurm, job)
-    assert over(slurm, place, job)["only"]["state"] == "completed"
-    assert endings(place, "1")[0]["suspended"] is True
-    assert endings(place, "1")[0]["notice_at"] is not None
-    assert steps_done(place, "only") == list(range(1, 41))
+    saved_when_told(slurm, place, job)
     assert slurm.job(high.stdout.strip())["JobState"] == "COMPLETED"
