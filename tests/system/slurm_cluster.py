@@ -270,6 +270,11 @@ class Cluster:
         said = self.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
         return dict(word.partition("=")[::2] for word in said.split() if "=" in word)
 
+    def accounting(self, job_id: int | str, columns: str) -> list[str]:
+        """What ``sacct`` says of a job and its steps, a line each; some seconds late at times."""
+        words = ("-n", "-P", "-D", "-j", str(job_id), f"--format={columns}")
+        return self.run("sacct", *words).stdout.splitlines()
+
     def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = 120) -> None:
         """Wait until a condition holds; raises AssertionError if it does not."""
         deadline = time.monotonic() + timeout_s

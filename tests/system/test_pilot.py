@@ -73,16 +73,22 @@ def test_jobs_share_two_nodes(slurm: Cluster, place: Site) -> None:
     assert {each["state"] for each in jobs.values()} == {"completed"}
     assert jobs["second"]["suspends"] == 1
     check_account(place, "left", "second")
+
     # What Slurm itself says of the steps: one for each attempt, all of them over.
-    said = slurm.run("sacct", "-n", "-P", "-j", str(job), "--format=jobname,state,alloctres").stdout
-    steps = [line.split("|") for line in said.splitlines() if line.startswith("hpcext-")]
-    ours = [(name, tres) for name, _, tres in steps if re.fullmatch(r"hpcext-\d-\d", name)]
-    assert sorted((name, re.findall(r"gres/gpu=(\d)", tres)[0]) for name, tres in ours) == [
-        ("hpcext-1-1", "4"),
-        ("hpcext-2-1", "6"),
-        ("hpcext-3-1", "2"),
-        ("hpcext-3-2", "5"),
+    def steps() -> list[tuple[str, str, str]]:
+        lines = slurm.accounting(job, "jobname,state,alloctres")
+        fields = (line.split("|") for line in lines if re.match(r"hpcext-\d-\d\|", line))
+        return sorted(
+            (name, re.findall(r"gres/gpu=(\d)", tres)[0], state) for name, state, tres in fields
+        )
+
+    expected = [
+        ("hpcext-1-1", "4", "COMPLETED"),
+        ("hpcext-2-1", "6", "COMPLETED"),
+        ("hpcext-3-1", "2", "FAILED"),  # Suspended: exit code 85.
+        ("hpcext-3-2", "5", "COMPLETED"),
     ]
+    slurm.wait_for(lambda: steps() == expected, "what sacct says of the steps")
 
 
 def check_account(place: Site, one: str, other: str) -> None:

@@ -94,8 +94,9 @@ def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     assert "attempt 2, 2 GPUs" in output
     assert "goes back into the queue" in output
     assert output.count("trained to step 12 on 2") == 1
-    said = slurm.run("sacct", "-nPD", "-j", str(batch.id), "--format=jobid,state").stdout
-    assert f"{batch.id}|COMPLETED" in said
+    slurm.wait_for(
+        lambda: f"{batch.id}|COMPLETED" in slurm.accounting(batch.id, "jobid,state"), "sacct"
+    )
 
 
 def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch) -> None:
