@@ -1,8 +1,9 @@
 """The contract between a manager and a training process: variables, files, exit codes.
 
 Small enough for any language, and the same on every batch system. Standard library only,
-because training scripts and the supervisor import it. Every environment variable of hpcext is
-read here and nowhere else.
+because training scripts and the supervisor import it, and of that only what is quick to import
+(dataclasses and tempfile are not): every start of a job waits for it. Every environment variable
+of hpcext is read here and nowhere else.
 
 One *attempt* is one run of a job's command. Its directory holds, in the order they appear:
 
@@ -26,15 +27,13 @@ Instants inside these files are seconds since the epoch (keys end in ``_at``).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import signal
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 VERSION = 1
 
@@ -65,12 +64,14 @@ SUSPEND_SIGNAL = signal.SIGTSTP
 NEWS_SIGNAL = signal.SIGUSR1
 """To a supervisor or a manager: there is news, look now."""
 
+NOTICE_SIGNAL = signal.SIGUSR2
+"""To a supervisor or a manager: the batch system will take away what this runs on."""
+
 MAX_FILE_BYTES = 1 << 20
 """Files written by others (reports, requests) that are larger are refused unread."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A process that cannot be mistaken for a later one with the same pid.
 
     Attributes
@@ -143,8 +144,7 @@ class Process:
         return True
 
 
-@dataclasses.dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """What a training process is told by its environment.
 
     Attributes
@@ -226,8 +226,7 @@ class Attempt:
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """The Slurm job that this process runs in, and the step; sbatch(1), srun(1).
 
     Attributes
@@ -377,7 +376,8 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
     OSError
         Names the file. Nothing was replaced, and no temporary file is left.
     """
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    name = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "wb") as file:
             file.write(data)

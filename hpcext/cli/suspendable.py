@@ -1,7 +1,8 @@
 """``hpcext suspendable``: what an ordinary batch job begins with to outlive its allocation.
 
-It is a pilot of one job that has the whole allocation: its command is a step under a supervisor, so
-that it hears in time of a preemption and of the time limit, and the same job of Slurm goes on.
+It is a pilot of one job that has the whole allocation: its command runs where the batch script
+would, under a supervisor, so that it hears in time of a preemption and of the time limit, and the
+same job of Slurm goes on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
-import re
 import shutil
 import stat
 import time
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
-from hpcext.batch import slurm
 from hpcext.cli.output import Output
 from hpcext.cli.pilot import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.config import Settings, load_settings
@@ -33,9 +32,6 @@ STDOUT, STDERR = 1, 2
 
 SCRIPT = "slurm_script"
 """What slurmd calls a job's batch script, in a spool of its own on each node."""
-
-_KEPT = re.compile(r"SLURM_(JOB_NAME|SUBMIT_\w+|ARRAY_\w+|NTASKS|CPUS_PER_TASK|CLUSTER_NAME)\Z")
-"""Variables of the batch script that a step does not have, or has of itself."""
 
 
 def add(commands: Any) -> None:
@@ -93,14 +89,6 @@ def _found(here: Allocation, settings: Settings) -> Path | None:
 
 
 def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: int) -> Path:
-    nodes = len(slurm.parse_cpus(here.cpus_per_node))
-    if nodes > 1:
-        raise InputError(
-            f"{nodes} nodes, and a suspendable job has one",
-            where="--nodes",
-            valid="1",
-            do="hpcext pilot submit runs jobs on several nodes",
-        )
     gpus = len(here.gpus)
     # A job without GPUs is one slot: all that it has of the node.
     slots = gpus or 1
@@ -113,7 +101,6 @@ def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: 
         name="job",
         command=(program, *command[1:]),
         gpus=Gpus(min=slots, max=slots, optimal=slots),
-        env={name: value for name, value in protocol.environ().items() if _KEPT.match(name)},
         workdir=str(Path.cwd()),
         # Its exit code is what the user of sbatch is to see, at once.
         retries=0,

@@ -99,6 +99,7 @@ class AttemptFiles:
         manager: Path | None = None,
         notices: bool = False,
         rendezvous: str = "",
+        allocation: str = "",
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -117,6 +118,8 @@ class AttemptFiles:
             SIGTERM is the batch system's word that the time is over, not the manager's.
         rendezvous : str
             ``HOST:PORT`` where the ranks of several nodes meet.
+        allocation : str
+            In which one of the batch system, for :meth:`begun_in`.
 
         Raises
         ------
@@ -161,8 +164,14 @@ class AttemptFiles:
             "suspend_timeout_s": spec.suspend_timeout_s,
             "manager": str(manager) if manager else None,
             "notices": notices,
+            "allocation": allocation,
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
+
+    def begun_in(self) -> str:
+        """The allocation in which it was begun; empty where there is none, or nothing says so."""
+        document = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
+        return str(document.get("allocation", ""))
 
     def order(self, what: str) -> None:
         """Write down what the supervisor is to do; it may be on another node.

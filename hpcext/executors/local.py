@@ -51,19 +51,14 @@ class LocalExecutor(ProcessExecutor):
             self._not_started(files, f"only {len(indices)} GPUs are free")
             return
         gpus = tuple(self._name(index) for index in indices)
-        environ = {
-            # Indices are those of the driver (nvidia-smi), whose order is not CUDA's by default.
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": self._devices(gpus),
-        }
         watch = Watch(files, gpus)
         try:
             files.write_launch(
                 self._spec(action.job),
                 action.alloc,
                 gpus=gpus,
-                environ=environ,
                 manager=self._manager_file,
+                **self._more(gpus),
             )
             self._spawn(watch)
         except OSError as error:
@@ -71,6 +66,15 @@ class LocalExecutor(ProcessExecutor):
             return
         self._watches[action.op] = watch
         self._emit(Started(action.job, action.op, gpus))
+
+    def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
+        """What else :meth:`AttemptFiles.write_launch` is to know."""
+        environ = {
+            # Indices are those of the driver (nvidia-smi), whose order is not CUDA's by default.
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": self._devices(gpus),
+        }
+        return {"environ": environ}
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         return [sys.executable, "-I", "-S", supervise.__file__, str(watch.files.directory)]
@@ -124,7 +128,7 @@ class LocalExecutor(ProcessExecutor):
         while await asyncio.to_thread(_kill_marked, marks, watch.victims):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SWEEP_PAUSE_MAX_S)
-        self._finish(watch, watch.files.ended() or watch.files.lost(watch.why))
+        self._finish(watch, watch.files.ended() or self._lost(watch))
 
     def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
         if files.claimed() and process is None:

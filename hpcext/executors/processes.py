@@ -255,6 +255,10 @@ class ProcessExecutor(abc.ABC):
         """An attempt has ended by itself, and has said how."""
         self._finish(watch, ended)
 
+    def _lost(self, watch: Watch) -> Ended:
+        """How an attempt ended that is gone, and has not said how."""
+        return watch.files.lost(watch.why)
+
     def _later(self, rest: Coroutine[Any, Any, None]) -> None:
         """Do the rest beside everything else, as long as this executor is open."""
         task = self._loop.create_task(rest)

@@ -22,11 +22,11 @@ from hpcext import protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import Ended, NodeLost, Outcome, Registered, Rescaled, Started
+from hpcext.core.facts import NodeLost, Registered, Rescaled, Started
 from hpcext.core.values import Action, Alloc, Kind
+from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.attempts import AttemptFiles
-from hpcext.executors.processes import ProcessExecutor, Watch
-from hpcext.executors.walltime import Walltime
+from hpcext.executors.processes import Watch
 from hpcext.launch import supervise, tree
 from hpcext.protocol import NEWS_SIGNAL, Process
 
@@ -71,23 +71,17 @@ class Share:
         return words
 
 
-class SlurmSteps(ProcessExecutor):
+class SlurmSteps(AllocationExecutor):
     """Carries out actions inside one allocation.
 
     Parameters
     ----------
-    job_id : int
-        Of the allocation.
-    restarts : int
-        How often that job was put back into the queue: with it, which allocation this is.
     shares : Mapping[str, Share]
         Of each node.
     addresses : Mapping[str, str]
         How each node is reached by the others.
-    lead_s : float
-        How long before its end everything is suspended.
     **common
-        Those of :class:`~hpcext.executors.processes.ProcessExecutor`.
+        Those of :class:`~hpcext.executors.allocation.AllocationExecutor`.
     """
 
     # srun of 26.05 never unblocks what it inherits blocked, and would pass nothing on. It is told
@@ -97,37 +91,15 @@ class SlurmSteps(ProcessExecutor):
     def __init__(
         self,
         *,
-        job_id: int,
-        restarts: int,
         shares: Mapping[str, Share],
         addresses: Mapping[str, str],
-        lead_s: float,
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        self._job_id = job_id
-        self._allocation = f"{job_id}.{restarts}"
-        self._walltime = Walltime(job_id, lead_s=lead_s, emit=self._emit, loop=self._loop)
-        self._walltime.begin()
         self._shares = dict(shares)
         self._addresses = dict(addresses)
         self._allocs: dict[int, Alloc] = {}
         self._told: set[int] = set()
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until everything is suspended, since the allocation ends; None: not known."""
-        return self._walltime.left_s
-
-    @property
-    def preempted(self) -> bool:
-        """Whether Slurm takes the allocation for another job."""
-        return self._walltime.preempted
-
-    def close(self) -> None:
-        """As the base class has it."""
-        self._walltime.close()
-        super().close()
 
     def perform(self, action: Action) -> None:
         """As the base class has it."""
@@ -145,6 +117,7 @@ class SlurmSteps(ProcessExecutor):
                 manager=self._manager_file,
                 notices=True,
                 rendezvous=self._rendezvous(action),
+                allocation=self._allocation,
             )
             self._spawn(watch)
             assert watch.process is not None
@@ -204,7 +177,6 @@ class SlurmSteps(ProcessExecutor):
             "pid": process.pid,
             "start": process.start,
             "boot_id": tree.boot_id(),
-            "allocation": self._allocation,
             "at": time.time(),
         }
         protocol.write_json(files.directory / STEP_FILE, document)
@@ -253,20 +225,9 @@ class SlurmSteps(ProcessExecutor):
             watch.process.send(NEWS_SIGNAL)
             self._told.discard(watch.files.op)
 
-    def _over(self, watch: Watch, ended: Ended) -> None:
-        if watch.files.noticed():
-            self._later(self._noticed(watch, ended))
-        else:
-            self._finish(watch, ended)
-
-    async def _noticed(self, watch: Watch, ended: Ended) -> None:
-        """Slurm has told a step to end: is that the end of the allocation, or of this step?"""
-        await self._look_around(watch, noticed=True)
-        self._finish(watch, ended)
-
     async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:
         """Before anything is started again: is there time, and are the nodes of this one up?"""
-        await self._walltime.look(noticed=noticed)
+        await super()._look_around(watch, noticed=noticed)
         for node in await asyncio.to_thread(self._down, list(self._allocs[watch.files.op])):
             self._emit(NodeLost(node))
 
@@ -277,18 +238,7 @@ class SlurmSteps(ProcessExecutor):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
         await self._look_around(watch)
-        # With its allocation, this one or the last: no fault of its own.
-        over = self._walltime.leaving or self._before(watch.files)
-        outcome = Outcome.EVICTED if over else Outcome.LOST
-        self._finish(watch, watch.files.ended() or watch.files.lost(watch.why, outcome))
-
-    def _before(self, files: AttemptFiles) -> bool:
-        """Whether an attempt was begun in an earlier allocation."""
-        try:
-            begun = protocol.read_json(files.directory / STEP_FILE, STEP)
-        except (OSError, ValueError):
-            return False
-        return begun.get("allocation") != self._allocation
+        self._finish(watch, watch.files.ended() or self._lost(watch))
 
     @staticmethod
     def _down(nodes: Sequence[str]) -> list[str]:

@@ -64,9 +64,9 @@ class Walltime:
         """Seconds until jobs are suspended; None where no end is known."""
         return None if self._end_s is None else self._end_s - self._lead_s - time.time()
 
-    def begin(self) -> None:
-        """Look, soon; and from then on whenever it is due."""
-        task = self._loop.create_task(self.look())
+    def begin(self, noticed: bool = False) -> None:
+        """Look, soon, as :meth:`look` says; and from then on whenever it is due."""
+        task = self._loop.create_task(self.look(noticed=noticed))
         self._looks.add(task)
         task.add_done_callback(self._looks.discard)
 
@@ -82,7 +82,7 @@ class Walltime:
         Parameters
         ----------
         noticed : bool
-            Slurm has told a step to end.
+            Slurm has told a step to end, or sent what ``--signal`` asks for.
         """
         if self.leaving:
             return

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
+from hpcext.protocol import NEWS_SIGNAL, NOTICE_SIGNAL, SUSPEND_SIGNAL
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -146,7 +146,7 @@ def _prepare(
         os.dup2(log, 2)
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signum, signal.SIG_DFL)
-    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL, *([signal.SIGUSR2] if notices else [])):
+    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL, *([NOTICE_SIGNAL] if notices else [])):
         signal.signal(signum, signal.SIG_IGN)
     # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
     # unblocks it is not stopped; blocked, so that a session finds it.

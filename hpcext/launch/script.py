@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+from collections.abc import Iterable
 
 from hpcext.launch import tree
 from hpcext.protocol import Process
@@ -12,7 +12,7 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh
 
 
 class Script:
-    """The shells between a supervisor and a session.
+    """The shells between a supervisor and a session, or the ``srun`` of one.
 
     What a script has after its training must not run because that has left in the middle. So its
     shells are stopped when the session is told to leave; once that has saved itself they are
@@ -32,22 +32,16 @@ class Script:
         self._supervisor = supervisor
         self.held: set[Process] = set()
 
-    def hold(self, session: Process) -> None:
-        """Stop the shells above a session."""
-        for process in tree.ancestors(session.pid, self._supervisor.pid):
-            if _is_shell(process):
-                self.held.add(process)
-                tree.send(process, signal.SIGSTOP)
+    def hold(self, processes: Iterable[Process]) -> None:
+        """Stop the shells above some processes."""
+        for below in processes:
+            for process in tree.ancestors(below.pid, self._supervisor.pid):
+                if tree.program(process) in _SHELLS and process not in self.held:
+                    self.held.add(process)
+                    tree.send(process, signal.SIGSTOP)
 
     def release(self, *, suspended: bool) -> None:
         """Let the shells go on, or end them."""
         for process in self.held:
             tree.send(process, signal.SIGKILL if suspended else signal.SIGCONT)
         self.held.clear()
-
-
-def _is_shell(process: Process) -> bool:
-    try:
-        return os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) in _SHELLS
-    except OSError:
-        return False

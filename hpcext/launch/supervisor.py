@@ -44,7 +44,7 @@ KILL_PAUSE_MAX_S = 1.0
 _WAKING = {
     signal.SIGCHLD,
     signal.SIGTERM,
-    signal.SIGUSR2,
+    protocol.NOTICE_SIGNAL,
     protocol.SUSPEND_SIGNAL,
     protocol.NEWS_SIGNAL,
 }
@@ -241,7 +241,7 @@ class Supervisor:
             self._relay()
         elif signum == signal.SIGTERM and not self._notices:
             self._end()
-        elif signum in {signal.SIGTERM, signal.SIGUSR2} and self._notices:
+        elif signum in {signal.SIGTERM, protocol.NOTICE_SIGNAL} and self._notices:
             self._notice()
         elif signum is None:
             self._overdue(time.monotonic())
@@ -305,11 +305,13 @@ class Supervisor:
         if self._kill_s is not None:
             return
         session = self._session()
-        if session is not None and self._is_here(session):
-            self._script.hold(session)
+        processes = self._tree()
+        if session is not None and session.alive() and session in processes:
+            steps = [each for each in processes if tree.program(each) == "srun"]
+            self._script.hold([session, *steps])
         else:
             self._script.release(suspended=self._suspended())
-        for process in self._tree():
+        for process in processes:
             tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S
 
@@ -329,7 +331,12 @@ class Supervisor:
 
     def _tree(self) -> list[protocol.Process]:
         try:
-            return tree.descendants(self._me.pid)
+            below = tree.descendants(self._me.pid)
+            if not any(tree.program(process) == "srun" for process in below):
+                return below
+            # What a step of the script runs on this node is no descendant of its srun.
+            elsewhere = tree.marked([f"HPCEXT_NOTIFY={self._me}"])
+            return list(dict.fromkeys([*below, *elsewhere]))
         except OSError as error:
             # The machine is out of descriptors; suspensions and kills are repeated.
             sys.stderr.write(f"hpcext: no signal was sent: {error}\n")

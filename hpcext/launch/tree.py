@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 from collections.abc import Collection, Iterator
 
@@ -59,6 +60,14 @@ def ancestors(pid: int, root: int) -> list[Process]:
     return found
 
 
+def program(process: Process) -> str:
+    """The name of what a process runs, or nothing if that is not to be known."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))
+    except OSError:
+        return ""
+
+
 def send(process: Process, *signums: int) -> bool:
     """Send signals to this very process, be its first thread dead; False if it is gone."""
     try:
@@ -82,13 +91,27 @@ def send(process: Process, *signums: int) -> bool:
 def tell(process: Process, signum: int) -> None:
     """Send a signal to a process that blocks it, and once more to its first thread alone.
 
+    What it would stop or end, since it does nothing about it, does not get it: the step of an
+    ``srun`` begins with every signal as by default.
+
     A shell may hand it on unblocked (dash clears the mask of what it forks), so threads that
     libraries start at import leave it unblocked although a session blocks it later. Such a thread
     takes a signal that is sent to the process and, as it is ignored, drops it; it cannot take
     what is sent to the first thread, where a session looks.
     """
-    if send(process, signum) and _tgkill is not None:
+    if _minds(process, signum) and send(process, signum) and _tgkill is not None:
         _tgkill(process.pid, process.pid, int(signum))
+
+
+def _minds(process: Process, signum: int) -> bool:
+    """Whether a process blocks, ignores or handles a signal; proc(5)."""
+    try:
+        with open(f"/proc/{process.pid}/status", "rb", buffering=0) as file:
+            text = file.read()
+    except _GONE:
+        return False
+    masks = re.findall(rb"^Sig(?:Blk|Ign|Cgt):\s*([0-9a-f]+)", text, re.MULTILINE)
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
 
 
 def marked(marks: Collection[str]) -> list[Process]:

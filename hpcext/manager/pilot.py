@@ -297,23 +297,29 @@ def run(
     pilot = load(directory)
     if interval_s is not None:
         pilot = msgspec.structs.replace(pilot, report_interval_s=interval_s)
-    with _news_harmless(), sole_manager(directory):
+    with _signals_harmless(), sole_manager(directory):
         return asyncio.run(_run(directory, pilot, observe, moved=moved))
 
 
-@contextlib.contextmanager
-def _news_harmless() -> Iterator[None]:
-    """SIGUSR1 may come before the loop listens, and after: it must not kill the manager.
+_HARMLESS = {protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL}
 
-    Whoever finds us in ``manager.json`` may send it. What it tells of is not lost: the first turn
-    looks at everything. Between the two the loop has a handler, which it takes away at its end.
+
+@contextlib.contextmanager
+def _signals_harmless() -> Iterator[None]:
+    """News and notices may come before the loop listens, and after: they must not kill the manager.
+
+    Whoever finds us in ``manager.json`` may send news, and a batch script its notice. What they
+    tell of is not lost: the first turn looks at everything. Between the two the loop has handlers,
+    which it takes away at its end.
     """
-    signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
+    for signum in _HARMLESS:
+        signal.signal(signum, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(protocol.NEWS_SIGNAL, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {protocol.NEWS_SIGNAL})
+        for signum in _HARMLESS:
+            signal.signal(signum, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HARMLESS)
 
 
 async def _run(
@@ -353,7 +359,7 @@ async def _run(
     try:
         await driver.run(executor, _news(engine, place.nodes, submissions))
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {protocol.NEWS_SIGNAL})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HARMLESS)
         journal.close()
     left = any(not job.state.final for job in engine.world.jobs.values())
     if pilot.requeue and left and engine.world.stopping and driver.stopped_by is None:

@@ -12,9 +12,11 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import NoManagerError
 from hpcext.core.values import Node
+from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.local import LocalExecutor
+from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
 from hpcext.manager import slurm_job
 from hpcext.protocol import Allocation
@@ -84,6 +86,38 @@ def _allocation(pilot: Pilot) -> Place:
             f"pilot {pilot.name} runs inside a job of Slurm, and this is none",
             do=f"hpcext pilot resubmit {pilot.id}",
         )
+    nodes, kind, more = _script(pilot, here) if pilot.alone else _steps(pilot, here)
+    made: list[AllocationExecutor] = []
+
+    def executor(**common: Any) -> Executor:
+        made.append(
+            kind(job_id=here.job_id, restarts=here.restarts, lead_s=pilot.lead_s, **more, **common)
+        )
+        return made[-1]
+
+    def carry_on(*, gained: bool) -> None:
+        if here.restarts >= MAX_RESTARTS:
+            log.warning("restarted %d times: not put back into the queue again", here.restarts)
+        elif gained or any(each.preempted for each in made):
+            slurm_job.requeue(here.job_id)
+        else:
+            log.warning("nothing was saved before the time limit: not put back into the queue")
+
+    return Place(nodes, executor, carry_on)
+
+
+_Executor = tuple[tuple[Node, ...], type[AllocationExecutor], dict[str, Any]]
+"""Nodes, what runs jobs on them, and what that has to know beside the allocation."""
+
+
+def _script(pilot: Pilot, here: Allocation) -> _Executor:
+    """The batch step, which is on the first node; what its script does on others is its own."""
+    node = Node(here.node, len(pilot.gpus))
+    return (node,), SlurmScript, {"node": node, "indices": here.gpus or pilot.gpus}
+
+
+def _steps(pilot: Pilot, here: Allocation) -> _Executor:
+    """Steps on all nodes of the allocation."""
     names = slurm.parse_hostnames(runner.run(slurm.hostnames_command(here.nodelist)))
     gpus = len(pilot.gpus)
     cpus = slurm.parse_cpus(here.cpus_per_node)
@@ -92,31 +126,6 @@ def _allocation(pilot: Pilot) -> Place:
         name: Share(gpus, cpus=count, memory_mb=here.memory_mb, logical=pilot.logical)
         for name, count in zip(names, cpus, strict=True)
     }
-
-    addresses: dict[str, str] = {}
-    if len(names) > 1:
-        addresses = reads().addresses(names)
-
-    made: list[SlurmSteps] = []
-
-    def executor(**common: Any) -> Executor:
-        steps = SlurmSteps(
-            job_id=here.job_id,
-            restarts=here.restarts,
-            shares=shares,
-            addresses=addresses,
-            lead_s=pilot.lead_s,
-            **common,
-        )
-        made.append(steps)
-        return steps
-
-    def carry_on(*, gained: bool) -> None:
-        if here.restarts >= MAX_RESTARTS:
-            log.warning("restarted %d times: not put back into the queue again", here.restarts)
-        elif gained or any(steps.preempted for steps in made):
-            slurm_job.requeue(here.job_id)
-        else:
-            log.warning("nothing was saved before the time limit: not put back into the queue")
-
-    return Place(tuple(Node(name, gpus) for name in names), executor, carry_on)
+    addresses = reads().addresses(names) if len(names) > 1 else {}
+    nodes = tuple(Node(name, gpus) for name in names)
+    return nodes, SlurmSteps, {"shares": shares, "addresses": addresses}

@@ -24,7 +24,8 @@ _SCRIPT = """#!/bin/sh
 # The manager of an hpcext pilot; its jobs are steps of this job.
 manager=
 trap '[ -z "$manager" ] || kill -USR1 "$manager"' USR1
-trap '[ -z "$manager" ] || kill -TERM "$manager"' USR2 TERM
+trap '[ -z "$manager" ] || kill -USR2 "$manager"' USR2
+trap '[ -z "$manager" ] || kill -TERM "$manager"' TERM
 for try in 1 2 3 4 5; do
     {manage} &
     manager=$!

@@ -101,9 +101,9 @@ local function fill_suspendable(options, lead_s)
     if options["open-mode"] == nil then
         options["open-mode"] = "append" -- else the log of the first run is lost
     end
-    -- Without "B:": the steps hear it, and at preemption too (send_user_signal).
+    -- To the batch shell alone, which is hpcext's: a step of the script would die of it.
     if options.signal == nil or options.signal == "0@0" then
-        options.signal = "USR2@" .. lead_s
+        options.signal = "B:USR2@" .. lead_s
     end
 end
 

@@ -233,9 +233,9 @@ def test_rules_are_loaded_by_absolute_path_only(interpreter: str) -> None:
 
 def test_what_a_suspendable_job_needs_is_filled_in(interpreter: str) -> None:
     default = filtered(interpreter, 'hpcext["hpcext-suspendable"] = "set"')
-    assert default == ["gres=nil", "requeue=set", "open-mode=append", "signal=USR2@120", "0"]
+    assert default == ["gres=nil", "requeue=set", "open-mode=append", "signal=B:USR2@120", "0"]
     given_lead = filtered(interpreter, 'hpcext["hpcext-suspendable"] = "300"')
-    assert "signal=USR2@300" in given_lead
+    assert "signal=B:USR2@300" in given_lead
 
 
 def test_what_the_user_said_is_kept(interpreter: str) -> None:

@@ -65,5 +65,30 @@ def test_marks_are_whole_variables(stage: Stage) -> None:
         assert tree.marked([mark]) == []
 
 
+def test_what_a_signal_would_only_stop_does_not_get_it(stage: Stage) -> None:
+    with (
+        subprocess.Popen(["sleep", "3600"]) as plain,
+        subprocess.Popen(["sh", "-c", "trap : TSTP; sleep 3600 & wait; echo told"], text=True,
+                         stdout=subprocess.PIPE, start_new_session=True) as minds,
+    ):  # fmt: skip
+        stage.wait_for(lambda: _status(minds.pid, "SigCgt") & 1 << signal.SIGTSTP - 1, "its trap")
+        try:
+            for process in (plain, minds):
+                found = Process.of(process.pid)
+                assert found is not None
+                tree.tell(found, signal.SIGTSTP)
+            assert minds.stdout is not None
+            assert minds.stdout.readline() == "told\n"
+            assert Path(f"/proc/{plain.pid}/stat").read_text().split()[2] == "S"
+        finally:
+            plain.kill()
+            os.killpg(minds.pid, signal.SIGKILL)
+
+
+def _status(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1], 16) for line in lines if line.startswith(f"{name}:"))
+
+
 def _has_environ(pid: int) -> bool:
     return b"HPCEXT_NOTIFY=" in Path(f"/proc/{pid}/environ").read_bytes()

@@ -120,7 +120,7 @@ class Cluster:
         self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
         self._ctld: subprocess.Popen[bytes] | None = None
         self._conf = root / "etc" / "slurm.conf"
-        ports = _free_ports(3 + len(NODES))
+        ports = free_ports(3 + len(NODES))
         self._facts = {
             "root": root,
             "host": socket.gethostname().partition(".")[0],
@@ -449,7 +449,7 @@ def _make_user(name: str, home: Path) -> None:
     home.chmod(0o700)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

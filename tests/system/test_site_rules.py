@@ -216,7 +216,7 @@ def test_what_has_no_curve_is_refused_in_one_line(ruled: Ruled, place: Site) -> 
 def test_a_suspendable_job_has_what_it_needs(ruled: Ruled, place: Site) -> None:
     said = submit(ruled, place, "--hold", "--hpcext-suspendable=90")
     assert said.shown() == {
-        "gres": "nil", "requeue": "requeue", "open-mode": "a", "signal": "USR2@90",
+        "gres": "nil", "requeue": "requeue", "open-mode": "a", "signal": "B:USR2@90",
     }  # fmt: skip
     assert ruled.slurm.job(said.job)["Requeue"] == "1"
     own = ("--hold", "--no-requeue", "--open-mode=truncate", "--signal=B:USR1@30")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from plugin import Plugin
 from site_of_test import Site, wait_for
-from slurm_cluster import Cluster
+from slurm_cluster import Cluster, free_ports
 from test_pilot_ends import requeued
 
 TRAIN = Path(__file__).parent / "train.py"
@@ -97,6 +97,44 @@ def test_preempted_a_training_goes_on_and_ends_as_if_nothing_had_been(
     slurm.wait_for(
         lambda: f"{batch.id}|COMPLETED" in slurm.accounting(batch.id, "jobid,state"), "sacct"
     )
+
+
+def test_a_script_with_steps_of_its_own(slurm: Cluster, place: Site, batch: Batch) -> None:
+    """As most scripts are; what is after the step does not run because that has left."""
+    script = place.path / "steps.sh"
+    script.write_text(f"srun --ntasks=1 {' '.join(counter(place))}\necho over\n")
+    batch.submit(["sh", str(script)], "--partition=harvest", "--nodelist=n3", "--gres=gpu:1")
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    batch.preempt("n3")
+    requeued(slurm, batch.id)
+    wait_for(lambda: place.document("status", f"job-{batch.id}")["jobs"][0]["suspends"] == 1, "it")
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.output().count("over\n") == 1
+    assert batch.counted() == list(range(1, 41))
+
+
+def test_its_step_may_have_several_nodes(slurm: Cluster, place: Site, batch: Batch) -> None:
+    """torchrun on each, which Slurm sends SIGTERM as well, and which passes it on to its rank."""
+    run = place.path / "run"
+    slurm.as_user("mkdir", str(run))
+    meet = f"--rdzv-endpoint=127.0.0.1:{free_ports(1)[0]}"
+    torchrun = [
+        str(slurm.python), "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
+        "--rdzv-backend=c10d", meet, str(TRAIN), str(run),
+    ]  # fmt: skip
+    script = place.path / "steps.sh"
+    script.write_text(f"srun {' '.join(torchrun)} && echo over\n")
+    options = ("--partition=harvest", "--nodelist=n1,n2", "--ntasks-per-node=1", "--gres=gpu:1")
+    batch.submit(["sh", str(script)], "--nodes=2", *options)
+    wait_for((run / "where").exists, "the gate")
+    batch.preempt("n2")
+    requeued(slurm, batch.id)
+    batch.wait_is("COMPLETED")
+    assert "trained to step 12 on 2" in batch.output()
+    assert batch.output().count("over\n") == 1
+    # It did not begin anew, for then it would have waited at the gate.
+    assert not (run / "gate").exists()
 
 
 def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch) -> None:
@@ -206,9 +244,6 @@ def test_what_it_is_not_for(slurm: Cluster, place: Site, batch: Batch) -> None:
     code, said = refused("--", "true")
     assert code == 2
     assert "is for the batch script of a Slurm job, and this is none" in said
-    batch.submit(["true"], "--nodes=2")
-    batch.wait_is("FAILED")
-    assert "--nodes: 2 nodes, and a suspendable job has one" in batch.output()
     for words in (["--lead", "5", "--", "true"], ["--lead", "20"]):
         said_by = batch.sbatch(script=f"#!/bin/sh\nhpcext suspendable {' '.join(words)}\n")
         batch.id = int(said_by.stdout)

@@ -1,0 +1,69 @@
+"""What executors have in common that run attempts inside a job of Slurm, which has an end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcext.core.facts import Ended, Outcome
+from hpcext.executors.processes import ProcessExecutor, Watch
+from hpcext.executors.walltime import Walltime
+from hpcext.protocol import NOTICE_SIGNAL
+
+
+class AllocationExecutor(ProcessExecutor):
+    """Has everything suspended before the allocation ends.
+
+    Parameters
+    ----------
+    job_id : int
+        Of the allocation.
+    restarts : int
+        How often that job was put back into the queue: with it, which allocation this is.
+    lead_s : float
+        How long before its end everything is suspended.
+    **common
+        Those of the other base classes.
+    """
+
+    def __init__(self, *, job_id: int, restarts: int, lead_s: float, **common: Any) -> None:
+        super().__init__(**common)
+        self._job_id = job_id
+        self._allocation = f"{job_id}.{restarts}"
+        self._walltime = Walltime(job_id, lead_s=lead_s, emit=self._emit, loop=self._loop)
+        self._walltime.begin()
+        self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until everything is suspended, since the allocation ends; None: not known."""
+        return self._walltime.left_s
+
+    @property
+    def preempted(self) -> bool:
+        """Whether Slurm takes the allocation for another job."""
+        return self._walltime.preempted
+
+    def close(self) -> None:
+        """As the base class has it."""
+        self._walltime.close()
+        super().close()
+
+    def _over(self, watch: Watch, ended: Ended) -> None:
+        if watch.files.noticed():
+            self._later(self._noticed(watch, ended))
+        else:
+            self._finish(watch, ended)
+
+    async def _noticed(self, watch: Watch, ended: Ended) -> None:
+        """Slurm has told an attempt to end: is that the end of the allocation, or of it alone?"""
+        await self._look_around(watch, noticed=True)
+        self._finish(watch, ended)
+
+    async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:
+        """Before anything is started again: is there time?"""
+        await self._walltime.look(noticed=noticed)
+
+    def _lost(self, watch: Watch) -> Ended:
+        # With its allocation, this one or the last: no fault of its own.
+        over = self._walltime.leaving or watch.files.begun_in() != self._allocation
+        return watch.files.lost(watch.why, Outcome.EVICTED if over else Outcome.LOST)

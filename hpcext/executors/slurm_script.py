@@ -1,0 +1,119 @@
+"""Runs a suspendable job where its batch script would have run: in the batch step of its own job.
+
+So the script has the whole environment of a batch script, and its own ``srun`` work as ever. Only
+of a preemption it would not hear: when the grace begins slurmctld sends SIGTERM to all steps but
+this one. So a step that does nothing else listens for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from hpcext import protocol
+from hpcext.executors.allocation import AllocationExecutor
+from hpcext.executors.local import LocalExecutor
+from hpcext.protocol import NOTICE_SIGNAL
+
+log = logging.getLogger(__name__)
+
+LISTEN_LOG = "listen.log"
+
+LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 5.0, 300.0
+"""Between two listening steps, if one ends and nobody wants the nodes."""
+
+
+class SlurmScript(AllocationExecutor, LocalExecutor):
+    """Carries out actions in the batch step of one allocation.
+
+    Parameters
+    ----------
+    **common
+        Those of the base classes.
+    """
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        self._listening: subprocess.Popen[bytes] | None = None
+        self._later(self._listen())
+
+    def close(self) -> None:
+        """As the base class has it."""
+        super().close()
+        if self._listening is not None and self._listening.poll() is None:
+            # To srun that is the order to end its step; nobody waits for that.
+            self._listening.terminate()
+            self._listening.returncode = 0
+
+    def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
+        # The GPUs are what Slurm has made them to be.
+        return {"notices": True, "allocation": self._allocation}
+
+    async def _listen(self) -> None:
+        """Hear from Slurm, by the end of a step, that it wants the nodes back."""
+        pause_s = LISTEN_PAUSE_S
+        while not self._walltime.leaving:
+            failure = await self._step()
+            await self._walltime.look(noticed=True)
+            if self._walltime.leaving:
+                break
+            log.warning("nothing listens for a preemption for %g s: %s", pause_s, failure)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LISTEN_PAUSE_MAX_S)
+        for watch in self._watches.values():
+            if watch.process is not None:
+                # What has nothing to save ends now, and not when it is too late.
+                watch.process.send(NOTICE_SIGNAL)
+
+    async def _step(self) -> str:
+        """Run a step that ends when Slurm tells it to; what to say if that was not why."""
+        log_path = self._directory.parent / LISTEN_LOG
+        try:
+            with open(log_path, "wb") as its_log:
+                self._listening = subprocess.Popen(
+                    self._command(),
+                    env=protocol.without_slurm(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=its_log,
+                    stderr=its_log,
+                    start_new_session=True,
+                )
+            await self._ended(self._listening)
+        except OSError as error:
+            return f"srun: {error.strerror}"
+        return f"its step has ended ({log_path})"
+
+    async def _ended(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for the end of a child, and reap it."""
+        pidfd = os.pidfd_open(process.pid)
+        ended = asyncio.Event()
+        self._loop.add_reader(pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+        process.wait()
+
+    def _command(self) -> list[str]:
+        return [
+            "srun",
+            f"--jobid={self._job_id}",
+            "--job-name=hpcext-listen",
+            # It takes nothing from anybody: no step of the script has to wait for it.
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={self._node.name}",
+            "--cpus-per-task=1",
+            "--gres=none",
+            "--mem=0",
+            "--mpi=none",
+            "--quiet",
+            "sleep",
+            "infinity",
+        ]
