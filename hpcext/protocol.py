@@ -313,6 +313,17 @@ def without_slurm() -> dict[str, str]:
     }
 
 
+def without_task() -> dict[str, str]:
+    """Our environment without what Slurm says of the task that we are: a launcher's ranks are
+    others, and frameworks (Lightning, JAX) believe Slurm."""
+    gone = (
+        "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS",
+        "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+    )  # fmt: skip
+    return {name: value for name, value in os.environ.items() if name not in gone}
+
+
 def environ() -> Mapping[str, str]:
     """The environment of this process, for those who look settings up in it."""
     return os.environ

@@ -116,7 +116,7 @@ class Launcher:
     # Starting.
 
     def _start(self, rank: int, group: Group, devices: str | None = None) -> None:
-        environ = dict(protocol.environ())
+        environ = protocol.without_task()
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ.update(
             RANK=str(rank),

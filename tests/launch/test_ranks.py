@@ -25,7 +25,8 @@ names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
          "HPCEXT_RENDEZVOUS", "HPCEXT_RANK", "HPCEXT_JOINS", "OMP_NUM_THREADS")
 blocked = [int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ())]
 facts = {name: os.environ[name] for name in names}
-print(json.dumps({**facts, "blocked": blocked}), flush=True)
+slurm = {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+print(json.dumps({**facts, "blocked": blocked, "slurm": slurm}), flush=True)
 """
 
 WAIT_FOR_SUSPENSION = """
@@ -103,6 +104,16 @@ def test_what_each_rank_is_told(tmp_path: Path) -> None:
     assert len({it["HPCEXT_RANK"] for it in told}) == 3
     assert {it["OMP_NUM_THREADS"] for it in told} == {os.environ.get("OMP_NUM_THREADS", "1")}
     assert all({signal.SIGTSTP, protocol.NEWS_SIGNAL} <= set(it["blocked"]) for it in told)
+
+
+def test_a_rank_is_no_task_of_slurm(tmp_path: Path) -> None:
+    """Lightning, for one, takes what Slurm says of a task for what it says of this rank."""
+    told = {"SLURM_JOB_ID": "7", "SLURM_STEP_GPUS": "0,1"}
+    task = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_NTASKS_PER_NODE": "1"}
+    process = begin(tmp_path, SAY, 2, {**told, **task})
+    out, _ = process.communicate(timeout=WAIT_S)
+    for line in out.splitlines():
+        assert json.loads(line)["slurm"] == told
 
 
 def test_one_rank_for_each_gpu_of_the_attempt(tmp_path: Path) -> None:

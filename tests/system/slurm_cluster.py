@@ -250,6 +250,7 @@ class Cluster:
             "LOGNAME": self.user,
             "LANG": "C.UTF-8",
             "PATH": f"{self.root}/bin:/usr/bin:/bin",
+            "LD_LIBRARY_PATH": f"{self.root}/lib",
             "PYTHONPATH": f"{REPOSITORY}:{sysconfig.get_path('purelib')}",
             "SLURM_CONF": str(self._conf),
             **environ,
@@ -303,6 +304,9 @@ class Cluster:
             ignore=shutil.ignore_patterns("site-packages", "test", "*.a"),
             symlinks=True,
         )
+        # If it has a shared library, its copy would find the system's, of a like version.
+        for library in (home / "lib").glob(f"lib{version}.so*"):
+            shutil.copy2(library, self.root / "lib")
         command = self.python.with_name("hpcext")
         command.write_text(f'#!/bin/sh\nexec {self.python} -m hpcext "$@"\n')
         command.chmod(0o755)

@@ -1,0 +1,101 @@
+"""Lightning and TensorFlow in steps of Slurm, which both have ideas of their own about Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_of_test import Site
+from slurm_cluster import Cluster
+from test_pilot import over, submit
+from test_pilot_ends import endings, requeued
+
+TESTS = Path(__file__).parents[1]
+LIGHTNING = "lightning/train_lightning.py"
+FIT = "tensorflow/train_fit.py"
+ENDS = {"keras": "final", "ranks": "end", "one": "end"}
+"""Of which job what line is the last, with a digest of its weights."""
+
+
+def train(
+    slurm: Cluster, place: Site, name: str, script: str, *words: str, ranks: int = 0
+) -> dict[str, Any]:
+    """A job of the training scripts of other tests, which write down what they do."""
+    path = place.path / name
+    slurm.as_user("mkdir", str(path))
+    launch = ["hpcext", "launch", "--ranks", "{gpus}"] if ranks else []
+    return {
+        "name": name,
+        "command": [*launch, place.python, str(TESTS / script), *words],
+        "gpus": {"min": ranks or 1, "max": ranks or 1},
+        "workdir": str(path),
+        "env": {
+            "SCRIPT_LOG": str(path / "log"),
+            "PYTHONPATH": f"{place.environ['PYTHONPATH']}:{TESTS / 'training'}",
+            "KERAS_BACKEND": "tensorflow",
+            "CUDA_VISIBLE_DEVICES": "-1",
+        },
+    }
+
+
+def said(place: Site, name: str, word: str) -> list[list[str]]:
+    """What a script wrote down of something: ``ATTEMPT RANK WORD ...``."""
+    path = place.path / name / "log"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line[2:3] == [word]]
+
+
+def told(place: Site, job: str) -> bool:
+    """Whether the suspend signal waits for the session of a job's first attempt."""
+    report = json.loads((place.pilot / "jobs" / job / "attempt-0001" / "report.json").read_text())
+    status = Path(f"/proc/{report['pid']}/status").read_text().splitlines()
+    return any(
+        int(line.split()[1], 16) >> signal.SIGTSTP - 1 & 1 for line in status if "Pnd:" in line
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_preempted_they_end_as_if_nothing_had_been(slurm: Cluster, place: Site) -> None:
+    """Lightning handles Slurm's SIGTERM, if it is let; TensorFlow has threads of its own."""
+    keras = train(slurm, place, "keras", FIT)
+    gate = place.path / "keras" / "go"
+    os.mkfifo(gate)
+    keras["env"]["SCRIPT_HOLD"] = f"5 {gate.with_name('here')} {gate}"
+    place.write_jobs(
+        keras,
+        train(slurm, place, "ranks", LIGHTNING, "--hold", "1.2", ranks=2),
+        train(slurm, place, "one", LIGHTNING, "--hold", "1.2"),
+        train(slurm, place, "keras-alone", FIT),
+        train(slurm, place, "ranks-alone", LIGHTNING, ranks=2),
+        train(slurm, place, "one-alone", LIGHTNING),
+    )
+    options = ("--partition=harvest", "--nodelist=n1")
+    job = submit(place, *options, nodes=1, words=("--requeue",))
+    slurm.wait_for(gate.with_name("here").exists, "the gate of keras")
+    for name in ("ranks", "one"):
+        slurm.wait_for(lambda name=name: "1.2" in reached(place, name), f"the gate of {name}")
+    for name, word in ENDS.items():
+        alone = f"{name}-alone"
+        slurm.wait_for(lambda alone=alone, word=word: said(place, alone, word), alone)
+    slurm.as_user("sbatch", "--partition=urgent", "--nodelist=n1", "--exclusive", "--wrap=sleep 1")
+    slurm.wait_for(lambda: told(place, "1"), "the suspension of keras")
+    gate.write_text("go")
+    requeued(slurm, job)
+    jobs = over(slurm, place, job)
+    assert {each["state"] for each in jobs.values()} == {"completed"}
+    for number, (name, word) in enumerate(ENDS.items(), 1):
+        assert [ended["suspended"] for ended in endings(place, str(number))] == [True, False]
+        assert endings(place, str(number))[0]["notice_at"] is not None
+        (undisturbed,) = {tuple(line[2:]) for line in said(place, f"{name}-alone", word)}
+        (preempted,) = {tuple(line[2:]) for line in said(place, name, word)}
+        assert preempted == undisturbed
+
+
+def reached(place: Site, name: str) -> list[str]:
+    """Batches of the first attempt of a job."""
+    return [line[3] for line in said(place, name, "train") if line[0] == "1"]
