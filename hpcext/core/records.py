@@ -11,7 +11,10 @@ from hpcext.core.values import Job, Record, Segment
 
 
 def started(record: Record, now_s: float, job: Job) -> Record:
-    """An attempt runs, on ``job.gpus``: a new segment."""
+    """An attempt runs, on ``job.gpus``: a new segment; or now it is known on which it does."""
+    last = record.segments[-1] if record.segments else None
+    if last and last.end_s is None and not last.gpus:
+        return _last(record, gpus=job.gpus)
     segment = Segment(now_s, job.gpus, job.role, from_step=job.saved_step)
     return replace(record, segments=(*record.segments, segment))
 

@@ -242,6 +242,17 @@ def test_a_starting_job_is_stopped_when_it_is_known_to_run(engine: Engine) -> No
     assert run(engine, 2, f.Started("1", op, ("n:0",))) == ["suspend 1"]
 
 
+def test_gpus_that_become_known_later_are_those_of_the_same_segment(engine: Engine) -> None:
+    """Slurm chooses them; the supervisor of a step says which they are."""
+    run(engine, 0, job(1))
+    op = engine.world.jobs["1"].op
+    run(engine, 1, f.Started("1", op, ()))
+    run(engine, 2, f.Started("1", op, ("n:0", "n:3")))
+    run(engine, 3, end(engine, "1", f.Outcome.COMPLETED))
+    (segment,) = engine.world.records["1"].segments
+    assert (segment.start_s, segment.end_s, segment.gpus) == (1, 3, ("n:0", "n:3"))
+
+
 def test_unanswered_actions_are_given_again_to_a_new_manager(engine: Engine) -> None:
     run(engine, 0, *(job(order, optimal=2) for order in (1, 2, 3)))
     begin(engine, 1, "1", "2", "3")

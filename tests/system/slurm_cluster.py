@@ -307,9 +307,11 @@ class Cluster:
         # If it has a shared library, its copy would find the system's, of a like version.
         for library in (home / "lib").glob(f"lib{version}.so*"):
             shutil.copy2(library, self.root / "lib")
-        command = self.python.with_name("hpcext")
-        command.write_text(f'#!/bin/sh\nexec {self.python} -m hpcext "$@"\n')
-        command.chmod(0o755)
+        self.python.with_name("python").symlink_to(self.python)
+        for name, module in {"hpcext": "hpcext", "torchrun": "torch.distributed.run"}.items():
+            command = self.python.with_name(name)
+            command.write_text(f'#!/bin/sh\nexec {self.python} -m {module} "$@"\n')
+            command.chmod(0o755)
 
     def _make_gpus(self) -> None:
         for index in range(GPUS):
