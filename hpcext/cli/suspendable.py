@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
-import shutil
 import stat
 import time
 from collections.abc import Sequence
@@ -119,10 +118,15 @@ def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: 
         requeue=True,
         alone=True,
     )
-    if script:
-        shutil.copy(script, directory / SCRIPT)
-    slurm_job.adopt(directory, here.job_id)
-    _log_to_output(directory)
+    try:
+        if script:
+            protocol.write_file(directory / SCRIPT, script.read_bytes(), mode=0o700)
+        slurm_job.adopt(directory, here.job_id)
+        _log_to_output(directory)
+    except OSError:
+        # Else the next allocation would take it for one that can be gone on with.
+        pilots.remove(directory, settings.state_dir)
+        raise
     return directory
 
 
