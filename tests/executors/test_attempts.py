@@ -143,6 +143,7 @@ def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
         "suspend_timeout_s": 33.0,
         "manager": str(manager),
         "notices": False,
+        "allocation": "",
     }
     assert files.sizes.held() == ("n:0", "n:2")
 
