@@ -52,7 +52,8 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Become the batch script of a pilot; returns only if that is not possible."""
     here = Allocation.from_environ()
-    if here is None or here.step:
+    # The shell of salloc is on no node of its job, and cannot be put back into the queue.
+    if here is None or here.step or not here.node:
         raise InputError(
             "is for the batch script of a Slurm job, and this is none",
             where="hpcext suspendable",

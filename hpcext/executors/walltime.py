@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 
-from hpcext.batch.slurm import End
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain
@@ -53,6 +53,7 @@ class Walltime:
         self._lead_s = lead_s
         self._emit = emit
         self._loop = loop
+        # None until Slurm has said it; infinite if there is none.
         self._end_s: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._looks: set[asyncio.Task[None]] = set()
@@ -62,7 +63,9 @@ class Walltime:
     @property
     def left_s(self) -> float | None:
         """Seconds until jobs are suspended; None where no end is known."""
-        return None if self._end_s is None else self._end_s - self._lead_s - time.time()
+        if self._end_s is None or math.isinf(self._end_s):
+            return None
+        return self._end_s - self._lead_s - time.time()
 
     def begin(self, noticed: bool = False) -> None:
         """Look, soon, as :meth:`look` says; and from then on whenever it is due."""
@@ -87,15 +90,15 @@ class Walltime:
         if self.leaving:
             return
         before = self._end_s
+        state = "running"
         try:
-            now = await asyncio.to_thread(reads().end, self._job_id)
+            state, end_s = await asyncio.to_thread(reads().end, self._job_id)
+            self._end_s = math.inf if end_s is None else end_s
         except BatchError as error:
             log.warning("how long the allocation lasts is not known: %s", error)
-            now = End("running", before)
-        self._end_s = now.end_s
-        left_s = self.left_s
-        nearer = before is not None and now.end_s is not None and now.end_s < before - EARLIER_S
-        if now.state != "running":
+        left_s, end_s = self.left_s, self._end_s
+        nearer = before is not None and end_s is not None and end_s < before - EARLIER_S
+        if state != "running":
             self._leave("the allocation is over")
         elif nearer:
             self.preempted = True

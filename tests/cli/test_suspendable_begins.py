@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcext.cli.main import main
 from hpcext.manager import pilot as pilots
 from hpcext.manager import places, slurm_job
 
@@ -43,6 +44,14 @@ def test_on_a_full_disk_it_says_so_and_leaves_no_half_made_pilot(
     assert line.startswith(f"hpcext: {state}/")
     assert line.endswith(f"/{what}: No space left on device; free some space and try again")
     assert ended.stdout == ""
+
+
+def test_the_shell_of_salloc_is_no_batch_script(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert main(["suspendable", "--", "true"]) == 2
+    assert "is for the batch script of a Slurm job, and this is none" in capsys.readouterr().err
 
 
 def test_a_job_is_not_put_back_into_the_queue_for_ever(

@@ -101,6 +101,16 @@ def test_a_preemption_is_an_end_that_came_nearer(monkeypatch: pytest.MonkeyPatch
     assert facts == LEAVES
 
 
+def test_a_job_without_an_end_is_preempted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing was nearer before Slurm first answered."""
+    slurm = Slurm(broken, lambda: "RUNNING|N/A\n", ends_in(3600))
+    facts, walltime = watch(monkeypatch, slurm, True)
+    assert (facts, walltime.left_s) == ([], None)
+    slurm = Slurm(broken, lambda: "RUNNING|N/A\n", ends_in(3600))
+    assert watch(monkeypatch, slurm, True, True)[0] == LEAVES
+    assert not watch(monkeypatch, Slurm(broken, ends_in(3600)), True)[0]
+
+
 def test_a_step_that_was_cancelled_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, _ = watch(monkeypatch, Slurm(ends_in(3600)), True)
     assert not facts
