@@ -2,7 +2,8 @@
 
 ``python benchmarks/slurm.py [STEPS] [JOBS] [SECONDS]``, as root:
 
-- from the decision to start an attempt to its command, beside a bare ``srun`` in a like allocation;
+- from the decision to start an attempt to its command, and to the first line of a training that has
+  imported PyTorch, beside a bare ``srun`` in a like allocation;
 - short jobs through one pilot on 24 GPUs, beside as many ``sbatch``;
 - calls of the pilot's user to slurmctld (``sdiag``), idle and busy.
 """
@@ -56,9 +57,9 @@ def job_of(said: Path) -> str:
     return re.findall(r'"job_id": (\d+)', (said / "slurm.json").read_text())[0]
 
 
-def latency(one: Cluster, steps: int) -> None:
-    """Seconds from the start of an attempt to its command, one at a time."""
-    here = pilot(one, "steps", steps, "date +%s.%N", "--gpus-per-node", "1")
+def latency(one: Cluster, what: str, command: str, steps: int) -> None:
+    """Seconds from the start of an attempt to what its command prints first, one at a time."""
+    here = pilot(one, what, steps, command, "--gpus-per-node", "1")
     wait(one, job_of(here))
     ours = []
     for number in range(1, steps + 1):
@@ -69,22 +70,14 @@ def latency(one: Cluster, steps: int) -> None:
     script.write_text(
         "#!/bin/bash\n"
         f"for n in $(seq {steps}); do echo $(date +%s.%N)"
-        " $(srun --exact -n1 -c1 --gres=gpu:1 --mem=50 date +%s.%N); done\n"
+        f" $(srun --exact -n1 -c1 --gres=gpu:1 --mem=50 {command}); done\n"
     )
-    said = one.as_user(
-        "sbatch",
-        "--parsable",
-        "--gres=gpu:1",
-        "--mem=100",
-        "-o",
-        str(one.home / "bare"),
-        str(script),
-    )
-    wait(one, said.stdout.strip())
+    options = ("--parsable", "--gres=gpu:1", "--mem=100", "-o", str(one.home / "bare"))
+    wait(one, one.as_user("sbatch", *options, str(script)).stdout.strip())
     lines = (line.split() for line in (one.home / "bare").read_text().splitlines())
     bare = [float(end) - float(begin) for begin, end in lines]
     a, b = statistics.median(ours), statistics.median(bare)
-    print(f"start of a step, {steps} each: pilot {a:.3f} s, bare srun {b:.3f} s, ratio {a / b:.2f}")
+    print(f"to {what}, {steps} each: pilot {a:.3f} s, bare srun {b:.3f} s, ratio {a / b:.2f}")
 
 
 def throughput(one: Cluster, jobs: int) -> None:
@@ -119,6 +112,8 @@ def idle(one: Cluster, seconds: float) -> None:
 if __name__ == "__main__":
     numbers = [int(word) for word in sys.argv[1:]] + [20, 500, 120][len(sys.argv) - 1 :]
     with cluster() as private:
-        latency(private, numbers[0])
+        latency(private, "command", "date +%s.%N", numbers[0])
+        train = f'{private.python} -c "import time, torch; print(time.time())"'
+        latency(private, "training", train, numbers[0])
         throughput(private, numbers[1])
         idle(private, numbers[2])
