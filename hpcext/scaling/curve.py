@@ -45,6 +45,32 @@ def fewest_near_best(curve: Mapping[int, float], within: float = NEAR_BEST) -> i
     return min(gpus for gpus, speed in curve.items() if speed >= enough)
 
 
+def interpolate(curve: Mapping[int, float], gpus: int) -> float:
+    """The speed on any number of GPUs, by those of a curve.
+
+    What lies between two points is on a straight line, as is what lies below the first one (towards
+    no speed on no GPU); past the last point it stays flat.
+
+    Parameters
+    ----------
+    curve : Mapping[int, float]
+        GPUs > 0 → speed; at least one.
+    gpus : int
+        0 or more.
+
+    Examples
+    --------
+    >>> interpolate({2: 4.0, 4: 6.0}, 3)
+    5.0
+    """
+    below = max((point for point in curve if point <= gpus), default=0)
+    above = min((point for point in curve if point >= gpus), default=0)
+    low = curve[below] if below else 0.0
+    if below == above or not above:
+        return low
+    return low + (curve[above] - low) * (gpus - below) / (above - below)
+
+
 def robust_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     """The weighted mean without the value that is farthest from the median.
 

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hpcext.scaling.curve import interpolate
+
 
 class Physics(msgspec.Struct, frozen=True):
     """How one job really behaves.
@@ -20,8 +22,8 @@ class Physics(msgspec.Struct, frozen=True):
     Attributes
     ----------
     speed : Mapping[int, float]
-        GPUs → work per second, > 0; what lies between is on a straight line, as is what lies
-        below the first point (towards no work on no GPU); past the last point it stays flat.
+        GPUs → work per second, > 0; what lies between as
+        :func:`~hpcext.scaling.curve.interpolate` has it.
     work : float
         Work of the whole job, > 0.
     launch_s : float
@@ -78,12 +80,7 @@ class Physics(msgspec.Struct, frozen=True):
         >>> Physics({2: 4.0, 4: 6.0}, work=1).rate(3)
         5.0
         """
-        below = max((point for point in self.speed if point <= gpus), default=0)
-        above = min((point for point in self.speed if point >= gpus), default=0)
-        low = self.speed[below] if below else 0.0
-        if below == above or not above:
-            return low
-        return low + (self.speed[above] - low) * (gpus - below) / (above - below)
+        return interpolate(self.speed, gpus)
 
 
 class Faults(msgspec.Struct, frozen=True):

@@ -1,0 +1,136 @@
+"""``hpcext plan``: what each policy would begin with, and how far that is from the best."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hpcext.admission import admit
+from hpcext.cli.output import Output
+from hpcext.config import load_settings
+from hpcext.core.engine import Engine
+from hpcext.core.errors import InputError
+from hpcext.core.facts import NodeJoined, Submitted
+from hpcext.core.values import Job, Node, total
+from hpcext.jobfile import read_jobs
+from hpcext.manager.refine import profiles_for
+from hpcext.manager.submissions import check_fits
+from hpcext.policies import POLICIES, find_policy
+from hpcext.policies.apportion import Table, apportion
+from hpcext.scaling.curve import interpolate
+
+MOST_GPUS = 1_000_000
+"""More than any machine has, and still quickly divided."""
+
+OPTIMUM = "optimum"
+
+
+class Division(msgspec.Struct, frozen=True):
+    """How one policy divides the GPUs at the beginning.
+
+    Attributes
+    ----------
+    policy : str
+    gpus : dict
+        Job → how many it gets.
+    value : float
+        Sum of the jobs' speeds, each as a multiple of its own on one GPU.
+    """
+
+    policy: str
+    gpus: dict[str, int]
+    value: float
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="show how policies would share GPUs among the jobs of a file",
+        epilog="example: hpcext plan jobs.toml --gpus 8 --compare",
+    )
+    parser.add_argument("jobs", type=Path, metavar="JOBS.toml")
+    parser.add_argument("--gpus", type=int, required=True, help="GPUs of each node")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes (default: 1)")
+    parser.add_argument("--policy", help=f"one of {', '.join(POLICIES)}")
+    parser.add_argument("--compare", action="store_true", help="every policy")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Run the command."""
+    for flag, number in (("--gpus", args.gpus), ("--nodes", args.nodes)):
+        if not 1 <= number <= MOST_GPUS:
+            raise InputError(str(number), where=flag, valid=f"1 to {MOST_GPUS}")
+    if args.policy and args.compare:
+        raise InputError("shows every policy", where="--compare", do="leave out --policy")
+    settings = load_settings(flags={"policy": args.policy})
+    nodes = [Node(f"node{number}", args.gpus) for number in range(1, args.nodes + 1)]
+    profiles = profiles_for(settings.state_dir / "profiles")
+    specs = read_jobs(args.jobs, profiles=profiles)
+    check_fits(specs, nodes[0], str(args.jobs), len(nodes))
+    jobs = admit(specs, 1, {})
+    names = list(POLICIES) if args.compare else [settings.policy]
+    found = [_begin(name, jobs, nodes) for name in names]
+    best = _best(jobs, args.gpus * args.nodes)
+    unknown = [job.name for job in jobs if not job.after and not _speeds(job)]
+    if args.json:
+        document = {
+            "schema": "hpcext.division/1",
+            "nodes": args.nodes,
+            "gpus_per_node": args.gpus,
+            "policies": [msgspec.to_builtins(each) for each in found],
+            OPTIMUM: msgspec.to_builtins(best),
+            "unknown_speed": unknown,
+        }
+        out.document(document)
+        return 0
+    _show(out, jobs, [*found, best])
+    if unknown:
+        out.note(f"no scaling is known of {', '.join(unknown[:5])}: not counted in the speeds")
+    return 0
+
+
+def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
+    """Let an engine take its first step under a policy."""
+    engine = Engine(find_policy(name))
+    engine.step(0.0, [*map(NodeJoined, nodes), *map(Submitted, jobs)])
+    gpus = {job.name: total(engine.world.jobs[job.id].goal) for job in jobs}
+    return Division(name, gpus, sum(_speeds(job).get(gpus[job.name], 0.0) for job in jobs))
+
+
+def _best(jobs: Sequence[Job], gpus: int) -> Division:
+    """The most that any policy could begin with, if GPUs were all on one node."""
+    ready = [(job, speeds) for job in jobs if not job.after and (speeds := _speeds(job))]
+    tables = [
+        Table(np.array([0, *speeds]), np.array([0.0, *speeds.values()])) for _, speeds in ready
+    ]
+    division = apportion(tables, gpus)
+    counts = {job.name: count for (job, _), count in zip(ready, division.counts, strict=True)}
+    return Division(OPTIMUM, counts, division.value)
+
+
+def _speeds(job: Job) -> dict[int, float]:
+    """Speed by the GPUs that it may have, 1 on one GPU; empty where that is not known.
+
+    Of a curve that does not say it, the speed on the fewest GPUs is taken for as many times that of
+    one. What several nodes do to a speed is not stated.
+    """
+    curve = job.estimate.stated
+    if not curve or job.nodes != (1, 1):
+        return {}
+    one = interpolate(curve, 1)
+    return {gpus: interpolate(curve, gpus) / one for gpus in job.sizes}
+
+
+def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
+    rows = [(job.name, *(str(each.gpus.get(job.name) or "") for each in found)) for job in jobs]
+    rows.append(("GPUs in all", *(str(sum(each.gpus.values())) for each in found)))
+    rows.append(("speed in all", *(f"{each.value:.2f}" for each in found)))
+    out.table(("job", *(each.policy for each in found)), rows)

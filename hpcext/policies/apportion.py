@@ -1,0 +1,347 @@
+"""The exact division of a resource among jobs.
+
+GPUs, or idle nodes, of one kind are interchangeable, and the objectives of the papers are sums over
+jobs of a function of how many a job gets: BFTrainer's Eq. 16, Capes' total time (eq. 6), and a
+power mean as Pollux has it, which is monotone in such a sum. So one kernel serves them all: choose
+for each job j a number of units from a set of its own, 0 among them, so that all together are at
+most `total` and the sum of the jobs' values is largest. The values may have any shape.
+
+That is a multiple-choice knapsack whose weights are small whole numbers (Kellerer, Pferschy and
+Pisinger, *Knapsack Problems*, 2004, chapter 11). What is done:
+
+1. The price of a unit, the multiplier of the Lagrangian relaxation, is found by intersecting
+   supporting lines of its dual, which is convex and piecewise linear: exact after finitely many.
+2. At that price every option has a *loss*: how much less it is worth than the best one of its job.
+   A division is worth the bound of the relaxation, less the losses of its options, less the price
+   of each unit that is left over. The latter two are what it *costs*.
+3. So in a division that costs at most T no option loses more than T. A dynamic programme over what
+   that leaves, the *core*, finds the best division, or that all cost more; T is raised then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+TOLERANCE = 1e-12
+"""Values that differ by less than this part of the largest one are equal."""
+
+RAISE = 4.0
+"""How much more a division may cost when none that costs as much as was tried exists."""
+
+
+class Table(NamedTuple):
+    """What a job is worth, by how many units it gets.
+
+    Attributes
+    ----------
+    sizes : array of int, shape (k,)
+        The counts that it can have, ascending; the first is 0.
+    values : array of float, shape (k,)
+        In any unit, negative ones too, finite.
+    """
+
+    sizes: Ints
+    values: Floats
+
+
+class Division(NamedTuple):
+    """The best division.
+
+    Attributes
+    ----------
+    counts : tuple of int
+        For each job. Of several that are as good, the one that gives most to the first job, then to
+        the second, and so on.
+    value : float
+        Sum of what the jobs are worth with these counts.
+    bound : float
+        No division is worth more. It is `value`, but for rounding.
+    price : float
+        What one unit more would be worth, if units could be divided: the optimum of the relaxation
+        grows by so much.
+    """
+
+    counts: tuple[int, ...]
+    value: float
+    bound: float
+    price: float
+
+
+def apportion(tables: Sequence[Table], total: int) -> Division:
+    """Divide `total` units among jobs so that the sum of their values is largest.
+
+    The cost grows with the number of options, about thirty passes over them, and with the options
+    of the core times the units that these may move. Hard instances (rigid sizes without a best
+    price) have large cores; the worst takes all options times `total`.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        One for each job, in the order in which ties are broken.
+    total : int
+
+    Raises
+    ------
+    ValueError
+        A table is no table; the message says which and why.
+    """
+    if total < 0:
+        raise ValueError(f"{total} units cannot be divided")
+    if not tables:
+        return Division((), 0.0, 0.0, 0.0)
+    options = _Options.of(tables, total)
+    price = _price(options, total)
+    core = _Core(options, price, total)
+    easy = core.easy()
+    chosen, cost = core.solve() if easy is None else (easy, 0.0)
+    value = math.fsum(options.values[chosen])
+    return Division(tuple(options.sizes[chosen].tolist()), value, core.bound - cost, price)
+
+
+class _Options(NamedTuple):
+    """The options of all jobs, one after the other: shape (m,), and (j,) where a job's begin."""
+
+    sizes: Ints
+    values: Floats
+    starts: Ints
+    jobs: Ints
+
+    @classmethod
+    def of(cls, tables: Sequence[Table], total: int) -> _Options:
+        """Those that fit into the total at all."""
+        parts = [_checked(number, table) for number, table in enumerate(tables)]
+        lengths = np.fromiter((len(sizes) for sizes, _ in parts), np.int64, len(parts))
+        sizes = np.concatenate([sizes for sizes, _ in parts])
+        values = np.concatenate([values for _, values in parts])
+        jobs = np.repeat(np.arange(len(parts)), lengths)
+        _check(sizes, values, jobs, lengths)
+        fits = sizes <= total
+        if not fits.all():
+            sizes, values, jobs = sizes[fits], values[fits], jobs[fits]
+            lengths = np.bincount(jobs, minlength=len(parts))
+        starts = np.cumsum(lengths) - lengths
+        return cls(sizes, values, starts, jobs)
+
+
+def _checked(number: int, table: Table) -> tuple[Ints, Floats]:
+    sizes, values = np.asarray(table.sizes), np.asarray(table.values, dtype=np.float64)
+    if sizes.ndim != 1 or sizes.shape != values.shape or not len(sizes):
+        raise ValueError(f"table {number}: {sizes.shape} sizes and {values.shape} values")
+    if sizes.dtype.kind not in "iu":
+        raise ValueError(f"table {number}: sizes are {sizes.dtype}, not whole numbers")
+    return sizes.astype(np.int64, copy=False), values
+
+
+def _check(sizes: Ints, values: Floats, jobs: Ints, lengths: Ints) -> None:
+    """All tables at once; one after the other takes longer than to solve them."""
+    finite = np.isfinite(values)
+    if not finite.all():
+        at = int(np.argmin(finite))
+        raise ValueError(f"table {jobs[at]}: the value of {sizes[at]} is {values[at]}")
+    firsts = np.cumsum(lengths) - lengths
+    if sizes[firsts].any():
+        raise ValueError(f"table {int(np.argmax(sizes[firsts] != 0))}: the first size is not 0")
+    rises = np.diff(sizes) > 0
+    rises[firsts[1:] - 1] = True
+    if not rises.all():
+        raise ValueError(f"table {jobs[int(np.argmin(rises))]}: sizes do not ascend")
+
+
+def _price(options: _Options, total: int) -> float:
+    """The multiplier at which the Lagrangian dual is smallest; 0 if all that is wanted fits.
+
+    The dual is the upper envelope of lines ``value + price * (total - weight)``, one for each way
+    to choose an option of every job. Two of them, one that falls and one that rises, meet below the
+    minimum or in it: the line that is highest there replaces one of the two.
+    """
+    sizes, values, starts, jobs = options
+
+    def highest(price: float) -> tuple[float, int]:
+        """The line that is highest at a price: value and weight of its options."""
+        reduced = values - price * sizes
+        best = np.maximum.reduceat(reduced, starts)
+        light = np.where(reduced >= best[jobs], sizes, np.iinfo(np.int64).max)
+        weight = int(np.minimum.reduceat(light, starts).sum())
+        return float(best.sum()) + price * weight, weight
+
+    value, weight = highest(0.0)
+    if weight <= total:
+        return 0.0
+    low, high = (value, weight), (float(values[starts].sum()), 0)
+    while True:
+        crossing = (low[0] - high[0]) / (low[1] - high[1])
+        value, weight = highest(crossing)
+        there = low[0] - crossing * low[1]
+        above = value - crossing * weight - there
+        # Lines that are as high as these two, up to rounding, are none.
+        if above <= TOLERANCE * abs(there) or not high[1] < weight < low[1]:
+            return crossing
+        if weight > total:
+            low = (value, weight)
+        else:
+            high = (value, weight)
+
+
+class _Core:
+    """What is left to decide at a price.
+
+    Attributes
+    ----------
+    losses : array of float, shape (m,)
+        Of each option, 0 for a job's best ones.
+    base : array of int, shape (j,)
+        Of each job the smallest of its best options, by their place in `options`.
+    free : int
+        Units that are left over if every job has that one.
+    """
+
+    def __init__(self, options: _Options, price: float, total: int) -> None:
+        self.options = options
+        self.price = price
+        self.total = total
+        sizes, values, starts, jobs = options
+        reduced = values - price * sizes
+        best = np.maximum.reduceat(reduced, starts)
+        self.bound = float(best.sum()) + price * total
+        self.equal = TOLERANCE * max(1.0, float(np.abs(values).max()), abs(self.bound))
+        self.losses = best[jobs] - reduced
+        self.losses[self.losses <= self.equal] = 0.0
+        # Sizes ascend, so the first option without a loss is the smallest.
+        order = np.flatnonzero(self.losses == 0.0)
+        self.base = order[np.searchsorted(jobs[order], np.arange(len(starts)))]
+        self.free = total - int(sizes[self.base].sum())
+
+    def easy(self) -> Ints | None:
+        """Give each job in turn the largest of its best options that fits, if that is best.
+
+        If nothing is left over the division loses nothing. No other one that loses nothing gives
+        more to the first job for which they differ, since the later ones had their least.
+        """
+        sizes, jobs = self.options.sizes, self.options.jobs
+        chosen = self.base.copy()
+        left = self.free
+        more = np.flatnonzero(self.losses == 0.0)
+        more = more[more > self.base[jobs[more]]]
+        for option in more.tolist():
+            # Each in turn, so the last one that fits is a job's largest.
+            job = jobs[option]
+            takes = int(sizes[option] - sizes[chosen[job]])
+            if takes <= left:
+                chosen[job] = option
+                left -= takes
+        return chosen if left == 0 or self.price == 0.0 else None
+
+    def solve(self) -> tuple[Ints, float]:
+        """The best division and what it costs, by raising what it may cost until there is one."""
+        most = self._single_change()
+        some = self.losses[self.losses > self.equal]
+        least = float(some.min()) if some.size else most
+        cost = min(most, max(least, most / RAISE**3))
+        while (found := self._within(cost)) is None:
+            if cost >= most:
+                raise AssertionError("a division that was found is not found again")
+            cost = min(most, RAISE * cost)
+        return found
+
+    def _single_change(self) -> float:
+        """What a division costs that differs from the base in one job, or in none."""
+        moves = self.options.sizes - self.options.sizes[self.base][self.options.jobs]
+        costs = self.losses + self.price * (self.free - moves)
+        return float(costs[moves <= self.free].min()) + self.equal
+
+    def _within(self, cost: float) -> tuple[Ints, float] | None:
+        """The best division, if it costs at most so much, and what it costs; else None."""
+        options = np.flatnonzero(self.losses <= cost + self.equal)
+        jobs = self.options.jobs[options]
+        several = np.bincount(jobs, minlength=len(self.base))[jobs] > 1
+        options, jobs = options[several], jobs[several]
+        moves = self.options.sizes[options] - self.options.sizes[self.base[jobs]]
+        ends = np.flatnonzero(np.diff(jobs)) + 1
+        columns = (np.split(column, ends) for column in (options, moves, self.losses[options]))
+        parts = [_Part(*each) for each in zip(*columns, strict=True) if len(each[0])]
+        stages = self._stages(parts, cost)
+        best = math.inf if stages is None else stages[0].cheapest(self.free, self.price)
+        if stages is None or best > cost + self.equal:
+            return None
+        return self._walk(parts, stages, best), best
+
+    def _stages(self, parts: Sequence[_Part], cost: float) -> list[_Stage] | None:
+        """What the jobs from each one on can do, to the one where none is left."""
+        # The jobs before a stage move by no less and no more than this.
+        least = np.cumsum([0, *(int(part.moves[0]) for part in parts)])
+        most = np.cumsum([0, *(int(part.moves[-1]) for part in parts)])
+        idle = self.total
+        if cost + self.equal < self.price * self.total:
+            idle = math.floor((cost + self.equal) / self.price)
+        stages = [_Stage(0, np.zeros(1))]
+        for number in range(len(parts) - 1, -1, -1):
+            low, high = self.free - idle - int(most[number]), self.free - int(least[number])
+            after = stages[-1].before(parts[number], low, high, cost + self.equal)
+            if after is None:
+                return None
+            stages.append(after)
+        return stages[::-1]
+
+    def _walk(self, parts: Sequence[_Part], stages: Sequence[_Stage], best: float) -> Ints:
+        """From the first job on, the largest option from which the least cost can be reached."""
+        chosen: Ints = self.base.copy()
+        left, lost = self.free, 0.0
+        for part, after in zip(parts, stages[1:], strict=True):
+            for option, move, loss in zip(*(each[::-1].tolist() for each in part), strict=True):
+                if lost + loss + after.cheapest(left - move, self.price) <= best + self.equal:
+                    chosen[self.options.jobs[option]] = option
+                    left, lost = left - move, lost + loss
+                    break
+        return chosen
+
+
+class _Part(NamedTuple):
+    """A job of the core: its options, by how much each moves from the base, what each loses."""
+
+    options: Ints
+    moves: Ints
+    losses: Floats
+
+
+class _Stage(NamedTuple):
+    """The least loss of some jobs by the sum of their moves, from `first` on; infinite for none."""
+
+    first: int
+    losses: Floats
+
+    def before(self, part: _Part, low: int, high: int, most: float) -> _Stage | None:
+        """With one more job; of sums from `low` to `high` only, and losses of at most `most`."""
+        low = max(low, self.first + int(part.moves[0]))
+        high = min(high, self.first + len(self.losses) - 1 + int(part.moves[-1]))
+        if low > high:
+            return None
+        losses = np.full(high - low + 1, math.inf)
+        for move, loss in zip(part.moves.tolist(), part.losses.tolist(), strict=True):
+            begin, end = (
+                max(low, self.first + move),
+                min(high + 1, self.first + len(self.losses) + move),
+            )
+            if begin < end:
+                here = losses[begin - low : end - low]
+                there = self.losses[begin - move - self.first : end - move - self.first]
+                np.minimum(here, there + loss, out=here)
+        kept = np.flatnonzero(losses <= most)
+        if not len(kept):
+            return None
+        return _Stage(low + int(kept[0]), losses[kept[0] : kept[-1] + 1])
+
+    def cheapest(self, left: int, price: float) -> float:
+        """The least cost if so many units are free; infinite if they are too few."""
+        fitting = self.losses[: max(0, left - self.first + 1)]
+        if not len(fitting):
+            return math.inf
+        over = left - self.first - np.arange(len(fitting))
+        return float((fitting + price * over).min())
