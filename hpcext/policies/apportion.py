@@ -33,6 +33,9 @@ Floats = NDArray[np.float64]
 TOLERANCE = 1e-12
 """Values that differ by less than this part of the largest one are equal."""
 
+CHANGES = 8
+"""Jobs in which the first division that is found may differ from that of the price."""
+
 RAISE = 4.0
 """How much more a division may cost when none that costs as much as was tried exists."""
 
@@ -241,21 +244,31 @@ class _Core:
 
     def solve(self) -> tuple[Ints, float]:
         """The best division and what it costs, by raising what it may cost until there is one."""
-        most = self._single_change()
+        most = self._reached()
         some = self.losses[self.losses > self.equal]
         least = float(some.min()) if some.size else most
-        cost = min(most, max(least, most / RAISE**3))
+        cost = min(most, max(least, most / RAISE**2))
         while (found := self._within(cost)) is None:
             if cost >= most:
                 raise AssertionError("a division that was found is not found again")
             cost = min(most, RAISE * cost)
         return found
 
-    def _single_change(self) -> float:
-        """What a division costs that differs from the base in one job, or in none."""
-        moves = self.options.sizes - self.options.sizes[self.base][self.options.jobs]
-        costs = self.losses + self.price * (self.free - moves)
-        return float(costs[moves <= self.free].min()) + self.equal
+    def _reached(self) -> float:
+        """What a division costs that differs from the base in a few jobs, the best change first."""
+        sizes, jobs = self.options.sizes, self.options.jobs
+        chosen = self.base.copy()
+        cost, left = self.price * self.free, self.free
+        for _ in range(CHANGES):
+            moves = sizes - sizes[chosen][jobs]
+            gains = self.price * moves - (self.losses - self.losses[chosen][jobs])
+            gains[moves > left] = -math.inf
+            best = int(gains.argmax())
+            if gains[best] <= self.equal:
+                break
+            cost, left = cost - float(gains[best]), left - int(moves[best])
+            chosen[jobs[best]] = best
+        return cost + self.equal
 
     def _within(self, cost: float) -> tuple[Ints, float] | None:
         """The best division, if it costs at most so much, and what it costs; else None."""
@@ -264,9 +277,13 @@ class _Core:
         several = np.bincount(jobs, minlength=len(self.base))[jobs] > 1
         options, jobs = options[several], jobs[several]
         moves = self.options.sizes[options] - self.options.sizes[self.base[jobs]]
-        ends = np.flatnonzero(np.diff(jobs)) + 1
-        columns = (np.split(column, ends) for column in (options, moves, self.losses[options]))
-        parts = [_Part(*each) for each in zip(*columns, strict=True) if len(each[0])]
+        losses = self.losses[options]
+        edges = [0, *(np.flatnonzero(np.diff(jobs)) + 1).tolist(), len(jobs)]
+        parts = [
+            _Part(options[begin:end], moves[begin:end], losses[begin:end])
+            for begin, end in zip(edges, edges[1:], strict=False)
+            if begin < end
+        ]
         stages = self._stages(parts, cost)
         best = math.inf if stages is None else stages[0].cheapest(self.free, self.price)
         if stages is None or best > cost + self.equal:
