@@ -20,6 +20,7 @@ Pisinger, *Knapsack Problems*, 2004, chapter 11). What is done:
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -281,7 +282,7 @@ class _Core:
         edges = [0, *(np.flatnonzero(np.diff(jobs)) + 1).tolist(), len(jobs)]
         parts = [
             _Part(options[begin:end], moves[begin:end], losses[begin:end])
-            for begin, end in zip(edges, edges[1:], strict=False)
+            for begin, end in itertools.pairwise(edges)
             if begin < end
         ]
         stages = self._stages(parts, cost)
