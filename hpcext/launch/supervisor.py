@@ -284,6 +284,9 @@ class Supervisor:
         """
         self._notice_at = self._notice_at or time.time()
         if self._session() is not None:
+            if self._emptying and self._kill_asked_at is None:
+                # A shell above it has died of the same notice, a moment before we heard of it.
+                self._emptying, self._kill_s = False, None
             self._suspend()
         else:
             self._end()

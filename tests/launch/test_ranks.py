@@ -26,7 +26,8 @@ names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 blocked = [int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, ())]
 facts = {name: os.environ[name] for name in names}
 slurm = {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
-print(json.dumps({**facts, "blocked": blocked, "slurm": slurm}), flush=True)
+# One write: print makes two of it where PYTHONUNBUFFERED is set, and ranks share their output.
+os.write(1, json.dumps({**facts, "blocked": blocked, "slurm": slurm}).encode() + b"\\n")
 """
 
 WAIT_FOR_SUSPENSION = """

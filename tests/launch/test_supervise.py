@@ -244,14 +244,19 @@ def test_a_script_goes_on_whose_training_ends_when_it_is_suspended(stage: Stage)
 # Notices of the batch system.
 
 
+@pytest.mark.parametrize("pause_s", [0, 0.5])
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_notice_is_a_suspension_where_there_is_a_session(stage: Stage, signum: int) -> None:
-    """Slurm sends it to every process of a step: the shell may die of it, the session saves."""
+def test_a_notice_is_a_suspension_where_there_is_a_session(
+    stage: Stage, signum: int, pause_s: float
+) -> None:
+    """Slurm sends it to every process of a step, the supervisor not the first of them: the shell
+    may die of it, the session saves."""
     training = " ".join(stage.plain("block", "stubborn", "callbacks"))
     supervisor = stage.run("bash", "-c", f"{training}; exit 3", notices=True)
     stage.wait_said("ready")
     for process in psutil.Process(supervisor.pid).children(recursive=True):
         process.send_signal(signum)
+    time.sleep(pause_s)
     supervisor.send_signal(signum)
     assert end(supervisor) == 85
     document = stage.read("exit.json")
