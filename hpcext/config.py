@@ -21,7 +21,7 @@ from hpcext.text import clean, did_you_mean, shown
 SITE_FILE = Path("/etc/hpcext/hpcext.toml")
 """No variable moves it: whatever runs as root must not be led to another one."""
 
-POLICIES = ("marble", "exclusive")
+POLICIES = ("marble", "exclusive", "bftrainer")
 """Names only: the policies themselves are a layer above. A test holds both lists equal."""
 
 

@@ -22,7 +22,7 @@ from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
 from hpcext.policies.apportion import Table, apportion
-from hpcext.scaling.curve import interpolate
+from hpcext.scaling.speed import speedups
 
 MOST_GPUS = 1_000_000
 """More than any machine has, and still quickly divided."""
@@ -122,11 +122,9 @@ def _speeds(job: Job) -> dict[int, float]:
     Of a curve that does not say it, the speed on the fewest GPUs is taken for as many times that of
     one. What several nodes do to a speed is not stated.
     """
-    curve = job.estimate.stated
-    if not curve or job.nodes != (1, 1):
-        return {}
-    one = interpolate(curve, 1)
-    return {gpus: interpolate(curve, gpus) / one for gpus in job.sizes}
+    sizes = np.array(job.sizes)
+    known = speedups(job.estimate, sizes) if job.nodes == (1, 1) else None
+    return {} if known is None else dict(zip(sizes.tolist(), known.tolist(), strict=True))
 
 
 def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:

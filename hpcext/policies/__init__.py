@@ -6,9 +6,13 @@ import difflib
 
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
-from hpcext.policies import exclusive, marble
+from hpcext.policies import bftrainer, exclusive, marble
 
-POLICIES: dict[str, Policy] = {"marble": marble.allocate, "exclusive": exclusive.allocate}
+POLICIES: dict[str, Policy] = {
+    "marble": marble.allocate,
+    "exclusive": exclusive.allocate,
+    "bftrainer": bftrainer.allocate,
+}
 
 
 def find_policy(name: str) -> Policy:

@@ -56,14 +56,14 @@ def document(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = plan(capsys, EXAMPLES, "--gpus", "6", "--compare")
     assert [line.split() for line in out.splitlines()] == [
-        ["job", "marble", "exclusive", "optimum"],
-        ["cnn", "3", "6", "2"],
-        ["wide", "3", "2"],
-        ["narrow", "1"],
-        ["logistic", "1"],
+        ["job", "marble", "exclusive", "bftrainer", "optimum"],
+        ["cnn", "3", "6", "2", "2"],
+        ["wide", "3", "2", "2"],
+        ["narrow", "1", "1"],
+        ["logistic", "1", "1"],
         ["last"],
-        ["GPUs", "in", "all", "6", "6", "6"],
-        ["speed", "in", "all", "4.50", "1.69", "5.55"],
+        ["GPUs", "in", "all", "6", "6", "6", "6"],
+        ["speed", "in", "all", "4.50", "1.69", "5.55", "5.55"],
     ]
     assert err == ""
 

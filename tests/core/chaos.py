@@ -20,7 +20,8 @@ CALM_S = 300.0
 """From here on nothing new goes wrong, nobody asks for anything, and every job fits somewhere."""
 
 MOST_GPUS = 8
-POLICIES = ("marble", "exclusive", "wild", "restless")
+FIFO = ("marble", "exclusive")
+POLICIES = (*FIFO, "bftrainer", "wild", "restless")
 
 instants = st.integers(0, int(CALM_S) - 1).map(float)
 """Whole seconds: several things happen at one instant more often than in life."""

@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 import pytest
-from chaos import Scenario, scenarios
+from chaos import FIFO, Scenario, scenarios
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from observer import Observer
@@ -31,10 +31,16 @@ worlds = st.one_of(scenarios(), scenarios(("restless", "wild", "marble"), supple
 exhaustive = settings(quick, max_examples=6000, derandomize=False)
 
 
+def watched(scenario: Scenario, executor: Simulated) -> Observer:
+    """What checks every step."""
+    fifo = scenario.policy in FIFO
+    return Observer(scenario.make_policy(), not scenario.made_up, fifo, executor)
+
+
 def run(scenario: Scenario) -> Observer:
     """Drive a scenario to its end, watched."""
     heap, executor = scenario.begin()
-    observer = Observer(scenario.make_policy(), not scenario.made_up, executor)
+    observer = watched(scenario, executor)
     drive(observer.engine, heap, executor, observe=observer.watch)
     return observer
 
@@ -170,7 +176,7 @@ def test_a_manager_that_dies_between_record_and_action_loses_nothing(
 ) -> None:
     """The next one knows what was recorded, and gives the unanswered actions again."""
     heap, simulated = scenario.begin()
-    observer = Observer(scenario.make_policy(), not scenario.made_up, simulated)
+    observer = watched(scenario, simulated)
     executor = Mortal(simulated, lives, kinds)
     while True:
         try:

@@ -1,0 +1,134 @@
+"""From how many GPUs each job gets to which nodes they are on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from hpcext.core.values import Alloc
+
+
+class Shape(NamedTuple):
+    """As many GPUs on each of so many nodes."""
+
+    gpus: int
+    nodes: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.gpus * self.nodes
+
+
+class Wish(NamedTuple):
+    """What a job is to have.
+
+    Attributes
+    ----------
+    wanted : Shape
+    less : callable
+        What it takes if that has no place: shapes, the best first.
+    now : Alloc
+        What it has; empty if it has nothing.
+    """
+
+    wanted: Shape
+    less: Callable[[], Sequence[Shape]]
+    now: Alloc
+
+
+def place(capacity: Mapping[str, int], wishes: Sequence[Wish]) -> list[Alloc]:
+    """Give each wish nodes; empty for one that has no place at all.
+
+    What a job holds it keeps, if it is to have as much or less. Whoever grows does so on its own
+    nodes if these have room, else moves if some other place has room, else stays as it is. New jobs
+    follow, the largest first, each where it leaves the least free (best fit).
+
+    The cost grows with the wishes and their nodes, times the GPUs of a node.
+
+    Parameters
+    ----------
+    capacity : Mapping[str, int]
+        Node → GPUs.
+    wishes : sequence of Wish
+        In the order in which those of one size are served.
+    """
+    free = _Free(capacity)
+    found: list[Alloc] = [{}] * len(wishes)
+    rest: list[int] = []
+    for number, wish in enumerate(wishes):
+        if wish.now:
+            found[number] = _kept(wish)
+            free.take(found[number])
+        if not wish.now or _shape(found[number]) != wish.wanted:
+            rest.append(number)
+    rest.sort(key=lambda number: (not wishes[number].now, -wishes[number].wanted.total))
+    for number in rest:
+        wish, has = wishes[number], found[number]
+        free.give(has)
+        found[number] = _grown(wish, free) or free.tightest(wish.wanted) or has or _less(wish, free)
+        free.take(found[number])
+    return found
+
+
+class _Free:
+    """GPUs that are free on each node, and the nodes by how many these are."""
+
+    def __init__(self, capacity: Mapping[str, int]) -> None:
+        self.gpus = dict(capacity)
+        # Dictionaries keep an order, so that what is chosen depends on nothing else.
+        self._nodes: list[dict[str, None]] = [
+            {} for _ in range(max(capacity.values(), default=0) + 1)
+        ]
+        for node, gpus in capacity.items():
+            self._nodes[gpus][node] = None
+
+    def take(self, alloc: Alloc, sign: int = 1) -> None:
+        """Let somebody have this."""
+        for node, gpus in alloc.items():
+            del self._nodes[self.gpus[node]][node]
+            self.gpus[node] -= sign * gpus
+            self._nodes[self.gpus[node]][node] = None
+
+    def give(self, alloc: Alloc) -> None:
+        """Have this back."""
+        self.take(alloc, -1)
+
+    def tightest(self, shape: Shape, but: Collection[str] = ()) -> Alloc:
+        """Nodes with room on which the least is free; empty if there are not enough of them."""
+        found: list[str] = []
+        for nodes in self._nodes[shape.gpus :]:
+            for node in nodes:
+                if len(found) == shape.nodes:
+                    break
+                if node not in but:
+                    found.append(node)
+        return dict.fromkeys(found, shape.gpus) if len(found) == shape.nodes else {}
+
+
+def _shape(alloc: Alloc) -> Shape:
+    return Shape(min(alloc.values()), len(alloc))
+
+
+def _kept(wish: Wish) -> Alloc:
+    """What it holds of what it is to have: some of its nodes, or some of their GPUs."""
+    now = _shape(wish.now)
+    if wish.wanted.gpus > now.gpus or wish.wanted.nodes > now.nodes:
+        return wish.now
+    return dict.fromkeys(list(wish.now)[: wish.wanted.nodes], wish.wanted.gpus)
+
+
+def _grown(wish: Wish, free: _Free) -> Alloc:
+    """The wanted shape on the nodes that it has, and others if it is to have more."""
+    gpus, count = wish.wanted
+    own = list(wish.now)[:count]
+    if not own or any(free.gpus[node] < gpus for node in own):
+        return {}
+    more = free.tightest(Shape(gpus, count - len(own)), own)
+    return {**dict.fromkeys(own, gpus), **more} if len(own) + len(more) == count else {}
+
+
+def _less(wish: Wish, free: _Free) -> Alloc:
+    """The best of the other shapes that has a place."""
+    places = (free.tightest(shape) for shape in wish.less())
+    return next((place for place in places if place), {})
