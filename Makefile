@@ -22,9 +22,8 @@ demo:
 	PATH="$(CURDIR)/$(BIN):$$PATH" CUDA_VISIBLE_DEVICES= hpcext run examples/jobs.toml --gpus 6
 
 test: lint
-	@# Two at once: they mostly wait for processes to start. Those of one file share fixtures, and
-	@# those of Slurm, which mostly wait, share one Slurm: first, so that others fill the time.
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder tests/system tests
+	@# Two at once: they mostly wait for processes to start. Those of one file share fixtures.
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: test-environment
 	$(BIN)/pytest -m slow

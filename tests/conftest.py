@@ -19,15 +19,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what one worker of pytest-xdist is to run: a file, or all that shares the one Slurm."""
-    for item in items:
-        folder = item.path.parent
-        group = folder if folder.name == "system" else item.path
-        item.add_marker(pytest.mark.xdist_group(str(group)))
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A place for real managers and jobs; nothing of it survives the test."""
