@@ -68,6 +68,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     for flag, number in (("--gpus", args.gpus), ("--nodes", args.nodes)):
         if not 1 <= number <= MOST_GPUS:
             raise InputError(str(number), where=flag, valid=f"1 to {MOST_GPUS}")
+    if args.gpus * args.nodes > MOST_GPUS:
+        all_ = f"{args.gpus * args.nodes} GPUs in all"
+        raise InputError(all_, where="--nodes", valid=f"at most {MOST_GPUS}")
     if args.policy and args.compare:
         raise InputError("shows every policy", where="--compare", do="leave out --policy")
     settings = load_settings(flags={"policy": args.policy})

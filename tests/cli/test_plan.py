@@ -105,6 +105,7 @@ def test_no_policy_is_better_than_the_optimum(
     [
         (["--gpus", "0"], "--gpus: 0 (valid: 1 to 1000000)"),
         (["--gpus", "4", "--nodes", "-1"], "--nodes: -1 (valid: 1 to 1000000)"),
+        (["--gpus", "9999", "--nodes", "9999"], "--nodes: 99980001 GPUs in all (valid: at most"),
         (["--gpus", "1"], "needs at least 2 GPUs, and node1 has 1"),
         (["--gpus", "4", "--policy", "marbel"], "did you mean marble?"),
         (["--gpus", "4", "--policy", "marble", "--compare"], "--compare: shows every policy"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcext.scaling.curve import fewest_near_best
+from hpcext.core.estimate import Estimate
+from hpcext.scaling.curve import fewest_near_best, interpolate
+from hpcext.scaling.speed import speedups
 
 CURVES = st.dictionaries(st.integers(1, 64), st.floats(1e-3, 1e6), min_size=1)
 
@@ -28,3 +31,24 @@ def test_two_percent_are_given_up_by_default() -> None:
 def test_what_has_no_best_is_refused(curve: dict[int, float], within: float) -> None:
     with pytest.raises(ValueError, match=r"best|within"):
         fewest_near_best(curve, within)
+
+
+@given(
+    st.dictionaries(st.integers(1, 40), st.floats(0.01, 100), min_size=1, max_size=6),
+    st.integers(0, 50),
+)
+def test_many_speeds_at_once_are_as_each_alone(curve: dict[int, float], gpus: int) -> None:
+    found = speedups(Estimate(stated=curve), np.array([gpus, 1]))
+    assert found is not None
+    assert found.tolist() == pytest.approx(
+        [interpolate(curve, gpus) / interpolate(curve, 1), 1.0], rel=1e-9
+    )
+
+
+def test_what_is_stated_goes_before_what_was_measured() -> None:
+    sizes = np.array([0, 1, 4])
+    assert speedups(Estimate(), sizes) is None
+    measured = Estimate(measured={2: 6.0, 4: 9.0})
+    assert speedups(measured, sizes) == pytest.approx([0, 1, 3])
+    both = Estimate(stated={1: 1.0, 4: 2.0}, measured={4: 9.0})
+    assert speedups(both, sizes) == pytest.approx([0, 1, 2])
