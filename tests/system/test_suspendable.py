@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,6 +138,38 @@ def test_its_step_may_have_several_nodes(slurm: Cluster, place: Site, batch: Bat
     assert batch.output().count("over\n") == 1
     # It did not begin anew, for then it would have waited at the gate.
     assert not (run / "gate").exists()
+
+
+def test_a_killed_manager_and_a_cancelled_listener_make_no_difference(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    def manager() -> int:
+        (path,) = (place.path / "state" / "hpcext" / "suspendable").glob("*/manager.json")
+        return int(json.loads(path.read_text())["pid"])
+
+    def listeners() -> list[str]:
+        said = slurm.run("squeue", "--steps", "-h", "-j", str(batch.id), "-o", "%i|%j").stdout
+        steps = (line.split("|") for line in said.splitlines())
+        return [step for step, name in steps if name == "hpcext-listen"]
+
+    batch.submit(counter(place), "--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    slurm.wait_for(listeners, "the step that listens")
+    killed = manager()
+    os.kill(killed, signal.SIGKILL)
+    slurm.wait_for(lambda: manager() != killed, "the next manager")
+    # Each manager has its own.
+    slurm.wait_for(lambda: len(listeners()) == 2, "its step")
+    lost = listeners()
+    for step in lost:
+        slurm.run("scancel", step)
+    slurm.wait_for(lambda: set(listeners()) - set(lost), "another one")
+    assert batch.is_("RUNNING")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.counted() == list(range(1, 41))
 
 
 def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch) -> None:
