@@ -1,0 +1,213 @@
+"""How the speed of a training depends on its workers: Capes et al., section 3.2.
+
+First the time of a minibatch by what computing and sending cost (eq. 2 to 4), for the algorithms by
+which workers add up their gradients. Then the form that these have in common (eq. 5), whose
+coefficients are fitted to measured speeds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+COLUMNS = {1: (0,), 2: (0, 2, 3)}
+"""Coefficients that are fitted, by how many numbers of workers were measured; all from three on."""
+
+
+LEAST = 0.1
+"""The time that workers share, on one of them, is at least this part of the shortest measured one:
+where more workers only harm, least squares may leave nothing for one to do."""
+
+
+class Costs(NamedTuple):
+    """What a minibatch costs.
+
+    Attributes
+    ----------
+    batch : float
+        Examples in the minibatch of each worker, m.
+    model_bytes : float
+        Size of the gradients, n.
+    forward_s, back_s : float
+        Seconds of the forward and the backward pass for an example.
+    message_s : float
+        Latency of a message, alpha.
+    byte_s : float
+        Seconds to send a byte, beta.
+    reduce_s : float
+        Seconds to add up a byte, gamma.
+    """
+
+    batch: float
+    model_bytes: float
+    forward_s: float
+    back_s: float
+    message_s: float
+    byte_s: float
+    reduce_s: float
+
+    def ring_s(self, workers: ArrayLike) -> Floats:
+        """Seconds of a minibatch with the ring algorithm (eq. 2).
+
+        Parameters
+        ----------
+        workers : int or array of int
+            At least 1.
+
+        Returns
+        -------
+        array of float
+            In the shape of `workers`.
+        """
+        w = _workers(workers)
+        segment = self.model_bytes / w
+        sent_s = 4 * self.message_s + segment * (4 * self.byte_s + 2 * self.reduce_s)
+        return self._computed_s() + (w - 1) * sent_s
+
+    def doubling_halving_s(self, workers: ArrayLike) -> Floats:
+        """Seconds of a minibatch with doubling and halving (eq. 3); parameters as for `ring_s`.
+
+        A single worker sends nothing, although the printed equation would charge it.
+
+        Raises
+        ------
+        ValueError
+            A number of workers is no power of two.
+        """
+        w = _workers(workers)
+        if not _power_of_two(w).all():
+            raise ValueError(f"{w[~_power_of_two(w)][0]:g} workers: must be a power of two")
+        return self._doubling_s(w)
+
+    def binary_blocks_s(self, workers: ArrayLike) -> Floats:
+        """Seconds of a minibatch with binary blocks (eq. 4); parameters as for `ring_s`.
+
+        Of a power of two there is one block, and the algorithm is doubling and halving
+        (section 2.1).
+        """
+        w = _workers(workers)
+        sent_s = (
+            (5 + 4 * np.ceil(np.log2(w))) * self.message_s
+            + 7 * self.model_bytes * self.byte_s
+            + 3 * self.model_bytes * self.reduce_s
+        )
+        return np.where(_power_of_two(w), self._doubling_s(w), self._computed_s() + sent_s)
+
+    def _computed_s(self) -> float:
+        return self.batch * (self.forward_s + self.back_s)
+
+    def _doubling_s(self, w: Floats) -> Floats:
+        sent_s = (
+            4 * np.log2(w) * self.message_s
+            + 4 * self.model_bytes * self.byte_s
+            + 2.5 * self.model_bytes * self.reduce_s
+        )
+        return self._computed_s() + np.where(w > 1, sent_s, 0.0)
+
+
+class AllReduce(NamedTuple):
+    """The resource model of a job (eq. 5), speed = 1 / (c0 / w + c1 (w - 1) + c2 (w - 1) / w + c3).
+
+    The paper's batch m and model size n do not change with the workers, so they are part of the
+    coefficients here: c0 = theta0 m, c1 = theta1, c2 = theta2 n, c3 = theta3. All are 0 or more, so
+    no speed-up is larger than the number of workers.
+
+    Attributes
+    ----------
+    divided : float
+        c0, of what the workers share: time for a unit of work on one worker.
+    latency : float
+        c1, of messages, more of them with each worker.
+    sent : float
+        c2, of what each worker sends and adds up.
+    constant : float
+        c3.
+    """
+
+    divided: float
+    latency: float
+    sent: float
+    constant: float
+
+    def speed(self, workers: ArrayLike) -> Floats:
+        """Speed on so many workers, in the unit of those that were fitted; 0 on none.
+
+        Parameters
+        ----------
+        workers : int or array of int
+        """
+        w = np.asarray(workers, dtype=np.float64)
+        return np.where(w > 0, 1.0 / (_rows(np.maximum(w, 1.0)) @ np.array(self)), 0.0)
+
+
+def fit(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None = None) -> AllReduce:
+    """The coefficients under which measured speeds are likeliest, by non-negative least squares.
+
+    The time of a unit of work, 1 / speed, is linear in them; its relative errors are minimised, and
+    so, as far as they are small, are those of the speed.
+
+    One number of workers tells nothing of how a job scales: perfect scaling is believed, c0 alone.
+    Two tell two numbers: a time that falls, or rises, with 1 / w towards a limit, c0, c2 and c3, as
+    in Amdahl's law; a latency (c1), with which more workers become harmful somewhere, is believed
+    once three show it. The columns 1 / w, (w - 1) / w and 1 are linearly dependent, so c0, c2 and
+    c3 are no more than two unknowns together, whatever is measured. Of the coefficients that give
+    the same speeds, those with the least c2 are returned.
+
+    Parameters
+    ----------
+    workers : int or array of int, shape (n,)
+        At least 1; several points may have the same.
+    speeds : float or array of float, shape (n,)
+        Work per time, > 0, in any unit.
+    weights : float or array of float, shape (n,), optional
+        How much each squared error counts, > 0.
+
+    Raises
+    ------
+    ValueError
+        No point, or one that is none.
+    """
+    from scipy.optimize import nnls  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    counts, measured = np.atleast_1d(_workers(workers)), np.atleast_1d(speeds).astype(np.float64)
+    weight = np.ones_like(measured) if weights is None else np.atleast_1d(weights).astype(float)
+    if not counts.shape == measured.shape == weight.shape or counts.ndim != 1 or not len(counts):
+        raise ValueError(f"{counts.shape} workers, {measured.shape} speeds, {weight.shape} weights")
+    for name, values in (("speed", measured), ("weight", weight)):
+        right = np.isfinite(values) & (values > 0)
+        if not right.all():
+            at = int(np.argmin(right))
+            raise ValueError(f"point {at}: {name} {values[at]}: must be > 0 and finite")
+    columns = list(COLUMNS.get(len(np.unique(counts)), (0, 1, 2, 3)))
+    rows = (_rows(counts) * measured[:, None])[:, columns]
+    # In units of its own: what is negligible is told from the largest entry.
+    units = np.abs(rows).max(axis=0)
+    units[units == 0] = 1.0
+    roots = np.sqrt(weight / weight.max())
+    found = np.zeros(4)
+    found[0] = LEAST / measured.max()
+    wanted = (1.0 - rows[:, 0] * found[0]) * roots
+    found[columns] += nnls(rows / units * roots[:, None], wanted)[0] / units
+    c0, c1, c2, c3 = found.tolist()
+    both = min(c0, c2)
+    return AllReduce(c0 - both, c1, c2 - both, c3 + both)
+
+
+def _rows(w: Floats) -> Floats:
+    """What the coefficients are multiplied by, shape (..., 4)."""
+    return np.stack([1.0 / w, w - 1.0, (w - 1.0) / w, np.ones_like(w)], axis=-1)
+
+
+def _workers(workers: ArrayLike) -> Floats:
+    w = np.asarray(workers, dtype=np.float64)
+    if not (w >= 1).all():
+        raise ValueError(f"{w[~(w >= 1)].flat[0]:g} workers: must be at least 1")
+    return w
+
+
+def _power_of_two(w: Floats) -> NDArray[np.bool_]:
+    return np.asarray(np.exp2(np.rint(np.log2(w))) == w)
