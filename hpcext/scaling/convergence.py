@@ -1,0 +1,420 @@
+"""When a training will have converged: Capes et al., section 3.1, after Optimus.
+
+Stochastic gradient descent converges as 1 / k, so the loss after k steps is taken for
+
+    l = 1 / (beta0 k + beta1) + beta2                                           (eq. 1)
+
+whose coefficients are fitted while the loss is reported. Losses are noisy: what is said of steps
+to come is an interval.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+MOST_POINTS = 64
+"""A history has no more points than this; an even number, since pairs are merged."""
+
+LEAST_POINTS = 8
+"""A curve is fitted to no fewer points."""
+
+UNKNOWNS = 3
+
+RATIOS = np.geomspace(1e-3, 1e2, 41)
+"""Values of beta1 / beta0 to begin with, in steps that were made. Above them a curve is a straight
+line for all that can be seen of it, below them beta1 is nothing."""
+
+OUTLIER = 5.0
+"""Points that lie so many standard deviations off are left out."""
+
+NORMAL = 1.4826
+"""Standard deviation of normal noise, in median deviations."""
+
+ROUNDING = 1e-9
+"""Of the largest loss: as good as nothing."""
+
+ROUNDS = 5
+"""Outliers are looked for so many times at most; each fit without them may show others."""
+
+BELOW = 10.0
+"""Of losses that can be negative the limit is not farther below, in falls that were seen."""
+
+FALLS = 0.95
+"""A loss falls if chance would make it seem so in no more than the rest of cases."""
+
+MOST_FOLLOWING = 0.9
+"""Largest autocorrelation of noise that is allowed for; from few points it is badly known."""
+
+SECTIONS = 20
+"""Golden sections of the search for a ratio: they shorten it to 1e-4 of what it was."""
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+SCALES = 32
+"""Steps that are tried on either side of the best ones."""
+
+FAR = 1e9
+"""Steps that are so many times those made are never reached."""
+
+
+class Point(NamedTuple):
+    """What a stretch of steps reported.
+
+    Attributes
+    ----------
+    first, last : int
+        Steps of its first and its last report.
+    step : float
+        Mean of the steps that reported.
+    loss : float
+        Mean of their losses.
+    reports : int
+        How many there were.
+    """
+
+    first: int
+    last: int
+    step: float
+    loss: float
+    reports: int
+
+
+class Interval(NamedTuple):
+    """An estimate with the bounds between which it lies by the stated share of chance."""
+
+    low: float
+    best: float
+    high: float
+
+
+def add(history: tuple[Point, ...], step: int, loss: float) -> tuple[Point, ...]:
+    """A history with one more report.
+
+    All points but the last stand for as many reports each, or nearly; when there is no room, pairs
+    are merged. A job that goes back to an earlier step, as after a failure, trains the later ones
+    anew, so what they reported is forgotten. Losses that are no numbers, and a step that was the
+    last one to report, change nothing.
+
+    Parameters
+    ----------
+    history : tuple of Point
+        As made by this function; empty at first.
+    step : int
+        0 or more.
+    loss : float
+
+    Raises
+    ------
+    ValueError
+        The step is negative.
+    """
+    if step < 0:
+        raise ValueError(f"step {step}: must be 0 or more")
+    if not math.isfinite(loss) or (history and step == history[-1].last):
+        return history
+    while history and step <= history[-1].last:
+        history = history[:-1]
+    new = Point(step, step, float(step), float(loss), 1)
+    if not history:
+        return (new,)
+    if history[-1].reports < history[0].reports:
+        return (*history[:-1], _merged(history[-1], new))
+    if len(history) == MOST_POINTS:
+        pairs = zip(history[::2], history[1::2], strict=True)
+        history = tuple(_merged(*pair) for pair in pairs)
+    return (*history, new)
+
+
+def _merged(a: Point, b: Point) -> Point:
+    reports = a.reports + b.reports
+    # By shares, for the sum of large losses may be too large.
+    share = b.reports / reports
+    step, loss = a.step + (b.step - a.step) * share, a.loss * (1 - share) + b.loss * share
+    return Point(a.first, b.last, step, loss, reports)
+
+
+class Convergence(NamedTuple):
+    """A fitted curve.
+
+    Attributes
+    ----------
+    beta0, beta1, beta2 : float
+        Of eq. 1; beta0 > 0, beta1 >= 0. The loss falls towards beta2.
+    noise : float
+        Standard deviation of a single reported loss, as seen from the curve.
+    used : tuple of Point
+        The points that it was fitted to: those of the history without outliers.
+    """
+
+    beta0: float
+    beta1: float
+    beta2: float
+    noise: float
+    used: tuple[Point, ...]
+
+    def loss(self, steps: ArrayLike) -> Floats:
+        """The loss after so many steps, without noise."""
+        k = np.asarray(steps, dtype=np.float64)
+        return np.asarray(1.0 / (self.beta0 * k + self.beta1) + self.beta2)
+
+    def steps_to(self, loss: float, share: float = 0.9) -> Interval:
+        """After how many steps the curve is as low as a wanted loss.
+
+        The interval is that of the profile likelihood: it holds the k for which some curve with
+        l(k) = `loss` fits the reports not significantly worse than the best one, by an F test. It
+        supposes that eq. 1 holds; noise that follows its own past is allowed for by its first
+        autocorrelation.
+
+        Parameters
+        ----------
+        loss : float
+        share : float
+            In (0, 1): in how many of many such cases the interval holds the true number.
+
+        Returns
+        -------
+        Interval
+            In steps since the start of the training, 0 or more; infinite where the loss is not
+            above the limit that the curve has, for `best`, or may have, for `high`.
+
+        Raises
+        ------
+        ValueError
+            `share` is out of range.
+        """
+        if not 0 < share < 1:
+            raise ValueError(f"share={share}: must be in (0, 1)")
+        curves = _Curves(self.used)
+        best = math.inf
+        if loss > self.beta2:
+            best = max(0.0, (1.0 / (loss - self.beta2) - self.beta1) / self.beta0)
+        # On all scales about the best one, for it is known well or hardly at all.
+        scales = np.geomspace(1e-6, math.log(FAR), SCALES)
+        steps = best * np.exp(np.r_[-scales[::-1], 0.0, scales])
+        if not 0.0 < best < math.inf:
+            steps = curves.unit * np.geomspace(1 / FAR, FAR, 2 * SCALES)
+        errors = curves.through(steps / curves.unit, loss) / (len(self.used) - UNKNOWNS)
+        excess = np.sqrt(np.maximum(errors - self.noise**2, 0.0))
+        return _interval(steps, excess, best, self._bound(share))
+
+    def _bound(self, share: float) -> float:
+        """How far, in quadrature and beyond `noise`, the losses may be from a likely curve."""
+        from scipy.special import stdtrit  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        free = len(self.used) - UNKNOWNS
+        off = _Curves(self.used).off(self)
+        follows = float(off[1:] @ off[:-1]) / max(float(off @ off), float(np.finfo(float).tiny))
+        follows = min(max(0.0, follows), MOST_FOLLOWING)
+        longer = math.sqrt((1 + follows) / (1 - follows))
+        return self.noise * float(stdtrit(free, (1 + share) / 2)) * longer / math.sqrt(free)
+
+
+def _interval(steps: Floats, excess: Floats, best: float, bound: float) -> Interval:
+    """From the first to the last of ascending steps at which the excess is within the bound."""
+    inside = np.flatnonzero(excess <= bound)
+    if not len(inside):
+        return Interval(best, best, best)
+
+    def crossing(within: int, beyond: int) -> float:
+        # By a straight line over the logarithm of the steps, which the excess nearly is.
+        part = (bound - excess[within]) / (excess[beyond] - excess[within])
+        return float(steps[within] * (steps[beyond] / steps[within]) ** part)
+
+    first, last = int(inside[0]), int(inside[-1])
+    low = crossing(first, first - 1) if first else 0.0
+    high = crossing(last, last + 1) if last + 1 < len(steps) else math.inf
+    return Interval(min(low, best), best, max(high, best))
+
+
+def fit(history: Sequence[Point]) -> Convergence | None:
+    """The curve that explains a history best.
+
+    For a given beta1 / beta0 the loss is linear in 1 / beta0 and beta2. These are found by
+    non-negative least squares, weighted by the number of reports, and that ratio by a search in one
+    dimension. So the errors of the loss itself are minimised. (With beta2 given, eq. 1 is linear in
+    beta0 and beta1 as well; but then errors are those of 1 / (l - beta2), which is biased where
+    noise is as large as what is left to gain, and undefined for points below beta2.)
+
+    beta2 is not negative if no loss is; otherwise at most `BELOW` times as far below the lowest
+    loss as that is below the highest. As in Optimus outliers are left out: points that are more
+    than `OUTLIER` standard deviations from the curve, as their median deviation estimates it.
+
+    Parameters
+    ----------
+    history : sequence of Point
+        In the order of their steps.
+
+    Returns
+    -------
+    Convergence or None
+        None where fewer than `LEAST_POINTS` are left, or the loss does not fall significantly (an F
+        test against a constant).
+    """
+    from scipy.special import fdtri  # noqa: PLC0415
+
+    points = tuple(history)
+    if len(points) < LEAST_POINTS:
+        return None
+    everything = _Curves(points)
+    # A spike may tilt a curve so far that it looks as if it lay on it; and a steep fall may look
+    # like a spike. So the search begins with all points, and with those near their neighbours.
+    starts = dict.fromkeys((points, everything.smooth()))
+    tried = [_without_outliers(everything, start) for start in starts]
+    found = [each for each in tried if each is not None]
+    if not found:
+        return None
+    offs = [np.abs(everything.off(each)) for each in found]
+    most = min(everything.bound(off) for off in offs)
+    best = found[int(np.argmin([(np.minimum(off, most) ** 2).sum() for off in offs]))]
+    free = len(best.used) - UNKNOWNS
+    gained = _Curves(best.used).spread - best.noise**2 * free
+    worth = float(fdtri(UNKNOWNS - 1, free, FALLS)) * (UNKNOWNS - 1) * best.noise**2
+    return best if gained > max(worth, everything.rounding**2) else None
+
+
+def _without_outliers(everything: _Curves, used: tuple[Point, ...]) -> Convergence | None:
+    """Fit and leave out what lies far off, of all points, until nothing changes."""
+    found = None
+    for _ in range(ROUNDS):
+        if len(used) < LEAST_POINTS:
+            break
+        found = _Curves(used).fit()
+        if found is None:
+            break
+        kept = everything.near(np.abs(everything.off(found)))
+        if kept == used:
+            break
+        used = kept
+    return found
+
+
+class _Curves:
+    """Curves beside points, in steps of which the last one made is 1.
+
+    Attributes
+    ----------
+    unit : float
+        Steps that were made.
+    floor : float
+        beta2 is at least this.
+    spread : float
+        Sum of the squared errors of the best constant.
+    rounding : float
+        Points that are so near to a curve are no outliers, whatever the others are.
+    """
+
+    def __init__(self, points: tuple[Point, ...]) -> None:
+        self.points = points
+        first, last, step, self.loss, self.weight = np.array(points, dtype=np.float64).T
+        self.unit = max(1.0, float(last[-1]))
+        self.first, self.width, self.step = (
+            each / self.unit for each in (first, last - first, step)
+        )
+        lowest, highest = float(self.loss.min()), float(self.loss.max())
+        self.floor = 0.0 if lowest >= 0 else lowest - BELOW * (highest - lowest)
+        self.total = float(self.weight.sum())
+        self.mean = float(self.loss @ self.weight) / self.total
+        self.centred = self.loss - self.mean
+        self.spread = float(self.centred**2 @ self.weight)
+        self.rounding = ROUNDING * float(np.abs(self.loss).max())
+
+    def bound(self, off: Floats) -> float:
+        """How far off a point may be that is no outlier."""
+        return OUTLIER * max(NORMAL * float(np.median(off)), self.rounding)
+
+    def near(self, off: Floats) -> tuple[Point, ...]:
+        """The points without outliers, by how far off each of them is."""
+        within = (off <= self.bound(off)).tolist()
+        return tuple(itertools.compress(self.points, within))
+
+    def smooth(self) -> tuple[Point, ...]:
+        """The points that are near the median of their neighbours, three on each side."""
+        windows = np.lib.stride_tricks.sliding_window_view(np.pad(self.loss, 3, mode="reflect"), 7)
+        return self.near(np.abs(self.loss - np.median(windows, axis=1)) * np.sqrt(self.weight))
+
+    def inverse(self, ratio: Floats) -> Floats:
+        """The mean of 1 / (k + ratio) over each stretch, shape (..., n)."""
+        ratio = np.asarray(ratio)[..., None]
+        width = np.where(self.width > 0, self.width, 1.0)
+        over = np.log1p(width / (self.first + ratio)) / width
+        return np.asarray(np.where(self.width > 0, over, 1.0 / (self.step + ratio)))
+
+    def fit(self) -> Convergence | None:
+        """The best curve, or None if that is a constant."""
+        from scipy.optimize import (  # type: ignore[import-untyped]  # noqa: PLC0415
+            minimize_scalar,
+            nnls,
+        )
+
+        roots = np.sqrt(self.weight)
+        wanted = (self.loss - self.floor) * roots
+
+        def best(log_ratio: float) -> tuple[float, float, float]:
+            """1 / beta0 and beta2 above its floor, and the square root of the squared errors."""
+            inverse = self.inverse(np.exp(log_ratio))
+            # Both columns are about 1.
+            scale = float(inverse.max())
+            (slope, limit), error = nnls(
+                np.stack([inverse / scale, np.ones_like(roots)], 1) * roots[:, None], wanted
+            )
+            return slope / scale, limit, error
+
+        logs = np.log(RATIOS)
+        at = int(np.argmin([best(each)[2] for each in logs]))
+        found = minimize_scalar(
+            lambda each: best(each)[2],
+            bounds=(logs[max(at - 1, 0)], logs[min(at + 1, len(logs) - 1)]),
+            method="bounded",
+            options={"xatol": 1e-9},
+        )
+        slope, limit, error = best(found.x)
+        if slope <= 0:
+            return None
+        beta0 = 1.0 / (slope * self.unit)
+        noise = error / math.sqrt(len(self.points) - UNKNOWNS)
+        beta1 = math.exp(found.x) * self.unit * beta0
+        return Convergence(beta0, beta1, limit + self.floor, noise, self.points)
+
+    def off(self, found: Convergence) -> Floats:
+        """How far the points are from a curve, in units of the noise of one report, shape (n,)."""
+        slope = 1.0 / (found.beta0 * self.unit)
+        inverse = self.inverse(np.asarray(found.beta1 * slope))
+        return np.asarray((self.loss - slope * inverse - found.beta2) * np.sqrt(self.weight))
+
+    def through(self, steps: Floats, loss: float) -> Floats:
+        """The least squared errors of curves that have a loss at given steps, shape (g,).
+
+        By golden sections in the logarithm of the ratio, for all steps at once.
+        """
+        coarse = self._errors(RATIOS, steps[:, None], loss)
+        at = np.argmin(coarse, axis=1)
+        low, high = (np.log(RATIOS[np.clip(at + each, 0, len(RATIOS) - 1)]) for each in (-1, 1))
+        for _ in range(SECTIONS):
+            left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+            lower = self._errors(np.exp(left), steps, loss) < self._errors(
+                np.exp(right), steps, loss
+            )
+            low, high = np.where(lower, low, left), np.where(lower, right, high)
+        return self._errors(np.exp((low + high) / 2), steps, loss)
+
+    def _errors(self, ratio: Floats, steps: Floats, loss: float) -> Floats:
+        """Squared errors of the best curve with a ratio through a point; both are broadcast."""
+        inverse = self.inverse(ratio)
+        mean = inverse @ self.weight / self.total
+        centred = inverse - mean[..., None]
+        square = centred**2 @ self.weight
+        product = centred @ (self.weight * self.centred)
+        above, apart = self.mean - loss, mean - 1.0 / (steps + ratio)
+        most = np.maximum(0.0, (loss - self.floor) * (steps + ratio))
+        slope = product + self.total * above * apart
+        slope = np.clip(slope / (square + self.total * apart**2), 0.0, most)
+        around = self.spread + slope * (slope * square - 2 * product)
+        return np.asarray(around + self.total * (above - slope * apart) ** 2)
