@@ -72,8 +72,8 @@ def evaluate(
     _check(speedups, current, factors, p)
     if allocations.ndim < 2 or allocations.shape[-2:] != current.shape:
         raise ValueError(f"allocations {allocations.shape} are not (..., {current.shape})")
-    if allocations.size and int(allocations.min()) < 0:
-        raise ValueError("allocations: less than no GPU")
+    if allocations.dtype.kind not in "iu" or (allocations < 0).any():
+        raise ValueError("allocations: counts of GPUs are whole numbers of at least 0")
     most = int(allocations.sum(axis=-1).max(initial=0))
     if most >= speedups.shape[1]:
         raise ValueError(f"a job has {most} GPUs; speedups end at {speedups.shape[1] - 1}")

@@ -80,7 +80,7 @@ def instances(draw: st.DrawFn) -> tuple[list[Offer], dict[str, int]]:
 
 
 @given(instances())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_the_optimum_lies_between_the_value_and_the_bound(
     instance: tuple[list[Offer], dict[str, int]],
 ) -> None:
@@ -94,7 +94,7 @@ def test_the_optimum_lies_between_the_value_and_the_bound(
 
 
 @given(instances())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_one_kind_is_divided_exactly(instance: tuple[list[Offer], dict[str, int]]) -> None:
     tables, totals = instance
     single = [next(iter(offer.values())) for offer in tables]
