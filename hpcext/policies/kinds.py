@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -467,7 +468,14 @@ class _Search:
                 core.jobs[other].tolist(), core.losses[other].tolist(), strict=True
             ):
                 least[job, number] = min(loss, least.get((job, number), math.inf))
-        single = sorted(least, key=least.__getitem__)
+        single = []
+        alike: Counter[tuple[float, int, int]] = Counter()
+        for job, kind in sorted(least, key=least.__getitem__):
+            # Jobs that lose the same are alike, and two of them all that a change needs.
+            same = least[job, kind], int(self.kinds[job]), kind
+            alike[same] += 1
+            if alike[same] <= 2:
+                single.append((job, kind))
         yield from ((change,) for change in single)
         double = (
             (least[one] + least[two], one, two)
