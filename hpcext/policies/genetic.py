@@ -7,7 +7,7 @@ not share a node: they would slow each other down on the network (interference a
 
 The paper says of the search that it perturbs and combines matrices and makes them fit at last
 (section 4.3). What the operators are is taken from the authors' published simulator
-(petuum/adaptdl, ``simulator/pollux.py``: 100 matrices, 100 generations). Three things differ:
+(petuum/adaptdl, ``simulator/pollux.py``: 100 matrices, 100 generations). Four things differ:
 
 - It has the use of the cluster for a second objective, which the paper does not mention; here only
   the fitness counts.
@@ -15,6 +15,8 @@ The paper says of the search that it perturbs and combines matrices and makes th
   the later distributed ones, as the paper has it.
 - It begins with the last population of the round before; here each search begins with what is
   allocated now.
+- It adds 0.001 to what a job's speedup is after the factor, and gives a job 16 nodes at most; here
+  the caller gives speedups a floor, and jobs a largest number of GPUs.
 """
 
 from __future__ import annotations
