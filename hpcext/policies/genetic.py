@@ -1,0 +1,278 @@
+"""Pollux's genetic search over allocation matrices, the reference for exact methods.
+
+Pollux (section 4.2) looks for the allocation matrix A, with A[j, n] GPUs of node n for job j, whose
+FITNESS is largest: the power mean of the jobs' SPEEDUPs (eq. 14), each multiplied by a factor if
+its job would be re-allocated. Different distributed jobs, which have GPUs of several nodes, must
+not share a node: they would slow each other down on the network (interference avoidance).
+
+The paper says of the search that it perturbs and combines matrices and makes them fit at last
+(section 4.3). What the operators are is taken from the authors' published simulator
+(petuum/adaptdl, ``simulator/pollux.py``: 100 matrices, 100 generations). Four things differ:
+
+- It has the use of the cluster for a second objective, which the paper does not mention; here only
+  the fitness counts.
+- Where a second distributed job comes to a node, it takes that node from all later jobs; here from
+  the later distributed ones, as the paper has it.
+- It begins with the last population of the round before; here each search begins with what is
+  allocated now.
+- It adds 0.001 to what a job's speedup is after the factor, and gives a job 16 nodes at most; here
+  the caller gives speedups a floor, and jobs a largest number of GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+CROSSED = 0.9
+"""Share of the pairs of parents that exchange jobs (the default of pymoo 0.4, which they use)."""
+
+RESET = 0.1
+"""How probably a job goes back to what it has now."""
+
+THINNED, REMOVED = 0.1, 0.1
+"""How probably a job loses GPUs, and then how probably those of each node."""
+
+
+def evaluate(
+    allocations: Ints, speedups: Floats, current: Ints, factors: Floats, p: float
+) -> Floats:
+    """FITNESS of allocations: the power mean of the speedups of their jobs (eq. 14).
+
+    Parameters
+    ----------
+    allocations : array of int, shape (..., j, n)
+        GPUs of each node for each job; one matrix or any number of them.
+    speedups : array of float, shape (j, k + 1, 2)
+        SPEEDUP (eq. 15) of each job with 0 to k GPUs, [:, :, 0] on one node and [:, :, 1] on
+        several; not negative. With p <= 0 one speedup of 0 makes the fitness 0: give each a floor.
+    current : array of int, shape (j, n)
+        What is allocated now.
+    factors : array of float, shape (j,)
+        REALLOC_FACTOR of each job: what its speedup is multiplied by if it has not the same GPUs as
+        now. The authors multiply that of a job that has nothing now too; a factor of 1 spares it.
+    p : float
+        1 for the arithmetic mean, 0 for the geometric, -1 (the paper's) for the harmonic.
+
+    Returns
+    -------
+    array of float, shape (...)
+
+    Raises
+    ------
+    ValueError
+        Shapes do not fit, a speedup or factor is negative or not finite, a job has GPUs for which
+        it has no speedup.
+    """
+    allocations = np.asarray(allocations)
+    _check(speedups, current, factors, p)
+    if allocations.ndim < 2 or allocations.shape[-2:] != current.shape:
+        raise ValueError(f"allocations {allocations.shape} are not (..., {current.shape})")
+    if allocations.dtype.kind not in "iu" or (allocations < 0).any():
+        raise ValueError("allocations: counts of GPUs are whole numbers of at least 0")
+    most = int(allocations.sum(axis=-1).max(initial=0))
+    if most >= speedups.shape[1]:
+        raise ValueError(f"a job has {most} GPUs; speedups end at {speedups.shape[1] - 1}")
+    return _fitness(allocations, speedups, current, factors, p)
+
+
+def search(
+    speedups: Floats,
+    capacity: Ints,
+    current: Ints,
+    factors: Floats,
+    p: float,
+    *,
+    most: Ints,
+    rng: np.random.Generator,
+    population: int = 100,
+    generations: int = 100,
+) -> Ints:
+    """Look for the allocation of largest fitness.
+
+    The cost grows with jobs times nodes times `population` times `generations`.
+
+    Parameters
+    ----------
+    speedups, current, factors, p
+        As :func:`evaluate` has them. Where jobs compete for a node the first ones win (the authors
+        put those first that have had least). What is allocated now need not fit.
+    capacity : array of int, shape (n,)
+        GPUs of each node.
+    most : array of int, shape (j,)
+        GPUs that each job may have at most. (Pollux: twice of what it has had at most.)
+    rng : numpy.random.Generator
+    population, generations : int
+        Matrices that are kept, and how often as many new ones are made of them; > 0.
+
+    Returns
+    -------
+    array of int, shape (j, n)
+        It fits, and its fitness is not less than that of `current` if that fits.
+
+    Raises
+    ------
+    ValueError
+        Shapes or values are out of range.
+    """
+    _check(speedups, current, factors, p)
+    capacity, most = np.asarray(capacity), np.asarray(most)
+    _check_limits(speedups, capacity, current, most)
+    if population < 1 or generations < 1:
+        raise ValueError(f"population={population}, generations={generations}: both must be > 0")
+    now = np.minimum(current, capacity)
+    kept = _repaired(current[np.newaxis].astype(np.int64), capacity, most, rng)
+    fitness = _fitness(kept, speedups, current, factors, p)
+    for _ in range(generations):
+        new = _mutated(_children(kept, fitness, population, rng), now, capacity, rng)
+        new = _unlike(_repaired(new, capacity, most, rng), kept)
+        kept = np.concatenate([kept, new])
+        fitness = np.append(fitness, _fitness(new, speedups, current, factors, p))
+        best = np.argsort(-fitness, kind="stable")[:population]
+        kept, fitness = kept[best], fitness[best]
+    found: Ints = kept[0]
+    return found
+
+
+def fits(allocations: Ints, capacity: Ints, most: Ints) -> Flags:
+    """Whether nodes and jobs have room, and no two distributed jobs share a node.
+
+    Parameters
+    ----------
+    allocations : array of int, shape (..., j, n)
+    capacity : array of int, shape (n,)
+    most : array of int, shape (j,)
+
+    Returns
+    -------
+    array of bool, shape (...)
+    """
+    room = (allocations.sum(axis=-2) <= capacity).all(axis=-1)
+    small = (allocations.sum(axis=-1) <= most).all(axis=-1)
+    alone = (_distributed(allocations).sum(axis=-2) <= 1).all(axis=-1)
+    found: Flags = np.asarray(room & small & alone & (allocations >= 0).all(axis=(-2, -1)))
+    return found
+
+
+def _fitness(
+    allocations: Ints, speedups: Floats, current: Ints, factors: Floats, p: float
+) -> Floats:
+    counts, several = allocations.sum(axis=-1), np.count_nonzero(allocations, axis=-1) > 1
+    found = speedups[np.arange(len(speedups)), counts, several.astype(np.int64)]
+    found = np.where((allocations != current).any(axis=-1), found * factors, found)
+    # A speedup of 0 has the logarithm -inf and the reciprocal inf: both make the mean 0.
+    with np.errstate(divide="ignore"):
+        if p == 0:
+            return np.asarray(np.exp(np.log(found).mean(axis=-1)))
+        return np.asarray((found**p).mean(axis=-1) ** (1 / p))
+
+
+def _distributed(allocations: Ints) -> Flags:
+    """Which entries are those of jobs on several nodes."""
+    used = allocations > 0
+    found: Flags = used & (used.sum(axis=-1, keepdims=True) > 1)
+    return found
+
+
+def _children(kept: Ints, fitness: Floats, count: int, rng: np.random.Generator) -> Ints:
+    """As many new ones: two parents, each the fitter of two, exchange the jobs before a point."""
+    pairs = (count + 1) // 2
+    rivals = rng.integers(len(kept), size=(2, 2, pairs))
+    one, two = np.where(fitness[rivals[0]] >= fitness[rivals[1]], rivals[0], rivals[1])
+    jobs = kept.shape[1]
+    points = np.where(rng.random(pairs) < CROSSED, rng.integers(jobs, size=pairs), 0)
+    swap = (np.arange(jobs) < points[:, np.newaxis])[..., np.newaxis]
+    first, second = kept[one], kept[two]
+    both = [np.where(swap, second, first), np.where(swap, first, second)]
+    return np.concatenate(both)[:count]
+
+
+def _mutated(new: Ints, now: Ints, capacity: Ints, rng: np.random.Generator) -> Ints:
+    """Give jobs back what they have now, take GPUs away from some, let some have more."""
+    reset = rng.random(new.shape[:2]) < RESET
+    new = np.where(reset[..., np.newaxis], now, new)
+    thinned = np.nonzero(rng.random(new.shape[:2]) < THINNED)
+    rows = new[thinned]
+    rows[rng.random(rows.shape) < REMOVED] = 0
+    new[thinned] = rows
+    # Where a node has a free GPU, one job on average gets some, and one of those that are on it.
+    free = (new.sum(axis=1) < capacity)[:, np.newaxis]
+    here = (new > 0) & free
+    any_ = free / new.shape[1]
+    some = here / np.maximum(here.sum(axis=1, keepdims=True), 1)
+    grown = np.nonzero(rng.random(new.shape) < any_ + some - any_ * some)
+    new[grown] = rng.integers(new[grown], capacity[grown[2]], endpoint=True)
+    return new
+
+
+def _repaired(new: Ints, capacity: Ints, most: Ints, rng: np.random.Generator) -> Ints:
+    """Make matrices fit: the first distributed job keeps a node, the first jobs their GPUs."""
+    distributed = _distributed(new)
+    new[distributed & (distributed.cumsum(axis=1) > 1)] = 0
+    large = np.nonzero(new.sum(axis=2) > most)
+    rows = new[large]
+    # Nodes in a random order, so that not the last ones are always lost.
+    order = rng.permuted(np.broadcast_to(np.arange(rows.shape[1]), rows.shape), axis=1)
+    rows = np.take_along_axis(rows, order, axis=1)
+    rows = _clipped(rows, most[large[1], np.newaxis], axis=1)
+    np.put_along_axis(rows, order, rows.copy(), axis=1)
+    new[large] = rows
+    return _clipped(new, capacity, axis=1)
+
+
+def _clipped(counts: Ints, limits: Ints, axis: int) -> Ints:
+    """Counts of which the first have theirs, within a limit to the sum, and the rest nothing."""
+    found: Ints = np.diff(np.minimum(counts.cumsum(axis=axis), limits), axis=axis, prepend=0)
+    return found
+
+
+def _unlike(new: Ints, kept: Ints) -> Ints:
+    """Those that are not there already, each once."""
+    seen = {each.tobytes() for each in kept}
+    found = []
+    for number, each in enumerate(new):
+        key = each.tobytes()
+        if key not in seen:
+            seen.add(key)
+            found.append(number)
+    return new[found]
+
+
+def _check(speedups: Floats, current: Ints, factors: Floats, p: float) -> None:
+    """What both :func:`evaluate` and :func:`search` get."""
+    if current.ndim != 2 or not len(current):
+        raise ValueError(f"current {current.shape} is not (jobs, nodes), with a job at least")
+    jobs = len(current)
+    if speedups.ndim != 3 or speedups.shape[0] != jobs or speedups.shape[2] != 2:
+        raise ValueError(f"speedups {speedups.shape} are not ({jobs}, sizes, 2)")
+    if factors.shape != (jobs,):
+        raise ValueError(f"factors {factors.shape} are not ({jobs},)")
+    for name, values in (("speedups", speedups), ("factors", factors)):
+        bad = ~(np.isfinite(values) & (values >= 0))
+        if bad.any():
+            raise ValueError(f"{name}: {values[bad][0]} is not a finite number of at least 0")
+    if not math.isfinite(p):
+        raise ValueError(f"p={p}: must be finite")
+
+
+def _check_limits(speedups: Floats, capacity: Ints, current: Ints, most: Ints) -> None:
+    """What :func:`search` gets besides."""
+    jobs, nodes = current.shape
+    for name, values, shape in (
+        ("capacity", capacity, (nodes,)),
+        ("most", most, (jobs,)),
+        ("current", current, (jobs, nodes)),
+    ):
+        if values.shape != shape:
+            raise ValueError(f"{name} {values.shape} is not {shape}")
+        if values.dtype.kind not in "iu" or (values < 0).any():
+            raise ValueError(f"{name}: counts of GPUs are whole numbers of at least 0")
+    largest = min(int(most.max()), int(capacity.sum()))
+    if largest >= speedups.shape[1]:
+        raise ValueError(f"a job may have {largest} GPUs; speedups end at {speedups.shape[1] - 1}")

@@ -1,0 +1,485 @@
+"""The division of GPUs of several kinds among jobs that each take one kind.
+
+Unequal GPUs are separate resources: a job is worth something else on each kind, and does not span
+two of them. Which kind, and how many of it, so that the sum of what jobs are worth is largest?
+
+That is a multiple-choice knapsack in as many dimensions as there are kinds (Kellerer, Pferschy and
+Pisinger, *Knapsack Problems*, 2004, chapters 9 and 11), which is hard where that with one kind is
+not (:mod:`hpcext.policies.apportion`). So what is found comes with a bound:
+
+1. The prices of a GPU of each kind, the multipliers of the Lagrangian relaxation, are those that
+   give the least bound, see :class:`_Dual`. No division is worth more than that.
+2. The relaxation mixes a few ways to choose a kind for every job, which differ in few jobs. These
+   are dealt out in the shares of the mixture; each kind is then divided exactly.
+3. An option's *loss* is how much less it is worth at the prices than the best one of its job. A
+   division misses the bound by the losses of its options and the price of what is left over. So a
+   better one has no option that loses more than the bound is missed by: few are left, and among
+   them jobs change their kind while that gains.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcext.policies.apportion import TOLERANCE, Floats, Ints, Table, _Options, apportion
+
+CLOSE = 1e-10
+"""The prices are found when their bound is within this part of the relaxation's optimum."""
+
+ROUNDS = 500
+"""Prices that are tried at most. Those of any round give a bound; about fifty find the least."""
+
+DAMPING = 0.5
+"""How far towards the best prices so far the next ones are drawn, which halves the rounds."""
+
+PIVOT = 1e-9
+"""What is less is zero in a column of the linear programme, which counts GPUs."""
+
+TRIES = 100
+"""Changes of kind that are tried at most, of one job or of two at once."""
+
+Change = tuple[tuple[int, int], ...]
+"""Jobs and the kinds that they change to."""
+
+
+class Shares(NamedTuple):
+    """A division of several kinds.
+
+    Attributes
+    ----------
+    choices : tuple of (str, int)
+        For each job the kind and how many of it; ``("", 0)`` for nothing.
+    value : float
+        Sum of what the jobs are worth with these.
+    bound : float
+        No division is worth more.
+    """
+
+    choices: tuple[tuple[str, int], ...]
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """What the best division may be worth more at most, in the unit of the values."""
+        return max(0.0, self.bound - self.value)
+
+
+def share(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> Shares:
+    """Divide GPUs of several kinds among jobs so that the sum of their values is large.
+
+    With one kind this is :func:`apportion`, and exact; with several it states how far it may be
+    from the best. The cost grows with the number of options, about fifty passes over them, and with
+    the exact divisions of what is left to decide, two for each change of kind that is tried.
+
+    Parameters
+    ----------
+    tables : sequence of mapping from str to Table
+        For each job, kind → what it is worth by how many of it; the value of 0 is the same for all
+        kinds. A job has no use for a kind that it does not name. Jobs and kinds are in the order in
+        which ties are broken, as far as exact divisions and equal kinds go.
+    totals : mapping from str to int
+        Kind → GPUs, in order.
+
+    Raises
+    ------
+    ValueError
+        A table is no table, a job names no kind or an unknown one, or is worth something else on
+        nothing of one kind than of another.
+    """
+    for kind, total in totals.items():
+        if total < 0:
+            raise ValueError(f"{kind}: {total} GPUs cannot be divided")
+    nothing = _nothing(tables, totals)
+    if not tables:
+        return Shares((), 0.0, 0.0)
+    every = [_of_kind(tables, kind, nothing) for kind in totals]
+    offers = _Offers.of(every, totals)
+    if len(totals) == 1:
+        return _divided(every, totals, np.zeros(len(tables), dtype=np.int64))
+    dual = _Dual(offers, nothing)
+    dual.solve()
+    search = _Search(offers, dual)
+    found = _divided(every, totals, search.kinds)
+    if search.improve(found.value):
+        found = _divided(every, totals, search.kinds)
+    return found._replace(bound=max(dual.bound, found.value))
+
+
+def _divided(every: Sequence[Sequence[Table]], totals: Mapping[str, int], kinds: Ints) -> Shares:
+    """The exact division of each kind among the jobs that are to have it."""
+    choices = [("", 0)] * len(kinds)
+    value = bound = 0.0
+    for number, (kind, total) in enumerate(totals.items()):
+        jobs = np.flatnonzero(kinds == number).tolist()
+        division = apportion([every[number][job] for job in jobs], total)
+        value, bound = value + division.value, bound + division.bound
+        for job, count in zip(jobs, division.counts, strict=True):
+            choices[job] = (kind, count) if count else ("", 0)
+    return Shares(tuple(choices), value, max(bound, value))
+
+
+def _nothing(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> Floats:
+    """What each job is worth with nothing."""
+    found = np.zeros(len(tables))
+    for job, offer in enumerate(tables):
+        if unknown := [kind for kind in offer if kind not in totals]:
+            valid = ", ".join(totals)
+            raise ValueError(f"job {job}: {unknown[0]!r} is no kind of GPU; there are: {valid}")
+        if not offer:
+            raise ValueError(f"job {job} names no kind of GPU; there are: {', '.join(totals)}")
+        firsts = {
+            kind: float(table.values[0]) for kind, table in offer.items() if len(table.values)
+        }
+        found[job] = next(iter(firsts.values()), 0.0)
+        for kind, first in firsts.items():
+            if first != found[job]:
+                has = f"{first} on {kind} and {found[job]} on {next(iter(firsts))}"
+                raise ValueError(f"job {job}: with no GPU it is worth {has}, not the same")
+    return found
+
+
+def _of_kind(tables: Sequence[Mapping[str, Table]], kind: str, nothing: Floats) -> list[Table]:
+    """The tables of all jobs for one kind."""
+    none = np.zeros(1, dtype=np.int64)
+    return [
+        offer.get(kind) or Table(none, nothing[job : job + 1]) for job, offer in enumerate(tables)
+    ]
+
+
+class _Offers(NamedTuple):
+    """The options of all jobs, one after the other: by kind, then by job, then by size.
+
+    Attributes
+    ----------
+    totals : array of int, shape (t,)
+        GPUs of each kind.
+    sizes, values : array of float, shape (m,)
+    owners : array of int, shape (m,)
+        Whose options they are: kind times jobs, plus job.
+    starts, lengths : array of int, shape (t * j,)
+        Where those of each owner begin, and how many they are: at least that of nothing.
+    """
+
+    totals: Ints
+    sizes: Floats
+    values: Floats
+    owners: Ints
+    starts: Ints
+    lengths: Ints
+
+    @classmethod
+    def of(cls, every: Sequence[Sequence[Table]], totals: Mapping[str, int]) -> _Offers:
+        """Those that fit into the total of their kind at all."""
+        parts = []
+        for (kind, total), tables in zip(totals.items(), every, strict=True):
+            try:
+                parts.append(_Options.of(tables, total))
+            except ValueError as error:
+                raise ValueError(f"{kind}: {error}") from None
+        lengths = np.concatenate([np.diff(part.starts, append=len(part.sizes)) for part in parts])
+        return cls(
+            np.array(list(totals.values())),
+            np.concatenate([part.sizes for part in parts]).astype(np.float64),
+            np.concatenate([part.values for part in parts]),
+            np.repeat(np.arange(len(lengths)), lengths),
+            np.cumsum(lengths) - lengths,
+            lengths,
+        )
+
+    def reduced(self, prices: Floats) -> Floats:
+        """What each option is worth when GPUs have these prices."""
+        counts = self.lengths.reshape(len(self.totals), -1).sum(axis=1)
+        return self.values - np.repeat(prices, counts) * self.sizes
+
+    def best(self, worth: Floats) -> Floats:
+        """The largest value of each owner: shape (t, j)."""
+        return np.maximum.reduceat(worth, self.starts).reshape(len(self.totals), -1)
+
+    def first(self, worth: Floats, enough: Floats) -> Ints:
+        """The smallest option of each owner that is worth enough; for those that have one."""
+        found = np.flatnonzero(worth >= np.repeat(enough.ravel(), self.lengths))
+        return found[_begins(self.owners[found])]
+
+
+def _begins(owners: Ints) -> Ints:
+    """Where the runs of equal numbers begin."""
+    return np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]])[: len(owners)])
+
+
+class _Answer(NamedTuple):
+    """The best choice of every job at some prices: a hyperplane that supports the dual.
+
+    Attributes
+    ----------
+    value : float
+        Sum of what the choices are worth, without their price.
+    used : array of float, shape (t,)
+        How many GPUs of each kind they take.
+    kinds : array of int, shape (j,)
+        The kind that each job takes; -1 for nothing.
+    """
+
+    value: float
+    used: Floats
+    kinds: Ints
+
+
+class _Dual:
+    """The least bound that prices of the kinds give.
+
+    The dual is convex and piecewise linear: the upper envelope of hyperplanes, one for each way to
+    choose an option of every job. The lowest point of those that are known, a linear programme with
+    a row for each kind and one more, says at which prices to look for the next (Kelley 1960; seen
+    from the other side, the decomposition of Dantzig and Wolfe 1960), drawn towards the best ones
+    so far (Wentges 1997). With one kind it is the search for the price in
+    :mod:`hpcext.policies.apportion`.
+
+    Attributes
+    ----------
+    prices : array of float, shape (t,)
+        Of those that were tried, the ones with the least bound.
+    bound : float
+    mixture : list of (float, array of int of shape (j,))
+        The optimum of the relaxation: shares, and the kinds of jobs as in :class:`_Answer`.
+    """
+
+    def __init__(self, offers: _Offers, nothing: Floats) -> None:
+        self.offers = offers
+        self.prices = np.zeros(len(offers.totals))
+        self.bound = math.inf
+        self.mixture: list[tuple[float, Ints]] = []
+        none = np.full(len(nothing), -1)
+        self._known = [_Answer(math.fsum(nothing), np.zeros(len(offers.totals)), none)]
+
+    def solve(self) -> None:
+        """Find all three attributes."""
+        # Columns: a GPU of each kind that nobody has, then the answers; each has a share.
+        count = len(self.prices)
+        columns, worth = np.zeros((count + 1, count + 1 + ROUNDS)), np.zeros(count + 1 + ROUNDS)
+        columns[:, : count + 1] = np.eye(count + 1)
+        worth[count] = self._known[0].value
+        basis = list(range(count + 1))
+        right = np.append(self.offers.totals, 1.0)
+        before = math.inf
+        for last in range(count + 1, count + 1 + ROUNDS):
+            shares, prices = _lowest(columns[:, :last], worth[:last], right, basis)
+            reached = float(prices @ right)
+            if self.bound - reached <= CLOSE * max(1.0, abs(reached)):
+                break
+            drawn = np.maximum(prices[:count], 0.0)
+            # Where the last answer told nothing new, these may be the best prices themselves.
+            if reached > before:
+                drawn = DAMPING * self.prices + (1 - DAMPING) * drawn
+            answer, before = self._answer(drawn), reached
+            columns[:, last], worth[last] = np.append(answer.used, 1.0), answer.value
+            self._known.append(answer)
+        self.mixture = [
+            (float(share), self._known[column - count].kinds)
+            for column, share in zip(basis, shares, strict=True)
+            if column >= count and share > 0
+        ]
+
+    def _answer(self, prices: Floats) -> _Answer:
+        """What every job does at these prices, the smallest of its best options; keep the bound."""
+        reduced = self.offers.reduced(prices)
+        bests = self.offers.best(reduced)
+        kinds, best = bests.argmax(axis=0), bests.max(axis=0)
+        chosen = kinds == np.arange(len(prices))[:, np.newaxis]
+        sizes = self.offers.sizes[self.offers.first(reduced, np.where(chosen, best, np.inf))]
+        # Those of the chosen owners, which are by kind, then by job.
+        numbers, jobs = np.nonzero(chosen)
+        used: Floats = np.bincount(numbers, sizes, len(prices)).astype(np.float64)
+        kinds[jobs[sizes == 0]] = -1
+        worth = float(best.sum())
+        bound = worth + float(prices @ self.offers.totals)
+        if bound < self.bound:
+            self.bound, self.prices = bound, prices
+        return _Answer(worth + float(prices @ used), used, kinds)
+
+
+def _lowest(
+    columns: Floats, worth: Floats, right: Floats, basis: list[int]
+) -> tuple[Floats, Floats]:
+    """The simplex method, from a basis that it changes: shares of its columns, and prices of rows.
+
+    The matrices have a row for each kind and are inverted anew at every step: they are tiny.
+    """
+    equal = TOLERANCE * max(1.0, float(np.abs(worth).max()))
+    # Bases with a share of zero can follow each other in a circle: then the last one will do.
+    for _ in range(ROUNDS):
+        inverse = np.linalg.inv(columns[:, basis])
+        shares, prices = inverse @ right, worth[basis] @ inverse
+        gains = worth - prices @ columns
+        gains[basis] = 0.0
+        entering = int(gains.argmax())
+        if gains[entering] <= equal:
+            break
+        change = inverse @ columns[:, entering]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(change > PIVOT, shares / change, np.inf)
+        basis[int(ratios.argmin())] = entering
+    return shares, prices
+
+
+class _Core(NamedTuple):
+    """The options of a kind that a better division may have.
+
+    Attributes
+    ----------
+    total : int
+    sizes, values, losses, jobs : array, shape (m,)
+    """
+
+    total: int
+    sizes: Ints
+    values: Floats
+    losses: Floats
+    jobs: Ints
+
+    def value(self, members: NDArray[np.bool_]) -> float:
+        """Of the best division among these jobs; -inf if they do not fit, or one has no option."""
+        kept = members[self.jobs]
+        sizes, values, jobs = self.sizes[kept], self.values[kept], self.jobs[kept]
+        begins = _begins(jobs)
+        free = self.total - int(sizes[begins].sum())
+        if len(begins) < np.count_nonzero(members) or free < 0:
+            return -math.inf
+        # Every job has its least option; what the others add is to be divided.
+        tables, alone = [], []
+        for begin, end in itertools.pairwise([*begins.tolist(), len(jobs)]):
+            if end - begin > 1:
+                tables.append(Table(sizes[begin:end] - sizes[begin], values[begin:end]))
+            else:
+                alone.append(values[begin])
+        return apportion(tables, free).value + math.fsum(alone)
+
+
+class _Search:
+    """The kind of each job, and the changes of it that are tried.
+
+    Attributes
+    ----------
+    kinds : array of int, shape (j,)
+    """
+
+    def __init__(self, offers: _Offers, dual: _Dual) -> None:
+        self.offers = offers
+        self.bound = dual.bound
+        reduced = offers.reduced(dual.prices)
+        best = np.tile(offers.best(reduced).max(axis=0), len(offers.totals))
+        self.losses = np.repeat(best, offers.lengths) - reduced
+        self.kinds = self._dealt(dual.mixture)
+
+    def _dealt(self, mixture: Sequence[tuple[float, Ints]]) -> Ints:
+        """Each job to one of the kinds that it has in the mixture, so that all get their shares.
+
+        The largest jobs come first, each to the kind that has got least of its share so far. A job
+        that is to have nothing is left where it would lose least with something.
+        """
+        some = np.where(self.offers.sizes > 0, -self.losses, -np.inf)
+        least = self.offers.best(some)
+        sizes = self.offers.sizes[self.offers.first(some, least)].reshape(least.shape)
+        parts = np.zeros(least.shape)
+        for part, kinds in mixture:
+            jobs = np.flatnonzero(kinds >= 0)
+            parts[kinds[jobs], jobs] += part
+        found: Ints = np.where(parts.any(axis=0), parts.argmax(axis=0), least.argmax(axis=0))
+        loads = parts * sizes
+        several = np.flatnonzero((parts > 0).sum(axis=0) > 1)
+        left = loads[:, several].sum(axis=1)
+        for job in several[np.argsort(-loads[:, several].sum(axis=0), kind="stable")].tolist():
+            found[job] = np.where(parts[:, job] > 0, left, -np.inf).argmax()
+            left[found[job]] -= sizes[found[job], job]
+        return found
+
+    def improve(self, value: float) -> bool:
+        """Change kinds while that gains, from a division with such a value; whether any did."""
+        tries, better = itertools.count(1), False
+        while gain := self._step(self.bound - value, tries):
+            value, better = value + gain, True
+        return better
+
+    def _step(self, most: float, tries: Iterator[int]) -> float:
+        """Make the first change that gains; by how much, 0 if none does.
+
+        Parameters
+        ----------
+        most : float
+            What the options of a better division may lose in all.
+        """
+        equal = TOLERANCE * max(1.0, abs(self.bound))
+        if most <= equal:
+            return 0.0
+        # What the division loses that is already there must be among it, up to rounding.
+        most += equal
+        cores = self._cores(most)
+        found: dict[tuple[int, bytes], float] = {}
+
+        def value(kind: int, kinds: Ints) -> float:
+            members = kinds == kind
+            key = kind, members.tobytes()
+            if key not in found:
+                found[key] = cores[kind].value(members)
+            return found[key]
+
+        for change in self._changes(cores, most):
+            if next(tries) > TRIES:
+                break
+            kinds = self.kinds.copy()
+            for job, kind in change:
+                kinds[job] = kind
+            touched = {int(each[job]) for job, _ in change for each in (kinds, self.kinds)}
+            gain = sum(value(kind, kinds) - value(kind, self.kinds) for kind in sorted(touched))
+            if gain > equal:
+                self.kinds = kinds
+                return gain
+        return 0.0
+
+    def _cores(self, most: float) -> list[_Core]:
+        """For each kind what loses no more than this."""
+        kept = np.flatnonzero(self.losses <= most)
+        kinds, jobs = np.divmod(self.offers.owners[kept], len(self.kinds))
+        edges = np.searchsorted(kinds, np.arange(len(self.offers.totals) + 1)).tolist()
+        return [
+            _Core(
+                int(self.offers.totals[number]),
+                self.offers.sizes[kept[begin:end]].astype(np.int64),
+                self.offers.values[kept[begin:end]],
+                self.losses[kept[begin:end]],
+                jobs[begin:end],
+            )
+            for number, (begin, end) in enumerate(itertools.pairwise(edges))
+        ]
+
+    def _changes(self, cores: Sequence[_Core], most: float) -> Iterator[Change]:
+        """Jobs and their new kinds: of one, then of two at once; what loses least comes first."""
+        least: dict[tuple[int, int], float] = {}
+        for number, core in enumerate(cores):
+            other = np.flatnonzero((core.sizes > 0) & (self.kinds[core.jobs] != number))
+            for job, loss in zip(
+                core.jobs[other].tolist(), core.losses[other].tolist(), strict=True
+            ):
+                least[job, number] = min(loss, least.get((job, number), math.inf))
+        single = []
+        alike: Counter[tuple[float, int, int]] = Counter()
+        for job, kind in sorted(least, key=least.__getitem__):
+            # Jobs that lose the same are alike, and two of them all that a change needs.
+            same = least[job, kind], int(self.kinds[job]), kind
+            alike[same] += 1
+            if alike[same] <= 2:
+                single.append((job, kind))
+        yield from ((change,) for change in single)
+        double = (
+            (least[one] + least[two], one, two)
+            for one, two in itertools.combinations(single[:TRIES], 2)
+            if one[0] != two[0]
+        )
+        yield from ((one, two) for loss, one, two in sorted(double) if loss <= most)
