@@ -138,7 +138,13 @@ def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
             gapRel=limit.gap, maxNodes=limit.nodes,
         )  # fmt: skip
         solver.tmpDir = place
-        problem.solve(solver)
+        try:
+            problem.solve(solver)
+        except pulp.PulpSolverError as error:
+            # It crashes, for one, where the working directory has been removed.
+            raise HpcextError(
+                f"CBC failed: {error}", do="see that the working directory is there"
+            ) from None
         printed = dict(
             re.findall(r"^(Objective value|Lower bound): +(\S+)$", log.read_text(), re.M)
         )
@@ -147,7 +153,7 @@ def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
     if "Lower bound" in printed:
         bound = float(printed["Lower bound"]) - 5e-4
     elif problem.sol_status == pulp.LpSolutionOptimal:
-        bound = float(printed["Objective value"])
+        bound = float(printed.get("Objective value", bound))
     # "Integer infeasible" has this status, and a status of the solution that says nothing.
     return Search(found, problem.status == pulp.LpStatusInfeasible, bound)
 
@@ -170,7 +176,7 @@ def find_solver() -> Solver:
     HpcextError
         Neither is; it says what to install.
     """
-    install = "pip install 'pulp >= 3.3' highspy"
+    install = "pip install 'pulp >= 3.3.1' highspy"
     try:
         pulp = importlib.import_module("pulp")
     except ImportError:
@@ -420,22 +426,19 @@ def _conflict(
     names = ", ".join(repr(each.name) for each in kept)
     if len(kept) > 1:
         return f"no division of {total} units satisfies these constraints together: {names}"
-    loads = [[kept[0].load(job, n) for n in table.sizes] for job, table in enumerate(tables)]
+    loads = [
+        (table, np.array([kept[0].load(job, n) for n in table.sizes.tolist()]))
+        for job, table in enumerate(tables)
+    ]
+    # Least and most of its sum, by the kernel.
     low, high = (
-        sign
-        * apportion(
-            [Table(t.sizes, sign * np.array(load)) for t, load in zip(tables, loads, strict=True)],
-            total,
-        ).value
+        sign * apportion([Table(table.sizes, sign * load) for table, load in loads], total).value
+        + 0.0
         for sign in (-1, 1)
     )
+    limits = {"at least": kept[0].least, "at most": kept[0].most}
+    asked = " and ".join(f"{words} {each:g}" for words, each in limits.items() if each is not None)
     return (
         f"no division of {total} units satisfies constraint {names}: its sum can be {low:g} to"
-        f" {high:g}, must be {_asked(kept[0])}"
+        f" {high:g}, must be {asked}"
     )
-
-
-def _asked(constraint: Constraint) -> str:
-    """The limits of a constraint, in words."""
-    limits = {"at least": constraint.least, "at most": constraint.most}
-    return " and ".join(f"{words} {each:g}" for words, each in limits.items() if each is not None)

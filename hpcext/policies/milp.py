@@ -138,6 +138,8 @@ def solve_map(
     """
     current = np.asarray(current)
     _check(trainers, current, forward_s)
+    if not trainers:
+        return MapAnswer(current, (), 0.0, 0.0, True)
     solver = solver or find_solver()
     programme = Programme()
     nodes = _map(programme, trainers, current, forward_s)
@@ -163,6 +165,18 @@ def _gain(trainers: Sequence[Trainer], chosen: Bools, current: Bools, forward_s:
     return math.fsum(float(each.gain(count, has, forward_s)) for each, count, has in rows)
 
 
+class _Row(NamedTuple):
+    """What the equations of one trainer are about: x_jn, c_jn, n_j, C_j, and M."""
+
+    j: int
+    trainer: Trainer
+    nodes: list[Any]
+    held: list[bool]
+    count: Any
+    has: int
+    big: int
+
+
 def _map(
     programme: Programme, trainers: Sequence[Trainer], current: Bools, forward_s: float
 ) -> list[list[Any]]:
@@ -171,13 +185,13 @@ def _map(
     rows = []
     for j, (trainer, held) in enumerate(zip(trainers, current.tolist(), strict=True)):
         nodes = [programme.binary(f"x_{j}_{n}", has) for n, has in enumerate(held)]
-        # No bound of its own but |N|: N_max is that of Eq. 4.
         count = programme.real(f"n_{j}", len(held), sum(held))
         programme.hold(count == programme.sum(nodes))  # Eq. 2
-        _size(programme, j, trainer, count, big)
-        _stay(programme, j, nodes, held, big)
-        _speed(programme, j, trainer, count, forward_s)
-        _cost(programme, j, trainer, count, big)
+        row = _Row(j, trainer, nodes, held, count, sum(held), big)
+        _size(programme, row)
+        _stay(programme, row)
+        _speed(programme, row, forward_s)
+        _cost(programme, row)
         rows.append(nodes)
     for column in zip(*rows, strict=True):
         programme.hold(programme.sum(column) <= 1)  # Eq. 5
@@ -189,61 +203,60 @@ def _big_m(trainers: Sequence[Trainer], nodes: int) -> int:
     return max([2 * nodes, *(trainer.least for trainer in trainers)])
 
 
-def _size(programme: Programme, j: int, trainer: Trainer, count: Any, big: int) -> None:
+def _size(programme: Programme, row: _Row) -> None:
     """Eq. 4: no node, or N_min to N_max."""
-    waits = not count.varValue
-    low, high = programme.binary(f"yl_{j}", waits), programme.binary(f"yu_{j}", waits)
+    count, big = row.count, row.big
+    low, high = (programme.binary(f"{name}_{row.j}", not row.has) for name in ("yl", "yu"))
     programme.hold(
-        count >= trainer.least - big * low,
+        count >= row.trainer.least - big * low,
         count <= big * (1 - low),
-        trainer.most >= count - big * high,
+        row.trainer.most >= count - big * high,
         count <= big * (1 - high),
     )
 
 
-def _stay(programme: Programme, j: int, nodes: list[Any], held: list[bool], big: int) -> None:
-    """Eq. 9-10: only gains nodes or only loses some, so does not move."""
-    changes = [programme.binary(f"u_{j}_{n}", False) for n in range(len(nodes))]
-    for x, c, u in zip(nodes, map(int, held), changes, strict=True):
+def _stay(programme: Programme, row: _Row) -> None:
+    """Eq. 9-10: it gains nodes or loses some, never both."""
+    changes = [programme.binary(f"u_{row.j}_{n}", False) for n in range(len(row.nodes))]
+    for x, c, u in zip(row.nodes, map(int, row.held), changes, strict=True):
         programme.hold(u <= x + c, u >= x - c, u >= c - x, u <= 2 - x - c)
-    shrinks = programme.binary(f"z_{j}", False)
-    grows = programme.sum(nodes) - sum(held)
+    shrinks = programme.binary(f"z_{row.j}", False)
+    grows = programme.sum(row.nodes) - row.has
     changed = programme.sum(changes)
-    programme.hold(grows >= changed - big * shrinks, grows <= big * (1 - shrinks) - changed)
+    programme.hold(grows >= changed - row.big * shrinks, grows <= row.big * (1 - shrinks) - changed)
 
 
-def _speed(programme: Programme, j: int, trainer: Trainer, count: Any, forward_s: float) -> None:
-    """Eq. 11-12 and the first sum of Eq. 16: the weights of the two points that are next to it."""
-    points = sorted(trainer.speeds)
-    starts = np.array([np.interp(count.varValue, points, row) for row in np.eye(len(points))])
-    weights = [programme.real(f"w_{j}_{i}", 1, start) for i, start in enumerate(starts)]
-    # The first one for a point that is the end of two.
-    on = int(np.flatnonzero(starts)[0])
-    on = min(on, len(points) - 2)
-    ends = [programme.binary(f"s_{j}_{i}", i == on) for i in range(len(points) - 1)]
+def _speed(programme: Programme, row: _Row, forward_s: float) -> None:
+    """Eq. 11-12 and the first sum of Eq. 16: weights of the two points between which n_j is."""
+    points = sorted(row.trainer.speeds)
+    starts = [float(np.interp(row.has, points, unit)) for unit in np.eye(len(points))]
+    weights = [programme.real(f"w_{row.j}_{i}", 1, start) for i, start in enumerate(starts)]
+    # The segment where it is; on a point, the one that begins there, if one does.
+    on = min(int(np.flatnonzero(starts)[0]), len(points) - 2)
+    segments = [programme.binary(f"s_{row.j}_{i}", i == on) for i in range(len(points) - 1)]
     programme.hold(
         programme.sum(weights) == 1,
-        programme.sum(weights, points) == count,
-        programme.sum(ends) == 1,
+        programme.sum(weights, points) == row.count,
+        programme.sum(segments) == 1,
     )
-    for i, weight in enumerate(weights):
-        programme.hold(weight <= programme.sum(ends[max(0, i - 1) : i + 1]))
-        programme.gain(weight, forward_s * trainer.speeds[points[i]])
+    for i, (weight, point) in enumerate(zip(weights, points, strict=True)):
+        programme.hold(weight <= programme.sum(segments[max(0, i - 1) : i + 1]))
+        programme.gain(weight, forward_s * row.trainer.speeds[point])
 
 
-def _cost(programme: Programme, j: int, trainer: Trainer, count: Any, big: int) -> None:
+def _cost(programme: Programme, row: _Row) -> None:
     """Eq. 13-15 and the second sum of Eq. 16."""
-    has = int(count.varValue)
-    up, down = programme.binary(f"zu_{j}", False), programme.binary(f"zd_{j}", False)
+    count, has, big = row.count, row.has, row.big
+    up, down = (programme.binary(f"{name}_{row.j}", False) for name in ("zu", "zd"))
     programme.hold(
         count <= has + (big - has) * up,
         count >= (has + 1) * up,
         count <= has - 1 + (big - (has - 1)) * (1 - down),
         count >= has * (1 - down),
     )
-    lost = float(trainer.speed(has))
-    programme.gain(up, -lost * trainer.up_s)
-    programme.gain(down, -lost * trainer.down_s)
+    lost = float(row.trainer.speed(has))
+    programme.gain(up, -lost * row.trainer.up_s)
+    programme.gain(down, -lost * row.trainer.down_s)
 
 
 def _check(trainers: Sequence[Trainer], current: Bools, forward_s: float) -> None:
