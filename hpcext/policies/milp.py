@@ -144,19 +144,17 @@ def solve_map(
     programme = Programme()
     nodes = _map(programme, trainers, current, forward_s)
     search = programme.maximize(solver, limit)
-    chosen = current
+    maps = [current]
     if search.found:
-        found = np.array([[each.varValue > 0.5 for each in row] for row in nodes], dtype=bool)
-        found = found.reshape(current.shape)
-        # By Eq. 16 itself, not by what the solver believes; of two as good, nothing moves.
-        if _gain(trainers, found, current, forward_s) > _gain(
-            trainers, current, current, forward_s
-        ):
-            chosen = found
-    value = _gain(trainers, chosen, current, forward_s)
+        found = [[each.varValue > 0.5 for each in row] for row in nodes]
+        maps.append(np.array(found, dtype=bool).reshape(current.shape))
+    # By Eq. 16 itself, not by what the solver believes; of two as good, nothing moves.
+    values = [_gain(trainers, each, current, forward_s) for each in maps]
+    value = max(values)
+    best = maps[values.index(value)]
     proven = programme.proven(value, search.bound)
-    counts = tuple(chosen.sum(axis=1).tolist())
-    return MapAnswer(chosen, counts, value, max(value, search.bound), proven)
+    counts = tuple(best.sum(axis=1).tolist())
+    return MapAnswer(best, counts, value, max(value, search.bound), proven)
 
 
 def _gain(trainers: Sequence[Trainer], chosen: Bools, current: Bools, forward_s: float) -> float:
