@@ -320,7 +320,7 @@ def solve_counts(
         One for each job.
     total : int
     constraints : sequence of Constraint
-        All of them hold for the division.
+        All of them hold for the division, to what solvers tolerate (1e-6).
     limit : Limit
         If it ends the search, the best division that was found is the answer. The search starts
         from the one where no job has any unit; that is the answer if it found no other and the

@@ -107,7 +107,7 @@ def agree(problem: tuple[list[Trainer], Map, float], solver: Solver) -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_three_ways_to_one_optimum(solver: Solver) -> None:
     @given(problems())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     def one(problem: tuple[list[Trainer], Map, float]) -> None:
         agree(problem, solver)
 
@@ -234,6 +234,23 @@ def test_a_search_starts_from_the_current_map(
         assert searches == [Search(True, False, -math.inf)]
         assert (answer.map == current).all()
         assert not answer.proven
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_limit_of_nodes_leaves_a_map_that_is_as_good_as_the_current_one(solver: Solver) -> None:
+    trainers = [
+        each._replace(least=least)
+        for each, least in zip(saturating(8, 3, 32), (6, 1, 2, 2, 2, 6, 7, 6), strict=True)
+    ]
+    current = feasible(trainers, 60, 3)
+    stopped = solve_map(trainers, current, 120.0, Limit(nodes=1), solver)
+    follows_the_paper(stopped, trainers, current, 120.0)
+    exact = apportion(tables_of(trainers, current, 120.0), 60)
+    pairs = zip(trainers, current.sum(axis=1).tolist(), strict=True)
+    assert sum(float(each.gain(n, n, 120.0)) for each, n in pairs) <= stopped.value
+    assert stopped.value <= exact.value * (1 + 1e-9)
+    assert exact.value <= stopped.bound < math.inf
+    assert not stopped.proven
 
 
 def knapsacks() -> tuple[list[Table], list[Constraint]]:
@@ -374,7 +391,7 @@ def against_all(problem: tuple[list[Table], int, list[Constraint]], solver: Solv
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_constraints_against_all_divisions(solver: Solver) -> None:
     @given(constrained())
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=60, deadline=None)
     def one(problem: tuple[list[Table], int, list[Constraint]]) -> None:
         against_all(problem, solver)
 
