@@ -58,12 +58,14 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         optimal=optimum(spec),
         nodes=(spec.nodes.min, spec.nodes.max),
         priority=spec.priority,
+        weight=spec.weight,
         after=tuple(ids[name] for name in spec.after),
         retries=spec.retries,
         suspend_timeout_s=spec.suspend_timeout_s,
         estimate=Estimate(
             stated=spec.scaling,
             work=spec.work,
+            target_loss=spec.target_loss,
             # A file that does not state them says 0.
             up_s=spec.rescale_up_s or None,
             down_s=spec.rescale_down_s or None,

@@ -21,7 +21,10 @@ from hpcext.text import clean, did_you_mean, shown
 SITE_FILE = Path("/etc/hpcext/hpcext.toml")
 """No variable moves it: whatever runs as root must not be led to another one."""
 
-POLICIES = ("marble", "exclusive", "bftrainer")
+POLICIES = (
+    "marble", "exclusive", "equal_share", "bftrainer",
+    "optimus", "doubling", "total_time", "pollux",
+)  # fmt: skip
 """Names only: the policies themselves are a layer above. A test holds both lists equal."""
 
 
@@ -31,11 +34,13 @@ def user_file() -> Path:
 
 
 def _policy(value: Any) -> str:
-    if string(value) not in POLICIES:
+    # What may follow the name is for the policy to judge.
+    name = string(value).partition(":")[0]
+    if name not in POLICIES:
         raise InputError(
-            f"unknown policy {shown(value)}",
+            f"unknown policy {shown(name)}",
             valid=", ".join(POLICIES),
-            do=did_you_mean(value, POLICIES),
+            do=did_you_mean(name, POLICIES),
         )
     return str(value)
 
@@ -83,7 +88,7 @@ class Settings:
 
     policy: str = field(
         default="marble",
-        metadata=_row(_policy, "how GPUs are shared: marble or exclusive", "HPCEXT_POLICY"),
+        metadata=_row(_policy, "how GPUs are shared, as marble, or pollux:p=0", "HPCEXT_POLICY"),
     )
     # Not HPCEXT_GPUS: that one is what a batch job's flags say, and may be a range.
     gpus: int | str = field(

@@ -183,6 +183,11 @@ def seconds(value: Any) -> float:
     return number(value, 0, MAX_SECONDS)
 
 
+def target_loss(value: Any) -> float:
+    """A loss; that of some trainings is below zero."""
+    return number(value, -MAX_WORK, MAX_WORK)
+
+
 def weight(value: Any) -> float:
     """A share among other jobs."""
     return number(value, 0, MAX_FACTOR, above=True)

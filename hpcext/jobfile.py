@@ -60,7 +60,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     gpus : Gpus
     nodes : Nodes
     scaling : Mapping[int, float]
-        GPUs → speed, in any unit; empty where not stated.
+        GPUs in all → speed, in any unit; empty where not stated.
     profile : str
         Name of the stored profile that `scaling` was taken from when the job was handed in;
         empty where the file states it. The job's own progress refines that profile.
@@ -69,6 +69,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     work : float or None
         Total work, in `work_unit`.
     work_unit : {"steps", "samples"}
+    target_loss : float or None
+        The loss at which the job is done.
     after : tuple of str
         Names of jobs that must complete first.
     env : Mapping[str, str]
@@ -90,6 +92,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     relative: bool = False
     work: float | None = None
     work_unit: str = "steps"
+    target_loss: float | None = None
     after: tuple[str, ...] = ()
     env: Mapping[str, str] = msgspec.field(default_factory=dict)
     workdir: str = "/"
@@ -112,7 +115,7 @@ def optimum(spec: JobSpec) -> int:
     """GPUs per node on which a job runs best.
 
     What the file states; else the fewest that come within 2 % of the best stated speed among
-    the sizes the job may have; else the most it can use.
+    the sizes the job may have on the fewest nodes; else the most it can use.
 
     Parameters
     ----------
@@ -126,7 +129,12 @@ def optimum(spec: JobSpec) -> int:
     if spec.gpus.optimal is not None:
         return spec.gpus.optimal
     low, high = spec.gpus.min, spec.gpus.max
-    usable = {gpus: speed for gpus, speed in spec.scaling.items() if low <= gpus <= high}
+    nodes = spec.nodes.min
+    usable = {
+        gpus // nodes: speed
+        for gpus, speed in spec.scaling.items()
+        if gpus % nodes == 0 and low <= gpus // nodes <= high
+    }
     return fewest_near_best(usable) if usable else high
 
 
@@ -242,6 +250,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "nodes": lambda value: Nodes(**fields.nodes(value)),
     "scaling": fields.scaling,
     "work": fields.work,
+    "target_loss": fields.target_loss,
     "after": fields.after,
     "env": fields.env,
     "workdir": fields.workdir,

@@ -16,13 +16,14 @@ from hpcext.config import load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
 from hpcext.core.facts import NodeJoined, Submitted
-from hpcext.core.values import Job, Node, total
+from hpcext.core.values import Job, Node, Snapshot, Target, total
 from hpcext.jobfile import read_jobs
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
 from hpcext.policies.apportion import Table, apportion
-from hpcext.scaling.speed import speedups
+from hpcext.policies.common import ONE_NODE
+from hpcext.scaling.estimator import Sizes, speedups
 
 MOST_GPUS = 1_000_000
 """More than any machine has, and still quickly divided."""
@@ -40,11 +41,16 @@ class Division(msgspec.Struct, frozen=True):
         Job → how many it gets.
     value : float
         Sum of the jobs' speeds, each as a multiple of its own on one GPU.
+    objective, bound : float or None
+        What the policy makes largest, as it stands on these nodes, and more than which it cannot
+        be; None for a policy without such.
     """
 
     policy: str
     gpus: dict[str, int]
     value: float
+    objective: float | None = None
+    bound: float | None = None
 
 
 def add(subparsers: Any) -> None:
@@ -102,10 +108,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
     """Let an engine take its first step under a policy."""
-    engine = Engine(find_policy(name))
+    policy, answers = find_policy(name), [Target()]
+
+    def ask(now: Snapshot) -> Target:
+        answers.append(policy(now))
+        return answers[-1]
+
+    engine = Engine(ask)
     engine.step(0.0, [*map(NodeJoined, nodes), *map(Submitted, jobs)])
     gpus = {job.name: total(engine.world.jobs[job.id].goal) for job in jobs}
-    return Division(name, gpus, sum(_speeds(job).get(gpus[job.name], 0.0) for job in jobs))
+    value = sum(_speeds(job).get(gpus[job.name], 0.0) for job in jobs)
+    return Division(name, gpus, value, answers[-1].value, answers[-1].bound)
 
 
 def _best(jobs: Sequence[Job], gpus: int) -> Division:
@@ -123,15 +136,22 @@ def _speeds(job: Job) -> dict[int, float]:
     """Speed by the GPUs that it may have, 1 on one GPU; empty where that is not known.
 
     Of a curve that does not say it, the speed on the fewest GPUs is taken for as many times that of
-    one. What several nodes do to a speed is not stated.
+    one.
     """
-    sizes = np.array(job.sizes)
-    known = speedups(job.estimate, sizes) if job.nodes == (1, 1) else None
-    return {} if known is None else dict(zip(sizes.tolist(), known.tolist(), strict=True))
+    fewest, most = job.nodes or ONE_NODE
+    sizes = sorted({size * nodes for nodes in range(fewest, most + 1) for size in job.sizes})
+    known = speedups(job.estimate, Sizes.on_one_node(np.array(sizes)))
+    return {} if known is None else dict(zip(sizes, known.tolist(), strict=True))
 
 
 def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
     rows = [(job.name, *(str(each.gpus.get(job.name) or "") for each in found)) for job in jobs]
     rows.append(("GPUs in all", *(str(sum(each.gpus.values())) for each in found)))
     rows.append(("speed in all", *(f"{each.value:.2f}" for each in found)))
+    rows.append(("objective", *(_figure(each.objective) for each in found)))
+    rows.append(("at most", *(_figure(each.bound) for each in found)))
     out.table(("job", *(each.policy for each in found)), rows)
+
+
+def _figure(number: float | None) -> str:
+    return "" if number is None else f"{number:.6g}"

@@ -1,4 +1,4 @@
-"""What is known of a job's speed, and of what a change of its size costs."""
+"""What is known of a job's speed and of its end, as it states and reports it; no model of it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,53 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
+from hpcext.core.losses import Point, add
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """A speed that was measured.
+
+    Attributes
+    ----------
+    gpus, nodes : int
+        GPUs in all, and the nodes that they were on.
+    rate : float
+        Work per second, as last reported there, > 0.
+    batch : float
+        Work of a step, of all GPUs together, > 0; 1 where work is counted in steps.
+    seconds : float
+        How long the job has trained there, from its first report on.
+    at_s : float
+        Instant of the last report.
+    """
+
+    gpus: int
+    nodes: int
+    rate: float
+    batch: float = 1.0
+    seconds: float = 0.0
+    at_s: float = 0.0
+
 
 class Estimate(msgspec.Struct, frozen=True):
     """What is known of a job's speed; made from what the job states and reports.
 
+    Models that tell more from it are those of `hpcext.scaling`.
+
     Attributes
     ----------
     stated : Mapping[int, float]
-        GPUs → speed, from the job file; the unit is the job's own.
-    measured : Mapping[int, float]
-        GPUs → work per second, as last reported at that size.
+        GPUs in all → speed, from the job file; the unit is the job's own.
+    observed : tuple of Observed
+        By GPUs and nodes, ascending.
+    losses : tuple of Point
+        As reported, by step; thinned out.
     work : float or None
         Work of the whole job: steps or samples, as the job file says.
+    target_loss : float or None
+        The loss at which the job is done, for one that says so.
+    step : int
+        Last step reported.
     done : float
         Work done and reported so far.
     up_s, down_s : float or None
@@ -27,11 +62,19 @@ class Estimate(msgspec.Struct, frozen=True):
     """
 
     stated: Mapping[int, float] = msgspec.field(default_factory=dict)
-    measured: Mapping[int, float] = msgspec.field(default_factory=dict)
+    observed: tuple[Observed, ...] = ()
+    losses: tuple[Point, ...] = ()
     work: float | None = None
+    target_loss: float | None = None
+    step: int = 0
     done: float = 0.0
     up_s: float | None = None
     down_s: float | None = None
+
+    @property
+    def measured(self) -> dict[int, float]:
+        """GPUs in all → work per second; on the fewest nodes, if it was measured on several."""
+        return {each.gpus: each.rate for each in reversed(self.observed)}
 
     def rate(self, gpus: int, like: int | None = None) -> float | None:
         """Work per second on so many GPUs, or None where that is not known.
@@ -41,13 +84,14 @@ class Estimate(msgspec.Struct, frozen=True):
 
         Examples
         --------
-        >>> known = Estimate(stated={2: 1.0, 4: 1.5}, measured={2: 10.0})
+        >>> known = Estimate(stated={2: 1.0, 4: 1.5}, observed=(Observed(2, 1, 10.0),))
         >>> known.rate(4), known.rate(4, like=2)
         (None, 15.0)
         """
-        if gpus in self.measured or like is None:
-            return self.measured.get(gpus)
-        measured, stated = self.measured.get(like), self.stated.get(like)
+        rates = self.measured
+        if gpus in rates or like is None:
+            return rates.get(gpus)
+        measured, stated = rates.get(like), self.stated.get(like)
         if measured is None or not stated or gpus not in self.stated:
             return None
         return measured * self.stated[gpus] / stated
@@ -58,6 +102,29 @@ class Estimate(msgspec.Struct, frozen=True):
         if self.work is None or not rate:
             return None
         return max(0.0, self.work - self.done) / rate
+
+    def saw(self, now_s: float, since_s: float, seen: Observed) -> Estimate:
+        """The same, having trained at a speed where the job is since an instant.
+
+        `seconds` and `at_s` of what was seen are filled in.
+        """
+        places = {(each.gpus, each.nodes): each for each in self.observed}
+        before = places.get((seen.gpus, seen.nodes), replace(seen, at_s=now_s))
+        seconds = before.seconds + now_s - max(before.at_s, since_s)
+        places[seen.gpus, seen.nodes] = replace(seen, seconds=seconds, at_s=now_s)
+        return replace(self, observed=tuple(places[key] for key in sorted(places)))
+
+    def reached(self, step: int, done: float, loss: float | None = None) -> Estimate:
+        """The same, having done so much; a loss is that of the step."""
+        losses = self.losses if loss is None else add(self.losses, step, loss)
+        return replace(self, step=step, done=done, losses=losses)
+
+    def batch(self, step: int, done: float) -> float:
+        """Work of a step between what was reported before and this; 1 where that is not known."""
+        steps, work = step - self.step, done - self.done
+        if steps <= 0 or work <= 0:
+            steps, work = step, done
+        return work / steps if steps > 0 and work > 0 else 1.0
 
     def paid(self, gained: int, cost_s: float) -> Estimate:
         """The same, having learned what it cost to gain so many GPUs (below 0: to lose them)."""

@@ -119,6 +119,8 @@ class Job(msgspec.Struct, frozen=True):
         said of how its GPUs are spread.
     priority : float
         Higher goes first.
+    weight : float
+        What its gain counts against that of other jobs, > 0.
     after : tuple of str
         Ids of jobs that must complete first.
     retries : int
@@ -137,6 +139,10 @@ class Job(msgspec.Struct, frozen=True):
         The operation that started the current attempt; older answers are stale.
     attempt : int
         Attempts so far.
+    moves : int
+        How often it was given other GPUs: starts after the first one, and changes in place.
+    most_gpus : int
+        The most GPUs that it was ever given.
     ready : bool
         Whether it may be granted anything: dependencies met, not on hold, not backing off.
     registered : bool
@@ -181,6 +187,7 @@ class Job(msgspec.Struct, frozen=True):
     nodes: tuple[int, int] | None = None
     stated: tuple[int, ...] = ()
     priority: float = 0.0
+    weight: float = 1.0
     after: tuple[str, ...] = ()
     retries: int = 2
     suspend_timeout_s: float = 60.0
@@ -191,6 +198,8 @@ class Job(msgspec.Struct, frozen=True):
     role: Role | None = None
     op: int = 0
     attempt: int = 0
+    moves: int = 0
+    most_gpus: int = 0
     ready: bool = True
     registered: bool = False
     in_place: bool = False
@@ -325,12 +334,17 @@ class Target(msgspec.Struct, frozen=True):
         When the policy wants to be asked again, whatever happens.
     memo : dict or None
         JSON that the policy gets back next time.
+    value, bound : float or None
+        What the answer is worth by the policy's own objective, over the jobs whose size it could
+        choose, and more than which no answer is: where a policy has such.
     """
 
     grants: Mapping[str, Grant] = msgspec.field(default_factory=dict)
     waits: Mapping[str, str] = msgspec.field(default_factory=dict)
     wake_s: float | None = None
     memo: dict[str, Any] | None = None
+    value: float | None = None
+    bound: float | None = None
 
 
 class Kind(str, enum.Enum):

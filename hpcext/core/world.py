@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from hpcext.core import records, rescaling
 from hpcext.core.aftermath import after
+from hpcext.core.estimate import Observed
 from hpcext.core.facts import (
     Began,
     Cancel,
@@ -141,10 +142,13 @@ class World:
             self._enter(
                 job, State.STARTING, now_s, held=action.alloc, op=action.op, gpus=(),
                 attempt=action.attempt, registered=False, in_place=False, resize=0, maimed=False,
-                kills=0, deadline_s=None,
+                kills=0, deadline_s=None, moves=job.moves + (job.attempt > 0),
+                most_gpus=max(job.most_gpus, total(action.alloc)),
             )  # fmt: skip
         elif action.kind is Kind.RESCALE:
             changes = rescaling.asked(job, action)
+            changes["most_gpus"] = max(job.most_gpus, total(action.alloc))
+            changes["moves"] = job.moves + 1
             deadline_s = now_s + job.suspend_timeout_s
             self._enter(job, State.RESCALING, now_s, deadline_s=deadline_s, **changes)
         elif action.kind is Kind.SUSPEND:
@@ -277,10 +281,11 @@ class World:
         job = self._current(fact)
         if job is None:
             return NOTHING
-        measured = dict(job.estimate.measured)
-        if fact.rate is not None and job.state is State.RUNNING:
-            measured[total(job.held)] = fact.rate
-        estimate = replace(job.estimate, measured=measured, done=fact.done)
+        estimate = job.estimate.reached(fact.step, fact.done, fact.metrics.get("loss"))
+        if fact.rate and job.state is State.RUNNING:
+            batch = job.estimate.batch(fact.step, fact.done)
+            seen = Observed(total(job.held), len(job.held), fact.rate, batch)
+            estimate = estimate.saw(now_s, job.since_s, seen)
         self.records[job.id] = record = records.progressed(self.records[job.id], fact)
         if fact.resume_s and (cost := records.resizing_cost(record)):
             estimate = estimate.paid(*cost)

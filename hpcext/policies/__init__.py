@@ -1,34 +1,94 @@
-"""Policies: a snapshot in, a target out. One paper, one module; this is their registry."""
+"""Policies: a snapshot in, a target out. One paper, one module; this is their registry.
+
+A policy is named as in ``pollux``, or with options of its own as in ``pollux:p=-1,interval_s=30``.
+"""
 
 from __future__ import annotations
 
-import difflib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
 
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
-from hpcext.policies import bftrainer, exclusive, marble
+from hpcext.core.values import Target
+from hpcext.policies import (
+    bftrainer,
+    doubling,
+    equal_share,
+    exclusive,
+    marble,
+    optimus,
+    pollux,
+    total_time,
+)
+from hpcext.text import did_you_mean, shown
 
-POLICIES: dict[str, Policy] = {
-    "marble": marble.allocate,
-    "exclusive": exclusive.allocate,
-    "bftrainer": bftrainer.allocate,
+
+class Known(NamedTuple):
+    """A policy: its function and, where it has any, its options with their defaults."""
+
+    allocate: Callable[..., Target]
+    options: type[msgspec.Struct] | None = None
+
+
+POLICIES: dict[str, Known] = {
+    "marble": Known(marble.allocate),
+    "exclusive": Known(exclusive.allocate),
+    "equal_share": Known(equal_share.allocate),
+    "bftrainer": Known(bftrainer.allocate, bftrainer.Options),
+    "optimus": Known(optimus.allocate, optimus.Options),
+    "doubling": Known(doubling.allocate, doubling.Options),
+    "total_time": Known(total_time.allocate, total_time.Options),
+    "pollux": Known(pollux.allocate, pollux.Options),
 }
 
 
-def find_policy(name: str) -> Policy:
-    """The policy of this name.
+def find_policy(text: str, where: str = "--policy") -> Policy:
+    """The policy of this name, with the options that are given behind it.
 
     Raises
     ------
     InputError
-        There is none.
+        There is none, or it has no such option, or not this value of it.
     """
-    if name in POLICIES:
-        return POLICIES[name]
-    near = difflib.get_close_matches(name, POLICIES, n=1)
-    raise InputError(
-        f"unknown policy {name!r}",
-        where="--policy",
-        valid=", ".join(POLICIES),
-        do=f"did you mean {near[0]}?" if near else "",
-    )
+    name, _, given = text.partition(":")
+    if name not in POLICIES:
+        raise InputError(
+            f"unknown policy {shown(name)}",
+            where=where,
+            valid=", ".join(POLICIES),
+            do=did_you_mean(name, POLICIES),
+        )
+    known = POLICIES[name]
+    if known.options is None:
+        if given:
+            raise InputError(f"{name} has no options", where=where, do=f"say {name} alone")
+        return known.allocate
+    options = _options(known.options, given, f"{where} {name}")
+    return functools.partial(known.allocate, options=options)
+
+
+def _options(kind: type[msgspec.Struct], given: str, where: str) -> msgspec.Struct:
+    """``key=value,key=value`` as a policy's options."""
+    fields = kind.__struct_fields__
+    values: dict[str, Any] = {}
+    for part in filter(None, given.split(",")):
+        key, equals, value = part.partition("=")
+        if key not in fields or not equals:
+            raise InputError(
+                f"unknown option {shown(part)}" if key not in fields else f"{key} has no value",
+                where=where,
+                valid=", ".join(f"{field}=VALUE" for field in fields),
+                do=did_you_mean(key, fields),
+            )
+        values[key] = value
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        # "Expected `float` <= 1.0 - at `$.p`": both halves are for whoever typed it.
+        what, _, at = str(error).replace("`", "").partition(" - at $.")
+        given = f"{at}={values[at]}: " if at in values else ""
+        raise InputError(f"{given}{what[0].lower()}{what[1:]}", where=where) from None

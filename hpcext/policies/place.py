@@ -37,7 +37,12 @@ class Wish(NamedTuple):
     now: Alloc
 
 
-def place(capacity: Mapping[str, int], wishes: Sequence[Wish]) -> list[Alloc]:
+def place(
+    capacity: Mapping[str, int],
+    wishes: Sequence[Wish],
+    *,
+    apart: Collection[str] | None = None,
+) -> list[Alloc]:
     """Give each wish nodes; empty for one that has no place at all.
 
     What a job holds it keeps, if it is to have as much or less. Whoever grows does so on its own
@@ -52,8 +57,11 @@ def place(capacity: Mapping[str, int], wishes: Sequence[Wish]) -> list[Alloc]:
         Node → GPUs.
     wishes : sequence of Wish
         In the order in which those of one size are served.
+    apart : collection of str or None
+        If given, each node is of one job at most among those on several nodes, since these would
+        slow each other's communication down (Pollux, section 4.2); these nodes are such a job's.
     """
-    free = _Free(capacity)
+    free = _Free(capacity, apart)
     found: list[Alloc] = [{}] * len(wishes)
     rest: list[int] = []
     for number, wish in enumerate(wishes):
@@ -74,8 +82,9 @@ def place(capacity: Mapping[str, int], wishes: Sequence[Wish]) -> list[Alloc]:
 class _Free:
     """GPUs that are free on each node, and the nodes by how many these are."""
 
-    def __init__(self, capacity: Mapping[str, int]) -> None:
+    def __init__(self, capacity: Mapping[str, int], apart: Collection[str] | None) -> None:
         self.gpus = dict(capacity)
+        self._shared: set[str] | None = None if apart is None else set(apart)
         # Dictionaries keep an order, so that what is chosen depends on nothing else.
         self._nodes: list[dict[str, None]] = [
             {} for _ in range(max(capacity.values(), default=0) + 1)
@@ -89,10 +98,16 @@ class _Free:
             del self._nodes[self.gpus[node]][node]
             self.gpus[node] -= sign * gpus
             self._nodes[self.gpus[node]][node] = None
+        if self._shared is not None and len(alloc) > 1:
+            (self._shared.update if sign > 0 else self._shared.difference_update)(alloc)
 
     def give(self, alloc: Alloc) -> None:
         """Have this back."""
         self.take(alloc, -1)
+
+    def open(self, node: str) -> bool:
+        """Whether a job on several nodes may have this one too."""
+        return self._shared is None or node not in self._shared
 
     def tightest(self, shape: Shape, but: Collection[str] = ()) -> Alloc:
         """Nodes with room on which the least is free; empty if there are not enough of them."""
@@ -101,7 +116,7 @@ class _Free:
             for node in nodes:
                 if len(found) == shape.nodes:
                     break
-                if node not in but:
+                if node not in but and (shape.nodes + len(but) == 1 or self.open(node)):
                     found.append(node)
         return dict.fromkeys(found, shape.gpus) if len(found) == shape.nodes else {}
 
@@ -123,6 +138,8 @@ def _grown(wish: Wish, free: _Free) -> Alloc:
     gpus, count = wish.wanted
     own = list(wish.now)[:count]
     if not own or any(free.gpus[node] < gpus for node in own):
+        return {}
+    if count > 1 and not all(map(free.open, own)):
         return {}
     more = free.tightest(Shape(gpus, count - len(own)), own)
     return {**dict.fromkeys(own, gpus), **more} if len(own) + len(more) == count else {}

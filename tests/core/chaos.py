@@ -21,7 +21,12 @@ CALM_S = 300.0
 
 MOST_GPUS = 8
 FIFO = ("marble", "exclusive")
-POLICIES = (*FIFO, "bftrainer", "wild", "restless")
+MALLEABLE = (
+    "bftrainer", "bftrainer:objective=throughput", "equal_share", "optimus:interval_s=20",
+    "doubling:explore_s=10", "doubling:strategy=precompute", "total_time:interval_s=20",
+    "pollux:interval_s=20", "pollux:p=1",
+)  # fmt: skip
+POLICIES = (*FIFO, *MALLEABLE, "wild", "restless")
 
 instants = st.integers(0, int(CALM_S) - 1).map(float)
 """Whole seconds: several things happen at one instant more often than in life."""

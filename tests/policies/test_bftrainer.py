@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
 
+import market
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from market import CURVE, job, snapshot
 
 from hpcext.core.estimate import Estimate
-from hpcext.core.values import Cause, Job, Node, Role, Snapshot, State, total
+from hpcext.core.values import Job, Role, Snapshot, State, total
 from hpcext.policies import find_policy
-from hpcext.policies.bftrainer import CHANGE_S, FORWARD_S
-
-CURVE = {1: 1.0, 2: 1.8, 3: 2.4, 4: 2.8}
-
-
-def job(order: int, most: int = 4, goal: Mapping[str, int] | None = None, **more: Any) -> Job:
-    running = {"state": State.RUNNING, "registered": True, "held": goal} if goal else {}
-    sizes = more.pop("sizes", tuple(range(1, most + 1)))
-    known = {"estimate": Estimate(stated=CURVE), "nodes": (1, 1), **running, **more}
-    return Job(str(order), f"j{order}", order, sizes, max(sizes), goal=goal, **known)
-
-
-def snapshot(jobs: list[Job], **nodes: int) -> Snapshot:
-    return Snapshot(
-        0.0, {name: Node(name, gpus) for name, gpus in nodes.items()}, tuple(jobs), Cause.TIME
-    )
+from hpcext.policies.bftrainer import CHANGE_S, Options
 
 
 def sizes(now: Snapshot) -> dict[str, int]:
-    target = find_policy("bftrainer")(now)
-    assert set(target.waits) == {each.id for each in now.jobs if each.ready} - set(target.grants)
-    return {name: total(grant.alloc) for name, grant in target.grants.items()}
+    return market.sizes("bftrainer", now)
 
 
 def test_each_gpu_goes_where_it_gains_most() -> None:
@@ -73,7 +56,7 @@ def test_jobs_of_several_nodes_and_of_one() -> None:
     assert dict(target.grants["2"].alloc) == {"a": 1}
     assert target.grants["1"].role is Role.PRIMARY
     assert target.grants["2"].role is Role.SECONDARY
-    assert target.grants["2"].why == "runs on 1 GPU, its part of the best division"
+    assert target.grants["2"].why == "runs on 1 GPU, its part of the division"
 
 
 def test_where_nodes_have_no_room_a_job_gets_less_and_says_so() -> None:
@@ -118,7 +101,7 @@ def test_no_division_of_one_node_gains_more(
         up_s = CHANGE_S if known.up_s is None else known.up_s
         down_s = CHANGE_S if known.down_s is None else known.down_s
         cost_s = up_s if count > has else down_s if count < has else 0.0
-        return FORWARD_S * speed(count) - cost_s * speed(has)
+        return Options().forward_s * speed(count) - cost_s * speed(has)
 
     best = max(
         sum(map(gain, jobs, counts))
@@ -127,3 +110,37 @@ def test_no_division_of_one_node_gains_more(
     )
     found = sizes(snapshot(jobs, a=gpus))
     assert sum(gain(each, found.get(each.id, 0)) for each in jobs) == pytest.approx(best)
+
+
+def test_objectives() -> None:
+    """A fast job that scales badly, a slow one that scales well, one of high priority."""
+    fast = job(1, estimate=Estimate(stated={1: 100.0, 2: 130.0, 4: 140.0}))
+    slow = job(2, estimate=Estimate(stated={1: 1.0, 4: 4.0}))
+    dear = job(3, priority=1.0)
+    now = snapshot([fast, slow, dear], a=6)
+
+    def by(objective: str) -> dict[str, int]:
+        return market.sizes(f"bftrainer:objective={objective}", now)
+
+    assert by("efficiency") == {"1": 1, "2": 4, "3": 1}
+    assert by("throughput") == {"1": 4, "2": 2}
+    assert by("priority") == {"1": 1, "2": 1, "3": 4}
+    # One's own: of what is as good the first gets most.
+    assert by("market.fewest") == {"1": 4, "2": 1, "3": 1}
+
+
+def test_a_weight_counts() -> None:
+    assert sizes(snapshot([job(1), job(2, weight=3.0)], a=5)) == {"1": 1, "2": 4}
+
+
+def test_a_longer_look_ahead_pays_for_a_change() -> None:
+    dear = Estimate(stated=CURVE, up_s=80.0)
+    now = snapshot([job(1, 3, {"a": 2}, estimate=dear)], a=4)
+    assert market.sizes("bftrainer:forward_s=100", now) == {"1": 2}
+    assert market.sizes("bftrainer:forward_s=1000", now) == {"1": 3}
+
+
+def test_the_value_is_that_of_what_was_placed_and_the_bound_that_of_the_counts() -> None:
+    rigid = [job(n, sizes=(1, 3), estimate=Estimate(stated={1: 1.0, 3: 3.0})) for n in (1, 2, 3)]
+    target = market.answer("bftrainer", snapshot(rigid, a=4, b=5))
+    assert (target.value, target.bound) == (pytest.approx(120 * 7), pytest.approx(120 * 9))

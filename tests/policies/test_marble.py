@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcext.core import values as v
-from hpcext.core.estimate import Estimate
+from hpcext.core.estimate import Estimate, Observed
 from hpcext.policies import find_policy
 
 SIZES = tuple(range(1, 7))
@@ -127,7 +127,9 @@ def test_whoever_would_lose_work_is_not_moved(state: dict[str, Any], why: str) -
     assert target.grants["1"].why == why
 
 
-KNOWN = Estimate(stated={2: 1.0, 4: 2.0}, measured={2: 5.0}, work=200, done=100, up_s=9.0)
+KNOWN = Estimate(
+    stated={2: 1.0, 4: 2.0}, observed=(Observed(2, 1, 5.0),), work=200, done=100, up_s=9.0
+)
 """On two GPUs 20 s are left; on four 10 s, as the job's stated speeds compare."""
 
 
@@ -141,14 +143,14 @@ def test_a_secondary_that_would_end_no_sooner_is_not_promoted() -> None:
         "stays on 2 of 4 GPUs: it ends in 20 s as it is, and to grow takes 10 s"
     )
     # Measured goes before stated.
-    slow = replace(KNOWN, measured={2: 5.0, 4: 9.0})
+    slow = replace(KNOWN, observed=(*KNOWN.observed, Observed(4, 1, 9.0)))
     assert brief(ask(running(1, 4, 2, estimate=slow))) == {"1": "n 2 secondary"}
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"up_s": None}, {"work": None}, {"measured": {}}, {"measured": {4: 10.0}}, {"stated": {}},
-     {"stated": {4: 2.0}}, {"stated": {2: 1.0}}],
+    [{"up_s": None}, {"work": None}, {"observed": ()}, {"observed": (Observed(4, 1, 10.0),)},
+     {"stated": {}}, {"stated": {4: 2.0}}, {"stated": {2: 1.0}}],
     ids=str,
 )  # fmt: skip
 def test_a_secondary_is_promoted_where_its_end_or_the_cost_is_not_known(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.scaling.convergence import MOST_POINTS, Point, add, fit
+from hpcext.core.losses import MOST_POINTS, Point, add
+from hpcext.scaling.convergence import fit
 
 
 def told(losses: np.ndarray, first: int = 1, every: int = 1) -> tuple[Point, ...]:

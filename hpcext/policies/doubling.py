@@ -1,0 +1,128 @@
+"""The doubling heuristic (Capes et al., section 4.2): twice the workers where it saves most.
+
+Powers of two, since all-reduce is slower on other numbers (eq. 2-4): a greedy by one worker stops
+at eight, because nine are slower, though sixteen would be faster. Every job gets one worker first,
+in the order of the queue; then the job doubles whose gain per new GPU (eq. 6) is largest.
+
+Two strategies (section 7). *precompute*: the speeds are known before, as ``scaling`` states them.
+*exploratory*: a new job of which none are known is given `explore_gpus` for itself and measures on
+them how fast it is on 1, 2, 4 and 8, for `explore_s` each; those that are not in use meanwhile stay
+idle, as in the paper.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from hpcext.core.values import Grant, Job, Role, Snapshot, Target, total
+from hpcext.policies.common import fixed, named
+from hpcext.policies.divide import Ask, Plan, settle, shapes_of
+from hpcext.policies.optimus import grow
+from hpcext.policies.periodic import periodic
+from hpcext.policies.total_time import Interval
+
+LOOK_S = 1.0
+"""A measurement that is all but over is looked at again after so many seconds."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen.
+
+    Attributes
+    ----------
+    strategy : {"exploratory", "precompute"}
+        Precompute explores nothing: of a job without known speeds it is believed that it scales
+        perfectly to its best size.
+    explore_s : float
+        How long a job is measured on each size.
+    explore_gpus : int
+        The largest size that is explored.
+    interval_s : float
+        The scheduling interval.
+    """
+
+    strategy: Literal["exploratory", "precompute"] = "exploratory"
+    explore_s: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 150.0
+    explore_gpus: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 8
+    interval_s: Interval = 60.0
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
+    """Explore what is new, and double what gains most of the rest."""
+    return periodic(now, options.interval_s, functools.partial(_allocate, options=options))
+
+
+def _allocate(now: Snapshot, options: Options) -> Target:
+    exploring = _exploring(now, options)
+    reserved: collections.Counter[str] = collections.Counter()
+    for job in now.jobs:
+        # One that cannot change now goes on as it is, with what it will need beside it.
+        if job.id in exploring and job.goal and fixed(job):
+            reserved[next(iter(job.goal))] += max(0, exploring[job.id].kept - total(job.goal))
+    target = settle(now, functools.partial(_double, exploring), reserved=reserved)
+    grants, until_s = dict(target.grants), []
+    for job in now.jobs:
+        grant = grants.get(job.id)
+        if grant and job.id in exploring:
+            size = exploring[job.id].size
+            grants[job.id] = grant if fixed(job) else _part(grant, size)
+            until_s.append(now.now_s + max(LOOK_S, options.explore_s - _seconds(job, size)))
+    return replace(target, grants=grants, wake_s=min(until_s, default=None))
+
+
+def _double(exploring: Mapping[str, _Exploring], asks: Sequence[Ask], gpus: int) -> Plan:
+    """Room to explore for those that do; the others double in what is left."""
+    given = {
+        number: exploring[ask.job.id].kept
+        for number, ask in enumerate(asks)
+        if ask.job.id in exploring
+    }
+    return grow(asks, gpus, _twice, given)
+
+
+def _twice(sizes: Sequence[int], size: int) -> int:
+    return 2 * size if 2 * size in sizes else 0
+
+
+class _Exploring(NamedTuple):
+    """The size on which a job is to be measured now, and how many GPUs are kept for it."""
+
+    size: int
+    kept: int
+
+
+def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
+    """The jobs that have a size yet to be measured on."""
+    found: dict[str, _Exploring] = {}
+    if options.strategy == "precompute":
+        return found
+    for job in now.jobs:
+        sizes = list(shapes_of(job, now)) if job.ready and not job.estimate.stated else []
+        # The least size and what becomes of it by doubling.
+        doublings = sizes[:1]
+        while doublings and (more := _twice(sizes, doublings[-1])) <= options.explore_gpus and more:
+            doublings.append(more)
+        size = next((each for each in doublings if _seconds(job, each) < options.explore_s), 0)
+        if size and len(doublings) > 1:
+            found[job.id] = _Exploring(size, doublings[-1])
+    return found
+
+
+def _seconds(job: Job, gpus: int) -> float:
+    """How long the job was measured on so many GPUs."""
+    return sum(each.seconds for each in job.estimate.observed if each.gpus == gpus)
+
+
+def _part(grant: Grant, size: int) -> Grant:
+    """What is used now of what is kept for a job that explores."""
+    each = size // len(grant.alloc)
+    if not 0 < each < min(grant.alloc.values()):
+        return grant
+    why = f"is measured on {named(size)}; {named(total(grant.alloc))} are kept for it"
+    return Grant(dict.fromkeys(grant.alloc, each), Role.SECONDARY, why)

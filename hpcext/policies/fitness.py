@@ -1,0 +1,89 @@
+"""The terms of Pollux's fitness: how much a job gains by what it gets (section 4.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcext.core.values import Job, Snapshot, total
+from hpcext.policies.divide import Ask, Values, speeds
+from hpcext.scaling.estimator import Sizes
+
+
+def allowed(asks: Sequence[Ask]) -> list[Ask]:
+    """With the sizes alone that jobs may have by what they had (section 4.1, exploration)."""
+    found = []
+    for job, shapes in asks:
+        most = max(next(iter(shapes)), 2 * job.most_gpus)
+        fits = {size: shape for size, shape in shapes.items() if size <= most}
+        found.append(Ask(job, shapes if job.estimate.stated else fits))
+    return found
+
+
+def speedups(job: Job, sizes: Sizes, now: Snapshot) -> Values:
+    """Eq. 15: how many times as fast as on its fair share, an exclusive part of the machine."""
+    jobs = sum(each.ready for each in now.jobs)
+    gpus = [node.gpus for node in now.nodes.values()]
+    share = min(sum(gpus) / jobs, float(sizes.gpus[-1]))
+    # Less than one GPU is as much of the speed of one.
+    whole = max(1.0, share)
+    fair = Sizes(np.array([whole]), np.array([math.ceil(whole / max(gpus))]))
+    return speeds(job, sizes) / (float(speeds(job, fair)[0]) * share / whole)
+
+
+def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float) -> Values:
+    """``REALLOC_FACTOR``: what is left of the speed-up of a job that is given another size.
+
+    From its age and how often it was re-allocated: as if that went on for ever as it did.
+    """
+    if not job.goal:
+        return np.ones(len(sizes.gpus))
+    known = job.estimate
+    costs_s = [each for each in (known.up_s, known.down_s) if each is not None]
+    delay_s = max(costs_s, default=delay_s)
+    age_s = max(now_s - job.submitted_s, 0.0)
+    factor = max(0.0, age_s - job.moves * delay_s) / (age_s + delay_s) if delay_s else 1.0
+    return np.where(sizes.gpus == total(job.goal), 1.0, factor)
+
+
+def floor(asks: Sequence[Ask], found: Sequence[Values], gpus: int, p: float) -> float:
+    """What a speed-up counts as at least, that of a job that gets nothing among them.
+
+    If all jobs can have a speed-up of t at once, the best mean is at least t, so that each of J
+    jobs has J^(1/p) t or more in it: whatever is less is as good as nothing. It counts as that,
+    since powers of it would leave no digits for what matters. If they cannot, t is the least.
+    """
+    if p > 0:
+        return 0.0
+    width = max(len(each) for each in found)
+    speedup = np.full((len(found), width), -math.inf)
+    sizes = np.zeros((len(found), width), dtype=np.int64)
+    for row, (ask, each) in enumerate(zip(asks, found, strict=True)):
+        speedup[row, : len(each)], sizes[row, : len(each)] = each, ask.sizes.gpus
+    levels = np.unique(speedup[speedup > 0])
+    low, high = 0, len(levels)
+    while low < high:
+        middle = (low + high) // 2
+        enough = speedup >= levels[middle]
+        fewest = np.where(enough, sizes, gpus + 1).min(axis=1)
+        low, high = (middle + 1, high) if fewest.sum() <= gpus else (low, middle)
+    reached = float(levels[max(low - 1, 0)])
+    weights = [ask.job.weight for ask in asks]
+    # Twice, so that what is called nothing is worse than what is left out of the best.
+    jobs = 2 * sum(weights) / min(weights)
+    return reached * jobs ** (1 / p) if p else reached / jobs
+
+
+def power(speedup: Values, p: float) -> Values:
+    """The term of a job in eq. 14, such that the mean is largest where the sum is."""
+    if p == 0:
+        return np.log(speedup)
+    found: Values = np.sign(p) * speedup**p
+    return found
+
+
+def mean(value: float, p: float) -> float:
+    """Eq. 14, from the mean of such terms."""
+    return math.exp(value) if p == 0 else abs(value) ** (1 / p)

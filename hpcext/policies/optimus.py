@@ -1,0 +1,96 @@
+"""Optimus' greedy, as Capes et al. compare with it: one worker more where it saves most time.
+
+Peng et al., *Optimus*, EuroSys 2018, section 4.1; without parameter servers, since jobs here
+average their gradients by all-reduce. Every job gets one worker first, in the order of the queue.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from hpcext.core.values import Snapshot, Target
+from hpcext.policies.divide import Ask, Plan, settle, valued
+from hpcext.policies.periodic import periodic
+from hpcext.policies.total_time import Interval, time_left_s, worth
+
+NEGLIGIBLE = 1e-9
+"""Of the time that is left, to be saved by a GPU: less than a model of it can be off by rounding."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen.
+
+    Attributes
+    ----------
+    interval_s : float
+        The scheduling interval; 10 minutes in the paper.
+    """
+
+    interval_s: Interval = 600.0
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
+    """Add workers one by one."""
+    return periodic(now, options.interval_s, functools.partial(settle, decide=one_more))
+
+
+def one_more(asks: Sequence[Ask], gpus: int) -> Plan:
+    """The next size of a job is the next larger one that it may have."""
+    return grow(asks, gpus, lambda sizes, size: next((n for n in sizes if n > size), 0))
+
+
+def grow(
+    asks: Sequence[Ask],
+    gpus: int,
+    following: Callable[[Sequence[int], int], int],
+    given: Mapping[int, int] | None = None,
+) -> Plan:
+    """Each job's least, then the step that saves most time per GPU, until none saves any.
+
+    The cost grows with the steps that are made, times the logarithm of the jobs.
+
+    Parameters
+    ----------
+    asks : sequence of Ask
+    gpus : int
+    following : callable
+        Sizes of a job, one of them → the one that is tried next; 0 for none.
+    given : Mapping[int, int] or None
+        Number of a job → what it gets instead, first or not at all.
+    """
+    given = given or {}
+    counts = [0] * len(asks)
+    times: list[dict[int, float]] = []
+    steps: list[tuple[float, int, int]] = []
+
+    def consider(number: int) -> None:
+        """Gains fall into a heap; a job has one step in it at most."""
+        has = counts[number]
+        size = following(list(asks[number].shapes), has)
+        if size:
+            gain = (times[number][has] - times[number][size]) / (size - has)
+            if gain > NEGLIGIBLE * times[number][has]:
+                heapq.heappush(steps, (-gain, number, size))
+
+    for number, ask in enumerate(asks):
+        sizes = ask.sizes
+        left_s = time_left_s(ask.job, sizes).tolist()
+        times.append(dict(zip(sizes.gpus.tolist(), left_s, strict=True)))
+        first = given.get(number, next(iter(ask.shapes)))
+        if first <= gpus:
+            counts[number], gpus = first, gpus - first
+    for number, count in enumerate(counts):
+        if count and number not in given:
+            consider(number)
+    while steps:
+        _, number, size = heapq.heappop(steps)
+        # What does not fit now never will: nothing is given back.
+        if size - counts[number] <= gpus:
+            gpus -= size - counts[number]
+            counts[number] = size
+            consider(number)
+    return valued(worth(asks), asks, counts)

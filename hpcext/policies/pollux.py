@@ -1,0 +1,121 @@
+"""Pollux: a fair and fast division by goodput (Qiao et al., section 4.2).
+
+Largest is made the power mean of the jobs' speed-ups (eq. 14), each relative to its fair share of
+the machine (eq. 15). A change of allocation costs ``REALLOC_FACTOR``; no two jobs that each run on
+several nodes share one; a job is given at most twice the GPUs that it ever had, unless its speeds
+are stated, and begins with its least.
+
+The paper searches allocation matrices at random (:mod:`hpcext.policies.genetic`, with
+``search=genetic``). The mean is monotone in a sum over jobs of functions of what each gets, so its
+largest value over counts is found exactly here (:mod:`hpcext.policies.apportion`), and then placed.
+
+Until a job reports a goodput its efficiency is 1, which is the paper's way with non-adaptive jobs.
+What the paper leaves open: for p < 0 the mean is 0 if one job gets nothing, whatever the others
+get. Here such a job counts as if it were so slow that no gain of the others outweighs it: as many
+run as can.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from hpcext.core.values import Job, Snapshot, Target
+from hpcext.policies.common import fixed
+from hpcext.policies.divide import Ask, Plan, Values, best, settle
+from hpcext.policies.fitness import allowed, floor, mean, power, realloc, speedups
+from hpcext.policies.periodic import periodic
+from hpcext.policies.pollux_search import searched
+from hpcext.policies.total_time import Interval
+from hpcext.scaling.estimator import Sizes
+
+PRICES = 12
+"""How often a price of nodes is tried, where jobs on several nodes want more than there are."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen.
+
+    Attributes
+    ----------
+    p : float
+        Power of the mean, the fairness knob; 1: the most goodput; the lower, the fairer.
+    interval_s : float
+        The scheduling interval (section 5.1).
+    delay_s : float
+        What a re-allocation costs a job whose own cost is not known.
+    search : {"exact", "genetic"}
+    seed : int
+        Of the genetic search.
+    """
+
+    p: Annotated[float, msgspec.Meta(ge=-10, le=1)] = -1.0
+    interval_s: Interval = 60.0
+    delay_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 30.0
+    search: Literal["exact", "genetic"] = "exact"
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
+    """Give each job its part of the division that makes the mean speed-up largest."""
+    return periodic(now, options.interval_s, functools.partial(_allocate, options=options))
+
+
+def _allocate(now: Snapshot, options: Options) -> Target:
+    if options.search == "genetic":
+        return searched(now, options.p, options.delay_s, options.seed)
+    target = settle(now, functools.partial(_exact, now, options), apart=True)
+    weight = sum(job.weight for job in now.jobs if job.ready and not fixed(job))
+    if target.value is None or target.bound is None:
+        return target
+    value, bound = (mean(each / weight, options.p) for each in (target.value, target.bound))
+    return replace(target, value=value, bound=bound)
+
+
+def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: int) -> Sequence[Plan]:
+    """The counts by which the mean is largest; and, where these use too many nodes, others.
+
+    No two jobs on several nodes share one, so together these have no more nodes than there are.
+    Counts do not know that: a price for each such node makes them (its Lagrangian relaxation).
+    """
+    each = allowed(asks)
+    found = [speedups(ask.job, ask.sizes, now) for ask in each]
+    changed = [
+        speedup * realloc(ask.job, ask.sizes, now.now_s, options.delay_s)
+        for ask, speedup in zip(each, found, strict=True)
+    ]
+    lowest = floor(each, changed, gpus, options.p)
+    values = {
+        ask.job.id: ask.job.weight * power(np.maximum(lowest, speedup), options.p)
+        for ask, speedup in zip(each, changed, strict=True)
+    }
+    first = best(lambda job, sizes: values[job.id], each, gpus)
+    plans = [first]
+    low, high = 0.0, math.inf
+    price = max(float(np.ptp(value)) for value in values.values()) / len(now.nodes)
+    while len(plans) <= PRICES and (high < math.inf or _nodes(each, plans[-1]) > len(now.nodes)):
+        priced = best(functools.partial(_priced, values, price), each, gpus)
+        plans.append(Plan(priced.counts, first.worth, first.bound))
+        if _nodes(each, priced) > len(now.nodes):
+            low = price
+        else:
+            high = price
+        price = 2 * low if high == math.inf else (low + high) / 2
+    return plans
+
+
+def _priced(values: Mapping[str, Values], price: float, job: Job, sizes: Sizes) -> Values:
+    """What sizes are worth less a price for each node, where there are several."""
+    return values[job.id] - price * np.where(sizes.nodes > 1, sizes.nodes, 0)
+
+
+def _nodes(asks: Sequence[Ask], plan: Plan) -> int:
+    """How many nodes the jobs on several have together."""
+    shapes = [ask.shapes[count] for ask, count in zip(asks, plan.counts, strict=True) if count]
+    return sum(shape.nodes for shape in shapes if shape.nodes > 1)

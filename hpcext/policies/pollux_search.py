@@ -1,0 +1,88 @@
+"""Pollux as the paper searches it: from jobs to matrices, a genetic search, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcext.core.values import Alloc, Snapshot, Target, total
+from hpcext.policies import genetic
+from hpcext.policies.common import fixed, keep
+from hpcext.policies.divide import Ask, Counts, Values, granted, shapes_of
+from hpcext.policies.fitness import allowed, floor, realloc, speedups
+from hpcext.scaling.estimator import Sizes
+
+
+def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
+    """The answer of the paper's genetic search.
+
+    It deals GPUs out in any way; of what a job gets it takes the fastest shape that it may have.
+    """
+    kept = {job.id: grant for job in now.jobs if (grant := keep(now).get(job.id)) and fixed(job)}
+    free = {name: node.gpus for name, node in now.nodes.items()}
+    for grant in kept.values():
+        for node, gpus in grant.alloc.items():
+            free[node] -= gpus
+    every = [Ask(job, shapes_of(job, now)) for job in now.jobs if job.ready and job.id not in kept]
+    asks = allowed([ask for ask in every if ask.shapes])
+    if not asks:
+        return Target(kept)
+    market = matrices(now, asks, p, delay_s)
+    rng = np.random.default_rng(seed)
+    capacity = np.array(list(free.values()))
+    found = genetic.search(**market._asdict(), capacity=capacity, p=p, rng=rng)
+    grants = dict(kept)
+    for ask, row in zip(asks, found, strict=True):
+        alloc = _shaped(ask, dict(zip(free, row.tolist(), strict=True)))
+        if alloc:
+            grants[ask.job.id] = granted(ask.job, alloc, total(alloc), now)
+    why = "the search found nothing for it"
+    return Target(grants, {ask.job.id: why for ask in every if ask.job.id not in grants})
+
+
+class Market(NamedTuple):
+    """What the genetic search is told of jobs; see there."""
+
+    speedups: Values
+    current: Counts
+    factors: Values
+    most: Counts
+
+
+def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Market:
+    """What :mod:`hpcext.policies.genetic` is told of jobs: by GPUs, on one node and on several."""
+    counts = np.arange(sum(node.gpus for node in now.nodes.values()) + 1)
+    widest = max(node.gpus for node in now.nodes.values())
+    one = (counts > 0).astype(np.int64)
+    several = np.maximum(2, -(-counts // widest))
+    tables = [
+        np.stack([speedups(job, Sizes(counts, nodes), now) for nodes in (one, several)], axis=-1)
+        for job, _ in asks
+    ]
+    for table, ask in zip(tables, asks, strict=True):
+        nodes = [shape.nodes for shape in ask.shapes.values()]
+        table[:, 0] *= (counts <= widest) & (min(nodes) == 1)
+        table[:, 1] *= max(nodes) > 1
+        table[counts < next(iter(ask.shapes))] = 0.0
+    found = [speedups(ask.job, ask.sizes, now) for ask in asks]
+    lowest = floor(asks, found, int(counts[-1]), p)
+    goals = [ask.job.goal or {} for ask in asks]
+    nothing = Sizes(np.array([0]), np.array([0]))
+    factors = [float(realloc(job, nothing, now.now_s, delay_s)[0]) for job, _ in asks]
+    return Market(
+        np.maximum(lowest, np.array(tables)),
+        np.array([[goal.get(node, 0) for node in now.nodes] for goal in goals]),
+        np.array(factors),
+        np.array([max(ask.shapes) for ask in asks]),
+    )
+
+
+def _shaped(ask: Ask, row: Alloc) -> Alloc:
+    """The largest shape within what a job was dealt."""
+    for shape in reversed(list(ask.shapes.values())):
+        able = [node for node, gpus in row.items() if gpus >= shape.gpus]
+        if len(able) >= shape.nodes:
+            return dict.fromkeys(able[: shape.nodes], shape.gpus)
+    return {}

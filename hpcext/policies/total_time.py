@@ -1,0 +1,108 @@
+"""The least total time: what Capes et al. (section 4.1) ask for, answered exactly.
+
+Minimise the sum over jobs of the time ``t_j = Q_j / f(w_j)`` that is left to them. The doubling
+heuristic (:mod:`hpcext.policies.doubling`) and the greedy of Optimus
+(:mod:`hpcext.policies.optimus`) answer the same question approximately; all three believe the same
+of each job, which is what this module says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hpcext.core.values import Job, Snapshot, Target, total
+from hpcext.policies import divide
+from hpcext.policies.bftrainer import CHANGE_S
+from hpcext.policies.divide import Ask, Plan, Values
+from hpcext.policies.periodic import periodic
+from hpcext.scaling.estimator import Sizes, alone_s, speedups
+
+UNKNOWN_S = 3600.0
+"""What a job of which nothing is known is believed to need on one GPU, at least."""
+
+Interval = Annotated[float, msgspec.Meta(ge=1, le=1e6)]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen.
+
+    Attributes
+    ----------
+    interval_s : float
+        The scheduling interval: without an event it is decided anew after so many seconds.
+    """
+
+    interval_s: Interval = 60.0
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
+    """Give each job its part of the division by which the jobs end soonest in sum."""
+    return periodic(now, options.interval_s, _allocate)
+
+
+def _allocate(now: Snapshot) -> Target:
+    return divide.settle(now, least)
+
+
+def least(asks: Sequence[Ask], gpus: int) -> Plan:
+    """The division with the least total time.
+
+    The paper gives each job one worker at least. Where there are more jobs than that allows, to
+    wait costs more than all else: as many run as can, and the longest wait. A change of size costs
+    a running job the seconds that it is known to take.
+    """
+    return divide.best(worth(asks), asks, gpus)
+
+
+def worth(asks: Sequence[Ask]) -> divide.Worth:
+    """What sizes are worth to jobs: minus the seconds that are left to them."""
+    times = {ask.job.id: time_left_s(ask.job, ask.sizes) for ask in asks}
+    waits = 2.0 * sum((float(each[1:].max()) for each in times.values()), 1.0)
+
+    def of(job: Job, sizes: Sizes) -> Values:
+        found = -(times[job.id] + change_s(job, sizes))
+        found[0] = -waits
+        return found
+
+    return of
+
+
+def time_left_s(job: Job, sizes: Sizes) -> Values:
+    """``t_j`` on each size; infinite on none, a weight makes it count for more."""
+    known = speedups(job.estimate, sizes, ring=True)
+    if known is None:
+        known = divide.speeds(job, sizes)
+    alone = alone_s(job.estimate, ring=True)
+    if alone is None:
+        alone = max(UNKNOWN_S, _spent_s(job))
+    with np.errstate(divide="ignore"):
+        found: Values = job.weight * alone / known
+    return found
+
+
+def _spent_s(job: Job) -> float:
+    """What the job has done so far, in seconds of one GPU.
+
+    Of a job whose end nobody knows it is believed that as much is left: the older, the longer.
+    """
+    seen = job.estimate.observed
+    if not seen:
+        return 0.0
+    sizes = Sizes(np.array([each.gpus for each in seen]), np.array([each.nodes for each in seen]))
+    known = speedups(job.estimate, sizes, ring=True)
+    seconds = np.array([each.seconds for each in seen])
+    return 0.0 if known is None else float(known @ seconds)
+
+
+def change_s(job: Job, sizes: Sizes) -> Values:
+    """What it costs a running job to change to each size, in seconds of its own time."""
+    has, known = total(job.goal), job.estimate
+    up_s = CHANGE_S if known.up_s is None else known.up_s
+    down_s = CHANGE_S if known.down_s is None else known.down_s
+    if not has:
+        return np.zeros(len(sizes.gpus))
+    return np.select([sizes.gpus > has, sizes.gpus < has], [up_s, down_s], 0.0) * job.weight

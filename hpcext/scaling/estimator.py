@@ -1,0 +1,176 @@
+"""From what a job states and reports to what a policy believes of its speed and of its end.
+
+The one place where that is done, live and simulated. Nothing is remembered here: the same
+:class:`~hpcext.core.estimate.Estimate` gives the same answer, so a replayed journal decides alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcext.core.estimate import Estimate, Observed
+from hpcext.core.losses import Point
+from hpcext.scaling import allreduce, convergence, throughput
+
+Floats = NDArray[np.float64]
+
+STEP = 0.02
+"""Speeds that differ by less than this share are the same observation: no model is fitted anew for
+what a scheduler could not use (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
+
+
+class Sizes(NamedTuple):
+    """GPUs in all, and the nodes that they are on: two arrays of one shape; 0 GPUs on 0 nodes."""
+
+    gpus: NDArray[Any]
+    nodes: NDArray[np.int64]
+
+    @classmethod
+    def on_one_node(cls, gpus: NDArray[Any]) -> Sizes:
+        """So many GPUs, all on one node."""
+        return cls(gpus, (gpus > 0).astype(np.int64))
+
+
+ONE = Sizes(np.array([1]), np.array([1]))
+
+
+def speedups(known: Estimate, sizes: Sizes, *, ring: bool = False) -> Floats | None:
+    """Speed on so many GPUs, as a multiple of that on one; None where no speed is known.
+
+    What the job states goes first: between its points, before and behind them it is on straight
+    lines, as :func:`~hpcext.scaling.curve.interpolate` has it. Else a model is fitted to what was
+    measured: Pollux's (:mod:`~hpcext.scaling.throughput`), by which a job is believed to scale
+    perfectly where it has not been yet, or with `ring` that of Capes et al.
+    (:mod:`~hpcext.scaling.allreduce`), which does not look at nodes.
+
+    Of a curve that does not begin at one GPU, the first point is taken for as many times the speed
+    of one.
+
+    Examples
+    --------
+    >>> sizes = Sizes.on_one_node(np.array([0, 1, 2, 4]))
+    >>> speedups(Estimate(stated={1: 4.0, 2: 6.0}), sizes).tolist()
+    [0.0, 1.0, 1.5, 1.5]
+    """
+    found = _speeds(known, sizes, ring)
+    one = _speeds(known, ONE, ring)
+    return None if found is None or one is None else found / one
+
+
+def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
+    """Work per second on one GPU; None where that is not known.
+
+    By the speed that the job was seen to have for longest, scaled down to one GPU; before it has
+    shown any, by the curve that it states, taken for work per second.
+    """
+    if not known.observed:
+        one = _speeds(known, ONE, ring)
+        return None if one is None else float(one[0])
+    longest = max(known.observed, key=lambda each: each.seconds)
+    there = speedups(known, Sizes(np.array([longest.gpus]), np.array([longest.nodes])), ring=ring)
+    return None if there is None else longest.rate / float(there[0])
+
+
+def alone_s(known: Estimate, *, ring: bool = False) -> float | None:
+    """Seconds until the job is done if it had one GPU; None where that is not known."""
+    left, rate = work_left(known), rate_alone(known, ring=ring)
+    return None if left is None or rate is None else left / rate
+
+
+def work_left(known: Estimate) -> float | None:
+    """Work to go, in the job's own unit; None where its end is not known.
+
+    What the job says, else what its loss promises until it is the one that the job is to reach
+    (Capes et al., eq. 1).
+    """
+    if known.work is not None:
+        return max(0.0, known.work - known.done)
+    if known.target_loss is None or not known.step:
+        return None
+    fitted = _convergence(known.losses)
+    if fitted is None:
+        return None
+    steps = fitted.steps_to(known.target_loss).best - known.step
+    if not math.isfinite(steps):
+        return None
+    return max(0.0, steps) * known.done / known.step
+
+
+def _speeds(known: Estimate, sizes: Sizes, ring: bool) -> Floats | None:
+    """In any unit that is the same for all sizes."""
+    if known.stated:
+        points, speeds = zip((0, 0.0), *sorted(known.stated.items()), strict=True)
+        found: Floats = np.interp(sizes.gpus, points, speeds)
+        return found
+    if not known.observed:
+        return None
+    seen = tuple(map(_rounded, known.observed))
+    running = np.maximum(sizes.gpus, 1)
+    if ring:
+        found = _ring(seen).speed(running)
+    else:
+        batches = _batch(seen, running)
+        nodes = np.maximum(sizes.nodes, 1)
+        found = _pollux(seen).samples_per_s(running, nodes, batches / running)
+    return np.where(sizes.gpus > 0, found, 0.0)
+
+
+class _Seen(NamedTuple):
+    """An observation as far as it matters: speed in steps of its logarithm."""
+
+    gpus: int
+    nodes: int
+    rate: float
+    batch: float
+
+
+def _rounded(each: Observed) -> _Seen:
+    rate, batch = (math.exp(STEP * round(math.log(x) / STEP)) for x in (each.rate, each.batch))
+    return _Seen(each.gpus, each.nodes, rate, batch)
+
+
+@functools.lru_cache(maxsize=4096)
+def _pollux(seen: tuple[_Seen, ...]) -> throughput.Throughput:
+    gpus = np.array([each.gpus for each in seen])
+    batches = np.array([each.batch for each in seen])
+    return throughput.fit(
+        throughput.Observations(
+            gpus,
+            nodes=np.array([each.nodes for each in seen]),
+            batch=batches / gpus,
+            accumulation=np.zeros(len(seen), dtype=np.int64),
+            step_s=batches / np.array([each.rate for each in seen]),
+        )
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _ring(seen: tuple[_Seen, ...]) -> allreduce.AllReduce:
+    return allreduce.fit(
+        np.array([each.gpus for each in seen]), np.array([each.rate for each in seen])
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _convergence(losses: tuple[Point, ...]) -> convergence.Convergence | None:
+    return convergence.fit(losses)
+
+
+def _batch(seen: tuple[_Seen, ...], gpus: Floats) -> Floats:
+    """Work of a step on so many GPUs: as where it was measured, and between on straight lines.
+
+    It is the same on all numbers of GPUs, or in proportion to them, or whatever the job makes of
+    it; beyond what was seen it stays as it was, or in proportion if it has always been.
+    """
+    known = {each.gpus: each.batch for each in seen}
+    points = sorted(known)
+    per_gpu = [known[point] / point for point in points]
+    if len(points) > 1 and max(per_gpu) - min(per_gpu) <= STEP * max(per_gpu):
+        return per_gpu[0] * gpus
+    found: Floats = np.interp(gpus, points, [known[point] for point in points])
+    return found

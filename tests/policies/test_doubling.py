@@ -1,0 +1,82 @@
+"""Exploring and doubling, on a virtual clock."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from market import answer, job, sizes, snapshot
+
+from hpcext.core.estimate import Estimate, Observed
+from hpcext.core.values import Job, Node, State
+from hpcext.policies import find_policy
+from hpcext.sim.physics import Physics
+from hpcext.sim.simulate import Result, simulate
+
+ANY = Estimate()
+PERFECT = Physics(speed={1: 1.0, 8: 8.0}, work=10_000.0)
+
+
+def run(policy: str, *jobs: Job, gpus: int) -> Result:
+    return simulate(
+        jobs, [Node("a", gpus)], find_policy(policy), {each.id: PERFECT for each in jobs},
+        report_s=5.0,
+    )  # fmt: skip
+
+
+def gpus_over_time(result: Result, name: str) -> list[int]:
+    """In the order in which it had them."""
+    held = [len(part.gpus) for part in result.records[name].segments]
+    return [gpus for gpus, _ in itertools.groupby(held)]
+
+
+def test_a_new_job_is_measured_on_1_2_4_and_8_for_150_s_each() -> None:
+    result = run("doubling", job(1, 8, estimate=ANY), gpus=8)
+    assert gpus_over_time(result, "1") == [1, 2, 4, 8]
+    explored = result.records["1"].segments[:3]
+    for part in explored:
+        assert part.end_s is not None
+        assert part.end_s - part.start_s == pytest.approx(150, abs=15)
+    seen = result.jobs["1"].estimate.observed
+    assert [(each.gpus, each.rate) for each in seen] == [
+        (n, pytest.approx(n)) for n in (1, 2, 4, 8)
+    ]
+
+
+def test_what_is_kept_for_a_job_that_explores_nobody_else_gets() -> None:
+    first, second = job(1, 8, estimate=ANY), job(2, 1)
+    assert sizes("doubling", snapshot([first, second], a=8)) == {"1": 1}
+    assert sizes("doubling", snapshot([first, second], a=9)) == {"1": 1, "2": 1}
+    # The same when it runs, whether its size may be changed now or not.
+    for registered in (True, False):
+        running = job(1, 8, {"a": 1}, estimate=ANY, registered=registered)
+        assert sizes("doubling", snapshot([running, second], a=8)) == {"1": 1}
+    target = answer("doubling", snapshot([first, second], a=9))
+    assert target.grants["1"].why == "is measured on 1 GPU; 8 GPUs are kept for it"
+
+
+def test_it_explores_no_more_than_it_may_have_and_than_there_is() -> None:
+    small = run("doubling", job(1, 3, estimate=ANY), gpus=8)
+    assert gpus_over_time(small, "1") == [1, 2]
+    narrow = run("doubling:explore_gpus=2", job(1, 8, estimate=ANY), gpus=8)
+    assert gpus_over_time(narrow, "1") == [1, 2, 8]
+    few = run("doubling", job(1, 8, estimate=ANY), gpus=4)
+    assert gpus_over_time(few, "1") == [1, 2, 4]
+
+
+def test_what_states_its_speeds_explores_nothing_nor_does_precompute() -> None:
+    assert gpus_over_time(run("doubling", job(1), gpus=8), "1") == [4]
+    alone = job(1, 8, estimate=ANY)
+    assert gpus_over_time(run("doubling:strategy=precompute", alone, gpus=8), "1") == [8]
+
+
+def test_the_measured_speeds_decide() -> None:
+    """One scales perfectly, the other not at all; both have been explored."""
+
+    def explored(*speeds: float) -> Estimate:
+        seen = zip((1, 2, 4), speeds, strict=True)
+        return Estimate(observed=tuple(Observed(n, 1, speed, seconds=150) for n, speed in seen))
+
+    flat = job(1, estimate=explored(1, 1, 1), state=State.PENDING)
+    steep = job(2, estimate=explored(1, 2, 4), state=State.PENDING)
+    assert sizes("doubling", snapshot([flat, steep], a=6)) == {"1": 1, "2": 4}
