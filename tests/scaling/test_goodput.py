@@ -80,14 +80,14 @@ def check(job: Goodput, gpus: int, nodes: int, near: float) -> None:
 @given(
     job=jobs(most_batch=CANDIDATES, most_per_gpu=100), gpus=st.integers(0, 40), spread=st.booleans()
 )
-@settings(max_examples=500)
+@settings(max_examples=300)
 def test_nothing_is_better(job: Goodput, gpus: int, spread: bool) -> None:
     """Exactly, as long as all batches of a GPU are candidates."""
     check(job, gpus, min(gpus, 2 if spread else 1), near=1e-9)
 
 
 @given(job=jobs(most_batch=3000, most_per_gpu=2000), gpus=st.integers(1, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_hardly_anything_is_better_than_of_large_batches(job: Goodput, gpus: int) -> None:
     check(job, gpus, 1, near=0.01)
 
