@@ -101,7 +101,8 @@ class Convergence(NamedTuple):
 
         The interval is that of the profile likelihood: it holds the k for which some curve with
         l(k) = `loss` fits the reports not significantly worse than the best one, by an F test. It
-        supposes that eq. 1 holds; noise that follows its own past is allowed for by its first
+        supposes that eq. 1 holds; where a loss falls faster, as when the learning rate decays, all
+        bounds are too high. Noise that follows its own past is allowed for by its first
         autocorrelation.
 
         Parameters
@@ -296,7 +297,7 @@ class _Curves:
             (slope, limit), error = nnls(
                 np.stack([inverse / scale, np.ones_like(roots)], 1) * roots[:, None], wanted
             )
-            return slope / scale, limit, error
+            return float(slope) / scale, float(limit), float(error)
 
         logs = np.log(RATIOS)
         at = int(np.argmin([best(each)[2] for each in logs]))

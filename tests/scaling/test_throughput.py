@@ -101,7 +101,7 @@ def test_the_derivatives_are_those_of_the_error(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_exact_steps_are_met(seed: int) -> None:
-    """But for the preference of a small gamma."""
+    """But for what is preferred."""
     theta = drawn(seed)
     observed = observe(theta, DESIGN)
     found = fit(observed)
