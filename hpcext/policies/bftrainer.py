@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable
 from typing import Annotated
 
@@ -68,9 +69,7 @@ def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes) -> Val
     cost_s: Values = np.select([sizes.gpus > has, sizes.gpus < has], [up_s, down_s], 0.0)
     here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
     lost = float(objective(job, here)[0])
-    here_after = objective(job, sizes)
-    gain: Values = job.weight * (forward_s * here_after - lost * cost_s)
-    return gain
+    return job.weight * (forward_s * objective(job, sizes) - lost * cost_s)
 
 
 def _throughput(job: Job, sizes: Sizes) -> Values:
@@ -80,7 +79,7 @@ def _throughput(job: Job, sizes: Sizes) -> Values:
 
 def _priority(job: Job, sizes: Sizes) -> Values:
     """Efficiency, of which a unit of priority makes ten."""
-    return speeds(job, sizes) * 10.0**job.priority
+    return speeds(job, sizes) * math.pow(10.0, job.priority)
 
 
 OBJECTIVES: dict[str, Objective] = {

@@ -18,7 +18,7 @@ from hpcext.policies.periodic import periodic
 from hpcext.policies.total_time import Interval, time_left_s, worth
 
 NEGLIGIBLE = 1e-9
-"""Of the time that is left, to be saved by a GPU: less than a model of it can be off by rounding."""
+"""Of the time that is left, to be saved by a GPU: less may be rounding of a model of it."""
 
 
 class Options(msgspec.Struct, frozen=True):
