@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcext.admission import admit
 from hpcext.cli.output import Output
+from hpcext.cli.plot import plot
 from hpcext.config import load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
@@ -65,6 +66,7 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--nodes", type=int, default=1, help="nodes (default: 1)")
     parser.add_argument("--policy", help=f"one of {', '.join(POLICIES)}")
     parser.add_argument("--compare", action="store_true", help="every policy")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it: .png, .svg or .pdf")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -88,6 +90,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
     names = list(POLICIES) if args.compare else [settings.policy]
     found = [_begin(name, jobs, nodes) for name in names]
     best = _best(jobs, args.gpus * args.nodes)
+    if args.plot:
+        divisions = {each.policy: each.gpus for each in (*found, best)}
+        speeds = [f"{each.value:.2f}" for each in (*found, best)]
+        plot(args.plot, divisions, speeds, args.gpus * args.nodes)
     unknown = [job.name for job in jobs if not job.after and not _speeds(job)]
     if args.json:
         document = {

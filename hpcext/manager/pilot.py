@@ -128,6 +128,7 @@ def create(
         raise InputError(
             f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
         )
+    find_policy(settings.policy, settings.origins.get("policy", "--policy"))
     node = "a node of this pilot" if slurm else host()
     check_fits(specs, Node(node, len(gpus)), where, nodes)
     stamp = time.strftime("%Y%m%d-%H%M%S")

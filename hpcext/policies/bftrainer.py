@@ -15,14 +15,28 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 
 from hpcext.core.values import Job, Snapshot, Target, total
-from hpcext.policies.divide import Values, divide, speeds
+from hpcext.policies.counting import solve_counts
+from hpcext.policies.divide import (
+    Ask,
+    Plan,
+    Values,
+    Worth,
+    best,
+    divide,
+    settle,
+    speeds,
+    valued,
+)
+from hpcext.policies.limits import constraints, read_limits
+from hpcext.policies.milp import Trainer, solve_map
+from hpcext.policies.solvers import Limit, find_solver
 from hpcext.scaling.estimator import Sizes, rate_alone
 
 CHANGE_S = 10.0
@@ -45,31 +59,99 @@ class Options(msgspec.Struct, frozen=True):
         multiplies each.
     forward_s : float
         ``T_fwd``; a longer one gained the paper no more (section 5.1, Fig. 9).
+    solver : {"exact", "counting", "milp"}
+        The exact division; the same question as an integer programme over counts, which can hold
+        limits; the paper's own programme over maps, slow and for comparison.
+    limits : str
+        Absolute path of a file of limits (:mod:`hpcext.policies.limits`), for `counting`.
+    nodes : int
+        Nodes of a programme's search tree after which the best division so far is taken.
     """
 
     objective: str = "efficiency"
     forward_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
+    solver: Literal["exact", "counting", "milp"] = "exact"
+    limits: str = ""
+    nodes: Annotated[int, msgspec.Meta(ge=1)] = 10_000
 
     def __post_init__(self) -> None:
-        # Here rather than when it is needed: a name that is wrong must not start a pilot.
+        # Here rather than when it is needed: what is wrong must not start a pilot.
         objective_of(self.objective)
+        if self.limits:
+            read_limits(self.limits)
+        if self.solver != "exact":
+            find_solver()
+        if self.limits and self.solver == "milp":
+            raise ValueError("limits are for solver=counting; the paper's programme has none")
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job its part of the division that gains most."""
-    objective = objective_of(options.objective)
-    return divide(now, functools.partial(_gain, objective, options.forward_s))
+    gain = functools.partial(_gain, objective_of(options.objective), options.forward_s)
+    if options.solver == "milp":
+        return settle(now, functools.partial(_paper, gain, options))
+    if options.limits or options.solver == "counting":
+        return settle(now, functools.partial(_counting, gain, options, now))
+    return divide(now, gain)
+
+
+def _counting(gain: Worth, options: Options, now: Snapshot, asks: Sequence[Ask], gpus: int) -> Plan:
+    """The best division that the limits of a file allow.
+
+    Where no division reaches all that these ask for at least, nothing is asked for.
+    """
+    limits = read_limits(options.limits) if options.limits else ()
+    wanted = constraints(limits, asks, now)
+    allowed = [each._replace(least=None) for each in wanted if each.most is not None]
+    solve = functools.partial(solve_counts, limit=Limit(options.nodes))
+    try:
+        return best(gain, asks, gpus, functools.partial(solve, constraints=wanted))
+    except ValueError:
+        return best(gain, asks, gpus, functools.partial(solve, constraints=allowed))
+
+
+def _paper(gain: Worth, options: Options, asks: Sequence[Ask], gpus: int) -> Plan:
+    """The answer of the paper's own programme, each GPU a node of it.
+
+    It knows a least and a most number, and all between: a number that a job cannot have is one less
+    until it can.
+    """
+    trainers, current = [], np.zeros((len(asks), gpus), dtype=np.bool_)
+    begin = 0
+    for row, (job, shapes) in enumerate(asks):
+        up_s, down_s = changes_s(job)
+        sizes = Ask(job, shapes).sizes
+        values = job.weight * objective_of(options.objective)(job, sizes)
+        speeds_ = dict(zip(sizes.gpus.tolist(), values.tolist(), strict=True))
+        trainers.append(Trainer(min(shapes), max(shapes), speeds_, up_s, down_s))
+        has = total(job.goal)
+        if min(shapes) <= has <= max(shapes) and begin + has <= gpus:
+            current[row, begin : begin + has] = True
+            begin += has
+    answer = solve_map(trainers, current, options.forward_s, Limit(options.nodes))
+    counts = [
+        max((size for size in ask.shapes if size <= count), default=0)
+        for ask, count in zip(asks, answer.counts, strict=True)
+    ]
+    return valued(gain, asks, counts)._replace(bound=answer.bound)
 
 
 def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes) -> Values:
     """Eq. 16, for one job."""
-    has, known = total(job.goal), job.estimate
-    up_s = CHANGE_S if known.up_s is None else known.up_s
-    down_s = CHANGE_S if known.down_s is None else known.down_s
+    has = total(job.goal)
+    up_s, down_s = changes_s(job)
     cost_s: Values = np.select([sizes.gpus > has, sizes.gpus < has], [up_s, down_s], 0.0)
     here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
     lost = float(objective(job, here)[0])
     return job.weight * (forward_s * objective(job, sizes) - lost * cost_s)
+
+
+def changes_s(job: Job) -> tuple[float, float]:
+    """What it costs a job to get more GPUs and fewer, in seconds."""
+    known = job.estimate
+    up_s = CHANGE_S if known.up_s is None else known.up_s
+    down_s = CHANGE_S if known.down_s is None else known.down_s
+    return up_s, down_s
 
 
 def _throughput(job: Job, sizes: Sizes) -> Values:

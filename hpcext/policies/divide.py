@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,10 +156,23 @@ def divide(now: Snapshot, worth: Worth, *, apart: bool = False) -> Target:
     return settle(now, functools.partial(best, worth), apart=apart)
 
 
-def best(worth: Worth, asks: Sequence[Ask], gpus: int) -> Plan:
+class Solved(Protocol):
+    """How many units each of several tables gets, and more than which no division is worth."""
+
+    @property
+    def counts(self) -> Sequence[int]: ...  # noqa: D102
+
+    @property
+    def bound(self) -> float: ...  # noqa: D102
+
+
+Solve = Callable[[Sequence[Table], int], Solved]
+
+
+def best(worth: Worth, asks: Sequence[Ask], gpus: int, solve: Solve = apportion) -> Plan:
     """The division that is worth most."""
     tables = [_table(worth, ask) for ask in asks]
-    division = apportion(tables, gpus)
+    division = solve(tables, gpus)
     return Plan(division.counts, _each(tables), division.bound)
 
 

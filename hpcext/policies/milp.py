@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcext.policies.apportion import Floats, Ints, Table
-from hpcext.policies.counting import NO_LIMIT, Limit, Programme, Solver, find_solver
+from hpcext.policies.solvers import NO_LIMIT, Limit, Programme, Solver, find_solver
 
 Bools = NDArray[np.bool_]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcext.core.values import Job, Snapshot, Target, total
 from hpcext.policies import divide
-from hpcext.policies.bftrainer import CHANGE_S
+from hpcext.policies.bftrainer import changes_s
 from hpcext.policies.divide import Ask, Plan, Values
 from hpcext.policies.periodic import periodic
 from hpcext.scaling.estimator import Sizes, alone_s, speedups
@@ -100,9 +100,8 @@ def _spent_s(job: Job) -> float:
 
 def change_s(job: Job, sizes: Sizes) -> Values:
     """What it costs a running job to change to each size, in seconds of its own time."""
-    has, known = total(job.goal), job.estimate
-    up_s = CHANGE_S if known.up_s is None else known.up_s
-    down_s = CHANGE_S if known.down_s is None else known.down_s
+    has = total(job.goal)
+    up_s, down_s = changes_s(job)
     if not has:
         return np.zeros(len(sizes.gpus))
     return np.select([sizes.gpus > has, sizes.gpus < has], [up_s, down_s], 0.0) * job.weight

@@ -16,19 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.core.errors import HpcextError
-from hpcext.policies import counting, milp
+from hpcext.policies import milp, solvers
 from hpcext.policies.apportion import Table, apportion
-from hpcext.policies.counting import (
-    Constraint,
-    Limit,
-    Search,
-    Solver,
-    cbc,
-    find_solver,
-    highs,
-    solve_counts,
-)
+from hpcext.policies.counting import Constraint, solve_counts
 from hpcext.policies.milp import MapAnswer, Trainer, gain_table, solve_map
+from hpcext.policies.solvers import Limit, Search, Solver, cbc, find_solver, highs
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -534,7 +526,7 @@ def test_highs_is_preferred_and_what_is_missing_is_named(monkeypatch: pytest.Mon
     assert find_solver() is highs
     monkeypatch.setattr(pulp.HiGHS, "available", lambda _: False)
     assert find_solver() is cbc
-    monkeypatch.setattr(counting, "_cbc_path", lambda: None)
+    monkeypatch.setattr(solvers, "_cbc_path", lambda: None)
     with pytest.raises(HpcextError, match="neither HiGHS nor CBC; pip install"):
         find_solver()
     monkeypatch.setitem(sys.modules, "pulp", None)
@@ -543,14 +535,15 @@ def test_highs_is_preferred_and_what_is_missing_is_named(monkeypatch: pytest.Mon
 
 
 def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_cbc_path", lambda: "/bin/false")
+    monkeypatch.setattr(solvers, "_cbc_path", lambda: "/bin/false")
     with pytest.raises(HpcextError, match=r"CBC failed: .*/bin/false"):
         solve_counts(lines(2), 3, solver=cbc)
     # Of HiGHS it depends on what the process did before.
     script = (
         "import highspy, numpy as np\n"
         "from hpcext.policies.apportion import Table\n"
-        "from hpcext.policies.counting import highs, solve_counts\n"
+        "from hpcext.policies.counting import solve_counts\n"
+        "from hpcext.policies.solvers import highs\n"
         "model = highspy.Highs()\n"
         "model.setOptionValue('output_flag', False)\n"
         "model.setOptionValue('threads', 2)\n"
