@@ -20,6 +20,8 @@ from hpcext import config, jobfile, protocol
 from hpcext.cli import admin
 from hpcext.cli import main as cli
 from hpcext.core.errors import InputError
+from hpcext.policies import POLICIES
+from hpcext.policies.limits import read_limits
 from hpcext.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[1]
@@ -144,6 +146,31 @@ def test_every_job_key_is_in_the_manual_and_no_other() -> None:
 def test_every_setting_and_its_variable_is_in_the_manual() -> None:
     listed = [literals(term) for term in terms(section(page("hpcext.1.rst"), "SETTINGS"))]
     assert listed == [[name, facts["variable"]] for name, facts in config.SETTINGS.items()]
+
+
+def test_every_policy_and_option_is_in_the_manual() -> None:
+    document = page("hpcext-policies.7.rst")
+    named = [term.astext() for term in terms(section(document, "POLICIES"))]
+    assert named == list(POLICIES)
+    listed = {
+        part.next_node(docutils.nodes.title).astext(): [each.astext() for each in terms(part)]
+        for part in section(document, "OPTIONS").findall(docutils.nodes.section)
+        if part.next_node(docutils.nodes.title).astext() != "OPTIONS"
+    }
+    assert listed == {
+        name: list(known.options.__struct_fields__)
+        for name, known in POLICIES.items()
+        if known.options
+    }
+
+
+def test_the_limits_that_the_manual_shows_are_good(tmp_path: Path) -> None:
+    example = section(page("hpcext-policies.7.rst"), "LIMITS")
+    path = tmp_path / "limits.toml"
+    path.write_text(example.next_node(docutils.nodes.literal_block).astext())
+    assert [limit.name for limit in read_limits(str(path))] == [
+        "licences", "share of the vision group",
+    ]  # fmt: skip
 
 
 def test_every_variable_of_a_job_is_in_the_manual() -> None:

@@ -13,9 +13,11 @@ for K GPUs, a batch of m samples on each, and s accumulation steps before the on
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
+import threadpoolctl
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
@@ -310,16 +312,24 @@ class _Problem:
 
         lower = np.append(np.zeros(len(starts[0]) - 1), 1.0)
         upper = np.append(np.full(len(starts[0]) - 1, np.inf), MOST_GAMMA)
-        found = [
-            minimize(
-                self.error,
-                np.clip(np.maximum(start, LEAST), lower, upper),
-                jac=True,
-                method="L-BFGS-B",
-                bounds=np.stack([lower, upper], 1),
-                options={"maxiter": 500, "ftol": 1e-14, "gtol": 1e-9},
-            )
-            for start in starts
-        ]
+        with _blas().limit(limits=1, user_api="blas"):
+            found = [
+                minimize(
+                    self.error,
+                    np.clip(np.maximum(start, LEAST), lower, upper),
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=np.stack([lower, upper], 1),
+                    options={"maxiter": 500, "ftol": 1e-14, "gtol": 1e-9},
+                )
+                for start in starts
+            ]
         best: Floats = min(found, key=lambda each: float(each.fun)).x
         return best
+
+
+@functools.cache
+def _blas() -> threadpoolctl.ThreadpoolController:
+    """The threads of linear algebra. A second one has nothing to do with seven parameters, and
+    waits for its core: on a busy machine a fit took three times as long with it."""
+    return threadpoolctl.ThreadpoolController()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcext.cli import main as cli
+from hpcext.policies import POLICIES
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs.toml"
 JOBS = """
@@ -56,14 +58,16 @@ def document(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = plan(capsys, EXAMPLES, "--gpus", "6", "--compare")
     assert [line.split() for line in out.splitlines()] == [
-        ["job", "marble", "exclusive", "bftrainer", "optimum"],
-        ["cnn", "3", "6", "2", "2"],
-        ["wide", "3", "2", "2"],
-        ["narrow", "1", "1"],
-        ["logistic", "1", "1"],
+        ["job", *POLICIES, "optimum"],
+        ["cnn", "3", "6", *"2222222"],
+        ["wide", "3", *"2222222"],
+        ["narrow", *"1111111"],
+        ["logistic", *"1111111"],
         ["last"],
-        ["GPUs", "in", "all", "6", "6", "6", "6"],
-        ["speed", "in", "all", "4.50", "1.69", "5.55", "5.55"],
+        ["GPUs", "in", "all", *"666666666"],
+        ["speed", "in", "all", "4.50", "1.69", *["5.55"] * 7],
+        ["objective", "665.714", *["-116.341"] * 3, "1.12202"],
+        ["at", "most", "665.714", "-116.341", "1.12202"],
     ]
     assert err == ""
 
@@ -78,6 +82,8 @@ def test_speeds_are_multiples_of_those_on_one_gpu(
             "gpus": {"steep": 3, "flat": 1, "unknown": 0, "later": 0},
             # 2 GPUs are the fewest that is said of the first: half as fast is one.
             "value": pytest.approx(6 / 1.5 + 1),
+            "objective": None,
+            "bound": None,
         }
     ]
     assert found["optimum"]["gpus"] == {"steep": 3, "flat": 1}
@@ -85,6 +91,39 @@ def test_speeds_are_multiples_of_those_on_one_gpu(
     assert found["unknown_speed"] == ["unknown"]
     _, err = plan(capsys, jobs, "--gpus", "4")
     assert err == "hpcext: no scaling is known of unknown: not counted in the speeds\n"
+
+
+def test_the_objective_of_a_policy_is_within_its_bound(
+    capsys: pytest.CaptureFixture[str], jobs: Path
+) -> None:
+    found = document(capsys, jobs, "--gpus", "4", "--compare")
+    by = {each["policy"]: each for each in found["policies"]}
+    assert {name for name, each in by.items() if each["bound"] is not None} == {
+        "bftrainer", "total_time", "pollux",
+    }  # fmt: skip
+    for name in ("bftrainer", "total_time", "pollux"):
+        assert by[name]["objective"] == pytest.approx(by[name]["bound"])
+    for name in ("optimus", "doubling"):
+        assert by[name]["objective"] <= by["total_time"]["bound"] + 1e-9
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_picture(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, jobs: Path, suffix: str
+) -> None:
+    path = tmp_path / f"plan.{suffix}"
+    plan(capsys, jobs, "--gpus", "4", "--compare", "--plot", path)
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    assert suffix == "png" or data.count(b"<path") > len(POLICIES)
+
+
+def test_without_matplotlib_it_is_said_what_to_install(
+    capsys: pytest.CaptureFixture[str], jobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    _, err = plan(capsys, jobs, "--gpus", "4", "--plot", "x.png", status=1)
+    assert err == "hpcext: matplotlib is not installed; pip install 'hpcext[plots]'\n"
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
@@ -109,6 +148,9 @@ def test_no_policy_is_better_than_the_optimum(
         (["--gpus", "1"], "needs at least 2 GPUs, and node1 has 1"),
         (["--gpus", "4", "--policy", "marbel"], "did you mean marble?"),
         (["--gpus", "4", "--policy", "marble", "--compare"], "--compare: shows every policy"),
+        (["--gpus", "4", "--policy", "pollux:p=9"], "--policy pollux: p=9: expected float <= 1.0"),
+        (["--gpus", "4", "--plot", "x.xyz"], "--plot x.xyz: Format 'xyz' is not supported"),
+        (["--gpus", "4", "--plot", "/no/x.png"], "--plot /no/x.png: [Errno 2]"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -24,6 +24,7 @@ gpus = {min = 1, max = 6, optimal = 3}
 nodes = {min = 1, max = 2}
 scaling = {4 = 3.0, 1 = 1, 2 = 1.9}
 work = {samples = 60000}
+target_loss = -0.5
 after = "first"
 env = {SEED = "1"}
 workdir = "sub"
@@ -76,6 +77,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         scaling={1: 1.0, 2: 1.9, 4: 3.0},
         work=60000.0,
         work_unit="samples",
+        target_loss=-0.5,
         after=("first",),
         env={"SEED": "1"},
         workdir=str(tmp_path / "sub"),

@@ -26,7 +26,8 @@ def job(order: int, most: int = 4, goal: Mapping[str, int] | None = None, **more
     running = {"state": State.RUNNING, "registered": True, "held": goal} if goal else {}
     sizes = more.pop("sizes", tuple(range(1, most + 1)))
     known = {"estimate": Estimate(stated=CURVE), "nodes": (1, 1), **running, **more}
-    return Job(str(order), f"j{order}", order, sizes, max(sizes), goal=goal, **known)
+    name = known.pop("name", f"j{order}")
+    return Job(str(order), name, order, sizes, max(sizes), goal=goal, **known)
 
 
 def snapshot(
