@@ -1,0 +1,60 @@
+"""Every policy with real processes; jobs keep the account of their steps and their GPUs."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+from site_of_test import Site
+
+from hpcext.policies import POLICIES
+
+STEPS = {"first": 100, "second": 300, "third": 60}
+SCALING = {"first": {1: 1.0, 2: 1.5}, "second": {1: 1.0, 2: 1.9, 4: 3.6}, "third": {1: 1.0, 3: 2.0}}
+SOON = {
+    "optimus": "interval_s=1",
+    "total_time": "interval_s=1",
+    "pollux": "interval_s=1,delay_s=0.1",
+}
+
+
+def run(site: Site, policy: str, *, stated: bool = True) -> dict[str, list[int]]:
+    """Run the jobs under a policy; how many GPUs each had, one after the other."""
+    site.write_jobs(
+        *(
+            site.counter(
+                name, steps=steps, gpus={"max": 4}, work=steps,
+                **({"scaling": SCALING[name]} if stated else {}),
+            )
+            for name, steps in STEPS.items()
+        )
+    )  # fmt: skip
+    document = site.document("run", str(site.jobs), "--gpus", "6", "--policy", policy)
+    assert [job["state"] for job in document["jobs"]] == ["completed"] * 3, document
+    assert document["policy"] == policy
+    site.check_account(STEPS)
+    held = {
+        job["name"]: [len(part["gpus"]) for part in job["segments"]] for job in document["jobs"]
+    }
+    return {name: [gpus for gpus, _ in groupby(each)] for name, each in held.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("marble", "exclusive")])
+def test_no_step_is_lost_under_any_policy(site: Site, name: str) -> None:
+    held = run(site, f"{name}:{SOON[name]}" if name in SOON else name)
+    assert all(1 <= gpus <= 4 for each in held.values() for gpus in each)
+    # Together they want more than there is, and who scales best gets most in the end.
+    assert max(held["second"]) >= 3
+
+
+def test_speeds_that_nobody_stated_are_explored(site: Site) -> None:
+    """The first one and the third are over soon; by then the second has what it needs for it."""
+    held = run(site, "doubling:explore_s=0.5,interval_s=1", stated=False)
+    assert held["second"][:3] == [1, 2, 4]
+
+
+def test_pollux_learns_from_running_jobs(site: Site) -> None:
+    """None is faster on more GPUs, so that they are tried once and then no more."""
+    held = run(site, "pollux:interval_s=1,delay_s=0.1", stated=False)
+    assert all(each[0] == 1 for each in held.values())
+    assert any(len(each) > 1 for each in held.values())
