@@ -65,10 +65,12 @@ def place(
     found: list[Alloc] = [{}] * len(wishes)
     rest: list[int] = []
     for number, wish in enumerate(wishes):
-        if wish.now:
-            found[number] = _kept(wish)
-            free.take(found[number])
-        if not wish.now or _shape(found[number]) != wish.wanted:
+        kept = _kept(wish) if wish.now else {}
+        # By another policy it may have got nodes that others have too.
+        if len(kept) <= 1 or all(map(free.open, kept)):
+            found[number] = kept
+            free.take(kept)
+        if not found[number] or _shape(found[number]) != wish.wanted:
             rest.append(number)
     rest.sort(key=lambda number: (not wishes[number].now, -wishes[number].wanted.total))
     for number in rest:
