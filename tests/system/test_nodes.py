@@ -60,6 +60,33 @@ def test_a_training_over_two_nodes_is_suspended_and_goes_on(slurm: Cluster, plac
     assert "log.node-1.txt" in place.run("logs", str(place.pilot), "wide").err
 
 
+def test_a_training_gets_a_second_node_when_it_comes_free(slurm: Cluster, place: Site) -> None:
+    """BFTrainer's division counts nodes that a job may spread over."""
+    run = place.path / "run"
+    slurm.as_user("mkdir", str(run))
+    wide = {
+        "name": "wide",
+        "command": [place.python, *TORCHRUN, str(TRAIN), str(run)],
+        "nodes": {"min": 1, "max": 2},
+        "gpus": 1,
+        "scaling": {1: 1.0, 2: 1.9},
+        "env": {"OMP_NUM_THREADS": "1"},
+    }
+    beside = place.counter("beside", gated=True, gpus=6, scaling={6: 1.0})
+    place.write_jobs(wide, beside)
+    job = submit(place, words=("--policy", "bftrainer"))
+    begun(place, "beside")
+    wait_for((run / "where").exists, "the gate")
+    place.open("beside")
+    jobs = over(slurm, place, job)
+    assert {each["state"] for each in jobs.values()} == {"completed"}
+    held = [{gpu.partition(":")[0] for gpu in part["gpus"]} for part in jobs["wide"]["segments"]]
+    assert [len(nodes) for nodes in held] == [1, 2]
+    assert (jobs["wide"]["suspends"], jobs["wide"]["lost_steps"]) == (1, 0)
+    logs = [path.read_text() for path in place.pilot.glob("jobs/1/log*.txt")]
+    assert "".join(logs).count("trained to step 12 on 2") == 1
+
+
 def test_a_node_that_goes_down_takes_the_whole_job_and_another_takes_its_place(
     slurm: Cluster, place: Site
 ) -> None:
