@@ -15,7 +15,7 @@ from hpcext.cli.output import Output
 from hpcext.cli.plot import plot
 from hpcext.config import load_settings
 from hpcext.core.engine import Engine
-from hpcext.core.errors import InputError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Job, Node, Snapshot, Target, total
 from hpcext.jobfile import read_jobs
@@ -122,6 +122,8 @@ def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
 
     engine = Engine(ask)
     engine.step(0.0, [*map(NodeJoined, nodes), *map(Submitted, jobs)])
+    if engine.refusal:
+        raise HpcextError(f"it {engine.refusal}", where=f"policy {name}")
     gpus = {job.name: total(engine.world.jobs[job.id].goal) for job in jobs}
     value = sum(_speeds(job).get(gpus[job.name], 0.0) for job in jobs)
     return Division(name, gpus, value, answers[-1].value, answers[-1].bound)

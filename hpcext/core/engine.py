@@ -47,7 +47,7 @@ class Engine:
     ----------
     world : World
     refusal : str
-        Why the last target was refused; empty if it was not.
+        What was wrong with the policy's last answer, so that it was refused; empty if nothing was.
     """
 
     def __init__(self, policy: Policy, saved: Saved | None = None) -> None:
@@ -123,8 +123,16 @@ class Engine:
         return self.world.draining or not jobs
 
     def _decide(self, now: Snapshot) -> None:
-        """Ask the policy; take its target as the new goals, or refuse it and keep the old."""
-        target = self._policy(now)
+        """Ask the policy; take its target as the new goals, or refuse it and keep the old.
+
+        A policy that fails costs a decision, never the manager and what it looks after.
+        """
+        try:
+            target = self._policy(now)
+        except Exception as error:
+            # It may call a function of the user's own.
+            self.refusal = f"failed with {type(error).__name__}: {error}"
+            return
         self.refusal = refusal(now, target)
         if self.refusal:
             return

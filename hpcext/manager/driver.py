@@ -138,7 +138,7 @@ class Driver:
             del self._facts[: len(facts)]
             actions, self._wake_s = self.engine.step(now_s, facts)
             if self.engine.refusal:
-                log.warning("the policy's target was refused: it %s", self.engine.refusal)
+                log.warning("the policy is not followed: it %s", self.engine.refusal)
             for action in actions:
                 executor.perform(action)
             self._compact(now_s)

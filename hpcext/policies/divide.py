@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -102,7 +102,9 @@ def settle(
         return Target(grants, waits)
     plans = decide(asks, sum(free.values()))
     shared = taken if apart else None
-    tried = [_placed(plan, asks, free, shared) for plan in _several(plans)]
+    tried = [
+        placed for plan in _several(plans) for placed in _both_ways(plan, asks, free, shared)
+    ]
     # Of those that are worth as much the first.
     plan, places, value = max(tried, key=lambda each: each.value)
     for number, alloc in places.items():
@@ -120,18 +122,34 @@ class _Placed(NamedTuple):
     value: float
 
 
-def _placed(
+def _both_ways(
     plan: Plan, asks: Sequence[Ask], free: Mapping[str, int], apart: Collection[str] | None
+) -> Iterator[_Placed]:
+    """Where jobs change their size on the nodes that they have; and, if not all have room there,
+    where all that change are placed anew, since these pay for a change anyway."""
+    first = _placed(plan, asks, free, apart, anew=False)
+    yield first
+    given = {number: total(alloc) for number, alloc in first.places.items()}
+    if any(given.get(number, 0) != count for number, count in enumerate(plan.counts)):
+        yield _placed(plan, asks, free, apart, anew=True)
+
+
+def _placed(
+    plan: Plan,
+    asks: Sequence[Ask],
+    free: Mapping[str, int],
+    apart: Collection[str] | None,
+    *,
+    anew: bool,
 ) -> _Placed:
     chosen = [number for number, count in enumerate(plan.counts) if count]
-    wishes = [
-        Wish(
-            asks[number].shapes[plan.counts[number]],
-            functools.partial(_less, asks[number], plan, number),
-            asks[number].job.goal or {},
-        )
-        for number in chosen
-    ]
+    wishes = []
+    for number in chosen:
+        job, shapes = asks[number]
+        shape = shapes[plan.counts[number]]
+        less = functools.partial(_less, asks[number], plan, number)
+        keeps = not anew or total(job.goal) == shape.total
+        wishes.append(Wish(shape, less, (job.goal or {}) if keeps else {}))
     found = zip(chosen, place(free, wishes, apart=apart), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:

@@ -179,6 +179,23 @@ def test_a_target_that_cannot_be_is_refused_and_the_old_goal_kept(
     assert engine.world.memo is None
 
 
+def test_a_policy_that_fails_costs_a_decision_and_nothing_else() -> None:
+    answers: list[v.Target | None] = [v.Target({"1": v.Grant({"n": 2}, v.Role.PRIMARY, "")}), None]
+
+    def policy(now: v.Snapshot) -> v.Target:
+        answer = answers.pop(0)
+        if answer is None:
+            raise ZeroDivisionError("of a user's own")
+        return answer
+
+    engine = Engine(policy)
+    assert run(engine, 0, f.NodeJoined(NODE), job(1, (1, 2))) == ["start 1 2"]
+    begin(engine, 1, "1", register=False)
+    engine.step(2, [f.Registered("1", engine.world.jobs["1"].op, 0)])
+    assert engine.refusal == "failed with ZeroDivisionError: of a user's own"
+    assert (engine.world.jobs["1"].goal, state(engine, "1")) == ({"n": 2}, v.State.RUNNING)
+
+
 def test_progress_alone_does_not_ask_the_policy() -> None:
     asked: list[v.Cause] = []
 
