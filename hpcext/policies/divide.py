@@ -102,9 +102,7 @@ def settle(
         return Target(grants, waits)
     plans = decide(asks, sum(free.values()))
     shared = taken if apart else None
-    tried = [
-        placed for plan in _several(plans) for placed in _both_ways(plan, asks, free, shared)
-    ]
+    tried = [placed for plan in _several(plans) for placed in _both_ways(plan, asks, free, shared)]
     # Of those that are worth as much the first.
     plan, places, value = max(tried, key=lambda each: each.value)
     for number, alloc in places.items():

@@ -79,9 +79,8 @@ def time_left_s(job: Job, sizes: Sizes) -> Values:
     alone = alone_s(job.estimate, ring=True)
     if alone is None:
         alone = max(UNKNOWN_S, _spent_s(job))
-    with np.errstate(divide="ignore"):
-        found: Values = job.weight * alone / known
-    return found
+    speed = np.where(known > 0, known, 1.0)
+    return np.where(known > 0, job.weight * alone / speed, np.inf)
 
 
 def _spent_s(job: Job) -> float:

@@ -95,6 +95,13 @@ def test_a_job_of_unknown_length_is_believed_to_be_in_its_middle() -> None:
     assert sizes("total_time", snapshot([job(2, weight=9.0), old], a=3)) == {"1": 1, "2": 2}
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_job_that_has_done_all_its_work_needs_no_more_gpus() -> None:
+    over = job(1, 4, {"a": 1}, estimate=Estimate(stated={1: 1.0, 4: 4.0}, work=9.0, done=9.0))
+    assert sizes("total_time", snapshot([over, job(2)], a=4)) == {"1": 1, "2": 3}
+    assert sizes("optimus", snapshot([over, job(2)], a=4)) == {"1": 1, "2": 3}
+
+
 def test_a_change_has_to_be_worth_its_seconds() -> None:
     """Of 100 s on 2 GPUs a third saves 33 s."""
     for up_s, gets in ((30.0, 3), (40.0, 2)):
