@@ -21,9 +21,9 @@ LEAST_PASS_S = 1e-9
 
 
 class GoodputReport(msgspec.Struct, frozen=True):
-    """What a training says of its goodput, as its report file has it (:mod:`hpcext.protocol`).
+    """What a training says of its goodput (:data:`hpcext.protocol.REPORT`).
 
-    A model of it is :class:`hpcext.scaling.goodput.Goodput`, which has the same fields.
+    The model of it, :class:`hpcext.scaling.goodput.Goodput`, has the same fields.
 
     Attributes
     ----------
