@@ -41,6 +41,25 @@ VERSION = 1
 LAUNCH = "hpcext.launch/1"
 SUPERVISOR = "hpcext.supervisor/1"
 REPORT = "hpcext.report/1"
+"""What a manager reads of it: ``attempt`` and ``op`` as in the environment, ``step``,
+``resumed_step``, ``saved_step``, ``done`` (work since the job began), ``rate`` (work per second, or
+null), ``metrics`` (finite numbers by name), ``in_place``, the instants ``registered_at``,
+``restored_at`` and ``first_step_at`` (null before the first step), and ``goodput``: null, or an
+object.
+
+``goodput`` has the gradient ``noise_scale`` and the ``initial_batch``, both in samples. It may have
+``most_batch``, ``least_per_gpu`` (1), ``most_per_gpu`` and ``accumulates`` (true): samples of a
+step of all GPUs, and of a GPU in a pass; whether a step may have several passes. It may have
+``throughput``, and must where ``done`` does not count samples: seven numbers, of which the seconds
+of a step are
+
+    passes before the last one * G + (G^gamma + S^gamma)^(1 / gamma)
+    G = alpha_grad + beta_grad * (samples of a GPU in a pass)
+    S = alpha + beta * (GPUs - 2), 0 on one GPU; one alpha and beta in a node, others on several
+
+in the order ``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node, gamma``; the
+last one is in [1, 10]. A goodput that makes no sense is left out, and the rest counts.
+"""
 ORDER = "hpcext.order/1"
 RESCALE = "hpcext.rescale/1"
 RESCALED = "hpcext.rescaled/1"

@@ -2,12 +2,68 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
 
 from hpcext.core.losses import Point, add
+
+Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+Overlap = Annotated[float, msgspec.Meta(ge=1, le=10)]
+Samples = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+
+LEAST_PASS_S = 1e-9
+"""A pass with one sample that takes less time is none."""
+
+
+class GoodputReport(msgspec.Struct, frozen=True):
+    """What a training says of its goodput (:data:`hpcext.protocol.REPORT`).
+
+    The model of it, :class:`hpcext.scaling.goodput.Goodput`, has the same fields.
+
+    Attributes
+    ----------
+    noise_scale : float
+        Gradient noise scale, in samples.
+    initial_batch : int
+        Samples of a step of all GPUs that the user chose; fewer are never taken.
+    most_batch : int or None
+        Most samples of a step.
+    least_per_gpu : int
+        Fewest samples of a GPU in a pass.
+    most_per_gpu : int or None
+        Most, by the GPU's memory.
+    accumulates : bool
+        Whether a step may have several passes.
+    throughput : tuple of float or None
+        ``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node``, seconds, and
+        ``gamma``, as in :class:`hpcext.scaling.throughput.Throughput`.
+
+    Raises
+    ------
+    ValueError
+        It contradicts itself.
+    """
+
+    noise_scale: Finite
+    initial_batch: Samples
+    most_batch: Samples | None = None
+    least_per_gpu: Samples = 1
+    most_per_gpu: Samples | None = None
+    accumulates: bool = True
+    throughput: tuple[Seconds, Seconds, Seconds, Seconds, Seconds, Seconds, Overlap] | None = None
+
+    def __post_init__(self) -> None:
+        for low, high in (("initial_batch", "most_batch"), ("least_per_gpu", "most_per_gpu")):
+            least, most = getattr(self, low), getattr(self, high)
+            if most is not None and least > most:
+                raise ValueError(f"{low} is {least}, more than {high}, {most}")
+        if self.throughput is not None and sum(self.throughput[:2]) < LEAST_PASS_S:
+            raise ValueError("throughput: a pass takes no time")
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -59,6 +115,8 @@ class Estimate(msgspec.Struct, frozen=True):
     up_s, down_s : float or None
         Seconds without progress that a growth and a shrink cost this job: as the job file says,
         then as last measured (CAPES and BFTrainer call them R_up and R_dw).
+    goodput : GoodputReport or None
+        As last reported.
     """
 
     stated: Mapping[int, float] = msgspec.field(default_factory=dict)
@@ -70,6 +128,7 @@ class Estimate(msgspec.Struct, frozen=True):
     done: float = 0.0
     up_s: float | None = None
     down_s: float | None = None
+    goodput: GoodputReport | None = None
 
     @property
     def measured(self) -> dict[int, float]:
@@ -114,10 +173,16 @@ class Estimate(msgspec.Struct, frozen=True):
         places[seen.gpus, seen.nodes] = replace(seen, seconds=seconds, at_s=now_s)
         return replace(self, observed=tuple(places[key] for key in sorted(places)))
 
-    def reached(self, step: int, done: float, loss: float | None = None) -> Estimate:
-        """The same, having done so much; a loss is that of the step."""
+    def reached(
+        self,
+        step: int,
+        done: float,
+        loss: float | None = None,
+        goodput: GoodputReport | None = None,
+    ) -> Estimate:
+        """The same, having done so much; a loss is that of the step, a goodput is from now on."""
         losses = self.losses if loss is None else add(self.losses, step, loss)
-        return replace(self, step=step, done=done, losses=losses)
+        return replace(self, step=step, done=done, losses=losses, goodput=goodput or self.goodput)
 
     def batch(self, step: int, done: float) -> float:
         """Work of a step between what was reported before and this; 1 where that is not known."""

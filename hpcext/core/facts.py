@@ -8,6 +8,7 @@ from typing import Union
 
 import msgspec
 
+from hpcext.core.estimate import GoodputReport
 from hpcext.core.values import Job, Node
 
 
@@ -90,6 +91,8 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     metrics : Mapping[str, float]
     resume_s : Mapping[str, float] or None
         Once per attempt, when its first step is done: the parts of its start.
+    goodput : GoodputReport or None
+        What the training says of it, if it does.
     """
 
     job: str
@@ -100,6 +103,7 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     rate: float | None = None
     metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
     resume_s: Mapping[str, float] | None = None
+    goodput: GoodputReport | None = None
 
 
 class Outcome(str, enum.Enum):

@@ -281,7 +281,8 @@ class World:
         job = self._current(fact)
         if job is None:
             return NOTHING
-        estimate = job.estimate.reached(fact.step, fact.done, fact.metrics.get("loss"))
+        loss = fact.metrics.get("loss")
+        estimate = job.estimate.reached(fact.step, fact.done, loss, fact.goodput)
         if fact.rate and job.state is State.RUNNING:
             batch = job.estimate.batch(fact.step, fact.done)
             seen = Observed(total(job.held), len(job.held), fact.rate, batch)

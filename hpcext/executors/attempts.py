@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from hpcext import protocol
+from hpcext.core.estimate import GoodputReport
 from hpcext.core.facts import Ended, Fact, Outcome, Progressed, Registered
 from hpcext.core.values import Action, Alloc
 from hpcext.executors.sizes import Sizes
@@ -346,6 +347,7 @@ class AttemptFiles:
             _number(document, "done"),
             self._rate(document),
             self._metrics(document),
+            goodput=self._goodput(document),
         )
         facts: list[Fact] = []
         in_place = document.get("in_place") is True
@@ -397,6 +399,20 @@ class AttemptFiles:
         if len(stated) > MAX_METRICS:
             self._warn(f"{protocol.REPORT_FILE}: {len(stated)} metrics, of {MAX_METRICS} at most")
         return metrics
+
+    def _goodput(self, document: Mapping[str, Any]) -> GoodputReport | None:
+        """That of the training, if it says one that makes sense."""
+        said = document.get("goodput")
+        if said is None:
+            return None
+        if isinstance(said, dict):
+            # Other keys may be those of a later release.
+            said = {name: said[name] for name in GoodputReport.__struct_fields__ if name in said}
+        try:
+            return msgspec.convert(said, GoodputReport)
+        except msgspec.ValidationError as error:
+            self._warn(f"{protocol.REPORT_FILE}: goodput: {error}")
+            return None
 
     # Small parts.
 

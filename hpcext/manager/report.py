@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
+import msgspec
+
 from hpcext.core.values import Job, Record, Segment, State
 from hpcext.core.world import World
 
@@ -61,6 +63,7 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "rescales": record.rescales,
         "up_s": _known(job.estimate.up_s),
         "down_s": _known(job.estimate.down_s),
+        "goodput": job.estimate.goodput and msgspec.structs.asdict(job.estimate.goodput),
         "lost_steps": record.lost_steps,
         "attempts": job.attempt,
         "metrics": dict(record.metrics),

@@ -9,7 +9,8 @@ The paper searches allocation matrices at random (:mod:`hpcext.policies.genetic`
 ``search=genetic``). The mean is monotone in a sum over jobs of functions of what each gets, so its
 largest value over counts is found exactly here (:mod:`hpcext.policies.apportion`), and then placed.
 
-Until a job reports a goodput its efficiency is 1, which is the paper's way with non-adaptive jobs.
+Of a job that reports no goodput (:mod:`hpcext.scaling.estimator`) the efficiency is 1, which is the
+paper's way with non-adaptive jobs.
 What the paper leaves open: for p < 0 the mean is 0 if one job gets nothing, whatever the others
 get. Here such a job counts as if it were so slow that no gain of the others outweighs it: as many
 run as can.

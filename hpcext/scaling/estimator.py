@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.core.estimate import Estimate, Observed
+from hpcext.core.estimate import LEAST_PASS_S, Estimate, GoodputReport, Observed
 from hpcext.core.losses import Point
 from hpcext.scaling import allreduce, convergence, throughput
+from hpcext.scaling.goodput import MOST_TIMES, Goodput
 
 Floats = NDArray[np.float64]
 
@@ -42,10 +43,17 @@ ONE = Sizes(np.array([1]), np.array([1]))
 def speedups(known: Estimate, sizes: Sizes, *, ring: bool = False) -> Floats | None:
     """Speed on so many GPUs, as a multiple of that on one; None where no speed is known.
 
-    What the job states goes first: between its points, before and behind them it is on straight
+    Where the job reports its goodput, that is its speed, with the best batch of each size
+    (:mod:`~hpcext.scaling.goodput`). It needs parameters of the throughput: those that the job
+    reports, else those fitted to what was measured, where its work is in samples. That is believed
+    of steps with as many as the report allows; without any such step there is no goodput.
+
+    Else by what the job states: between its points, before and behind them it is on straight
     lines, as :func:`~hpcext.scaling.curve.interpolate` has it. Else a model is fitted to what was
     measured: Pollux's (:mod:`~hpcext.scaling.throughput`), by which a job is believed to scale
-    perfectly where it has not been yet, or with `ring` that of Capes et al.
+    perfectly where it has not been yet.
+
+    With `ring` no goodput is looked at, and the model is that of Capes et al.
     (:mod:`~hpcext.scaling.allreduce`), which does not look at nodes.
 
     Of a curve that does not begin at one GPU, the first point is taken for as many times the speed
@@ -103,6 +111,8 @@ def work_left(known: Estimate) -> float | None:
 
 def _speeds(known: Estimate, sizes: Sizes, ring: bool) -> Floats | None:
     """In any unit that is the same for all sizes."""
+    if not ring and (model := _goodput(known)) is not None:
+        return _goodputs(model, sizes)
     if known.stated:
         points, speeds = zip((0, 0.0), *sorted(known.stated.items()), strict=True)
         found: Floats = np.interp(sizes.gpus, points, speeds)
@@ -118,6 +128,75 @@ def _speeds(known: Estimate, sizes: Sizes, ring: bool) -> Floats | None:
         nodes = np.maximum(sizes.nodes, 1)
         found = _pollux(seen).samples_per_s(running, nodes, batches / running)
     return np.where(sizes.gpus > 0, found, 0.0)
+
+
+def _goodput(known: Estimate) -> Goodput | None:
+    """The model of a job that reports one by which it can run; None without."""
+    said = known.goodput
+    if said is None:
+        return None
+    if said.throughput is None:
+        theta = _fitted(said, known.observed)
+    else:
+        theta = throughput.Throughput(*said.throughput)
+    # What is fitted may be all synchronisation.
+    if theta is None or theta.gradient_s(1.0) < LEAST_PASS_S:
+        return None
+    model = Goodput(
+        theta,
+        said.noise_scale,
+        said.initial_batch,
+        said.most_batch,
+        said.least_per_gpu,
+        said.most_per_gpu,
+        said.accumulates,
+    )
+    return model if _best(model, (_fewest(model),), (1,))[0] > 0 else None
+
+
+def _fitted(said: GoodputReport, observed: tuple[Observed, ...]) -> throughput.Throughput | None:
+    """From those steps that have as many samples as they may; None if there are none."""
+    most = said.most_batch or MOST_TIMES * said.initial_batch
+    # Work of 1 in a step says that steps are counted, or nothing.
+    low, high = (1 - STEP) * max(2, said.initial_batch), (1 + STEP) * most
+    seen = [_rounded(each) for each in observed if low <= each.batch <= high]
+    return _pollux(tuple(seen)) if seen else None
+
+
+def _goodputs(model: Goodput, sizes: Sizes) -> Floats:
+    """Samples per second with the best batch, as worth as those of the initial one.
+
+    A job file may let a job have sizes on which by its report it cannot run. There it is believed
+    to be as slow as on the fewest GPUs on which it can, and with fewer slower in proportion: a job
+    that has a size is some use on it. Between whole numbers of GPUs it is on straight lines.
+    """
+    low, high = np.floor(sizes.gpus).astype(np.int64), np.ceil(sizes.gpus).astype(np.int64)
+    fewest = _fewest(model)
+    least = _best(model, (fewest,), (1,))
+
+    def whole(gpus: NDArray[np.int64]) -> Floats:
+        nodes = np.clip(sizes.nodes, np.minimum(gpus, 1), gpus)
+        found = _best(model, tuple(gpus.tolist()), tuple(nodes.tolist()))
+        slower = np.minimum(gpus / fewest, 1.0)
+        return np.where(found > 0, found, least * slower)
+
+    below = whole(low)
+    found: Floats = below + (sizes.gpus - low) * (whole(high) - below)
+    return found
+
+
+def _fewest(model: Goodput) -> int:
+    """On how many GPUs its initial batch has room; if it cannot run on these, it can on none."""
+    if model.most_per_gpu is None or model.accumulates:
+        return 1
+    return -(-model.initial_batch // model.most_per_gpu)
+
+
+@functools.lru_cache(maxsize=4096)
+def _best(model: Goodput, gpus: tuple[int, ...], nodes: tuple[int, ...]) -> Floats:
+    found: Floats = model.best(np.array(gpus), np.array(nodes)).goodput
+    found.setflags(write=False)
+    return found
 
 
 class _Seen(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -29,6 +30,7 @@ class Reporter:
         self._attempt = attempt
         self._world_size = world_size
         self._metrics: dict[str, Any] = {}
+        self._goodput: dict[str, Any] | None = None
         self._history: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self._next_s = 0.0
         self._unsaid = False
@@ -89,6 +91,16 @@ class Reporter:
             # A loss that is kept would keep the graph of its whole step in memory.
             self._metrics[name] = detach() if detach else value
         self._unsaid = True
+
+    def goodput(self, noise_scale: float, values: Mapping[str, Any]) -> None:
+        """It goes with every report from the next one on, if its noise scale is 0 or more."""
+        if self._attempt is None:
+            return
+        # JSON has no infinity, where no batch is too large.
+        noise_scale = min(float(noise_scale), sys.float_info.max)
+        if noise_scale >= 0:
+            self._goodput = {"noise_scale": noise_scale, **values}
+            self._unsaid = True
 
     def flush(self) -> None:
         """Write what has not been written yet."""
@@ -155,6 +167,7 @@ class Reporter:
             "done": self._done,
             "rate": self._rate(),
             "metrics": _numbers(self._metrics),
+            "goodput": self._goodput,
             "registered_at": self._registered_at,
             "restored_at": self._restored_at,
             "first_step_at": self._first_step_at,

@@ -20,9 +20,10 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import operator
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -314,6 +315,63 @@ class Session(Boundaries):
     def report(self, **metrics: Any) -> None:
         """Numbers to show for the job: loss, accuracy; cheap, may be called each step."""
         self._reporter.metrics(metrics)
+
+    def report_goodput(
+        self,
+        noise_scale: float,
+        initial_batch: int,
+        *,
+        most_batch: int | None = None,
+        least_per_gpu: int = 1,
+        most_per_gpu: int | None = None,
+        accumulates: bool = True,
+        throughput: Sequence[float] | None = None,
+    ) -> None:
+        """How much a larger batch is worth, for the policies that divide GPUs by it.
+
+        What was said last holds, in later attempts too. Cheap, but a number on a device is
+        fetched at once: call it now and then.
+
+        Parameters
+        ----------
+        noise_scale : float
+            The gradient noise scale of Pollux (eq. 5), in samples, as it is now. What is no number
+            from 0 on, as a measurement of few steps may be, is not told.
+        initial_batch : int
+            Samples of a step, of all ranks, that the training was tuned for.
+        most_batch : int, optional
+            Most samples of a step; 32 times the initial ones. Say `initial_batch` for a training
+            that keeps its batch.
+        least_per_gpu, most_per_gpu : int
+            Samples of a rank in a pass; the most that its memory has room for, if that is known.
+        accumulates : bool
+            Whether a step may have several passes.
+        throughput : sequence of float, optional
+            Seven parameters, see :data:`hpcext.protocol.REPORT`. Without them they are fitted to
+            the steps that the manager sees.
+
+        Raises
+        ------
+        ValueError
+            Neither `throughput` nor a session that counts samples.
+        """
+        if throughput is None and not self._counts_samples:
+            raise ValueError("report_goodput: needs throughput=, or Session(samples_per_step=...)")
+        samples = {
+            "initial_batch": initial_batch,
+            "most_batch": most_batch,
+            "least_per_gpu": least_per_gpu,
+            "most_per_gpu": most_per_gpu,
+        }
+        # As plain numbers: those of NumPy are none to JSON.
+        self._reporter.goodput(
+            noise_scale,
+            {
+                **{name: each and operator.index(each) for name, each in samples.items()},
+                "accumulates": bool(accumulates),
+                "throughput": None if throughput is None else list(map(float, throughput)),
+            },
+        )
 
     def finish(self) -> None:
         """The training is over: write the final checkpoint, so that a rerun trains no more.

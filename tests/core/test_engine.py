@@ -10,6 +10,7 @@ import pytest
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
+from hpcext.core.estimate import GoodputReport
 from hpcext.policies import find_policy
 
 NODE = v.Node("n", 6)
@@ -212,6 +213,18 @@ def test_progress_alone_does_not_ask_the_policy() -> None:
     assert engine.world.jobs["1"].estimate.measured == {6: 2.5}
     run(engine, 3, f.Hold("1"))
     assert asked[before:] == [v.Cause.REQUEST | v.Cause.TIME]
+
+
+def test_the_last_goodput_that_was_reported_is_kept(engine: Engine) -> None:
+    run(engine, 0, job(1))
+    begin(engine, 1, "1")
+    op = engine.world.jobs["1"].op
+    for now_s, goodput in ((2, GoodputReport(10.0, 32)), (3, GoodputReport(20.0, 32)), (4, None)):
+        run(engine, now_s, f.Progressed("1", op, now_s, goodput=goodput))
+    assert engine.world.jobs["1"].estimate.goodput == GoodputReport(20.0, 32)
+    # By the next attempt too, until it reports another one.
+    run(engine, 5, end(engine, "1", f.Outcome.FAILED, 1))
+    assert engine.world.jobs["1"].estimate.goodput == GoodputReport(20.0, 32)
 
 
 def test_a_policy_is_woken_once_when_it_asked_to_be() -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hpcext import protocol
 from hpcext.core import facts as f
 from hpcext.core import values as v
+from hpcext.core.estimate import GoodputReport
 from hpcext.executors import attempts
 from hpcext.executors.attempts import AttemptFiles, fill
 from hpcext.jobfile import Gpus, JobSpec
@@ -40,6 +41,15 @@ REPORT = {
     "restored_at": 1003.5,
     "first_step_at": None,
     "at": 1004.0,
+}
+GOODPUT = {
+    "noise_scale": 900.5,
+    "initial_batch": 128,
+    "most_batch": 4096,
+    "least_per_gpu": 2,
+    "most_per_gpu": 64,
+    "accumulates": False,
+    "throughput": [0.02, 1e-3, 0.0, 0, 0.1, 0.003, 2.5],
 }
 SUSPENDED = {
     "schema": "hpcext.suspended/1",
@@ -248,6 +258,74 @@ def test_metrics_that_make_no_sense_are_left_out_and_the_rest_stays(
     assert fact.metrics == {}
 
 
+def test_a_goodput_is_told_and_news_when_it_is_another(directory: Directory) -> None:
+    *_, fact = directory.report(goodput=GOODPUT)
+    assert isinstance(fact, f.Progressed)
+    assert fact.goodput == GoodputReport(
+        900.5, 128, 4096, 2, 64, accumulates=False, throughput=(0.02, 1e-3, 0, 0, 0.1, 0.003, 2.5)
+    )
+    least = {"noise_scale": 0, "initial_batch": 1, "of a later release": {"\ud800": [1]}}
+    [fact] = directory.report(goodput={**least, "\ud800": 1})
+    assert isinstance(fact, f.Progressed)
+    assert fact.goodput == GoodputReport(0.0, 1)
+    [fact] = directory.report(goodput=None)
+    assert isinstance(fact, f.Progressed)
+    assert fact.goodput is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"noise_scale": math.nan},
+        {"noise_scale": math.inf},
+        {"noise_scale": -1e-9},
+        {"noise_scale": 10**400},
+        {"noise_scale": "900"},
+        {"noise_scale": True},
+        {"noise_scale": None},
+        {"noise_scale": [1.0]},
+        {"initial_batch": 0},
+        {"initial_batch": 128.5},
+        {"initial_batch": True},
+        {"initial_batch": 10**400},
+        {"initial_batch": {"a": 1}},
+        {"most_batch": 127},
+        {"least_per_gpu": 65},
+        {"most_per_gpu": 2**41},
+        {"accumulates": 1},
+        {"accumulates": "\x1b[31m"},
+        {"throughput": [0.02, 1e-3, 0.0, 0.0, 0.1, 0.003]},
+        {"throughput": [0.0, 0.0, 0.0, 0.0, 0.1, 0.003, 2.5]},
+        {"throughput": [0.02, 1e-3, 0.0, 0.0, 0.1, 0.003, 0.5]},
+        {"throughput": [0.02, -1e-3, 0.0, 0.0, 0.1, 0.003, 2.5]},
+        {"throughput": [0.02, math.nan, 0.0, 0.0, 0.1, 0.003, 2.5]},
+        {"throughput": [0.02, 1e7, 0.0, 0.0, 0.1, 0.003, 2.5]},
+        {"throughput": [[0.02], 1e-3, 0.0, 0.0, 0.1, 0.003, 2.5]},
+        {"throughput": "seven  "},
+        {"throughput": {"alpha_grad": 0.02}},
+    ],
+)
+def test_a_goodput_that_makes_no_sense_is_left_out_and_the_rest_counts(
+    directory: Directory, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    *_, fact = directory.report(goodput={**GOODPUT, **changes})
+    assert isinstance(fact, f.Progressed)
+    assert (fact.goodput, fact.step, fact.metrics) == (None, 20, {"loss": 0.25})
+    [record] = caplog.records
+    assert "report.json: goodput: " in record.message
+    assert "\x1b" not in record.message
+    [fact] = directory.report(goodput=GOODPUT)
+    assert isinstance(fact, f.Progressed)
+    assert fact.goodput is not None, "the next one counts"
+
+
+@pytest.mark.parametrize("what", [[], "goodput", 3, True, {}, [["noise_scale", 1]], [{}] * 9])
+def test_what_is_no_goodput_at_all_is_left_out(directory: Directory, what: object) -> None:
+    *_, fact = directory.report(goodput=what)
+    assert isinstance(fact, f.Progressed)
+    assert (fact.goodput, fact.step) == (None, 20)
+
+
 def test_what_is_no_file_is_left_out_and_no_descriptor_lost(
     directory: Directory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,7 +397,12 @@ def changed(document: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(report=changed(REPORT), exit_=changed(EXIT), suspended=changed(SUSPENDED))
+@given(
+    report=changed({**REPORT, "goodput": None})
+    | changed(GOODPUT).map(lambda some: {"goodput": {**GOODPUT, **some}}),
+    exit_=changed(EXIT),
+    suspended=changed(SUSPENDED),
+)
 def test_whatever_the_files_hold_facts_make_sense(
     tmp_path: Path, report: dict[str, Any], exit_: dict[str, Any], suspended: dict[str, Any]
 ) -> None:
@@ -344,8 +427,9 @@ def test_whatever_the_files_hold_facts_make_sense(
     for ended in ends:
         parts = (ended and ended.suspend_s) or {}
         assert all(0 <= value < math.inf for value in parts.values())
-    # What is journaled must be JSON.
-    assert msgspec.json.encode([*facts, *ends])
+    # What is journaled must be JSON, and be read again.
+    written = msgspec.json.encode([*facts, *(ended for ended in ends if ended)])
+    assert msgspec.json.decode(written, type=list[f.Fact]) == [*facts, *filter(None, ends)]
 
 
 # Ends.

@@ -2,6 +2,7 @@
 
 It uses nothing of hpcext but the protocol's names, and keeps its own account of what it did in
 ``$COUNTER_LOG``, for the test to judge by: one line per step, ``ATTEMPT STEP TIME GPUS PID``.
+What ``$COUNTER_GOODPUT`` holds, JSON, it reports as its goodput.
 With ``--gate FILE`` it does its last step when that file is there.
 """
 
@@ -42,6 +43,7 @@ def report(step: int, saved: int, first_step_at: float | None) -> None:
         "done": float(step),
         "rate": 1 / STEP_S,
         "metrics": {"count": float(step)},
+        "goodput": json.loads(os.environ.get("COUNTER_GOODPUT", "null")),
         "registered_at": registered_at,
         "restored_at": registered_at,
         "first_step_at": first_step_at,

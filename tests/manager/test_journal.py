@@ -15,6 +15,7 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
+from hpcext.core.estimate import GoodputReport
 from hpcext.manager import journal
 from hpcext.policies import find_policy
 
@@ -26,11 +27,13 @@ def a_job(number: int = 1) -> v.Job:
     return v.Job(str(number), f"job{number}", number, (1, 2, 3), 3)
 
 
+GOODPUT = GoodputReport(900.5, 128, throughput=(0.02, 1e-3, 0.0, 0.0, 0.1, 0.003, 2.5))
 STEPS: list[tuple[float, tuple[f.Fact, ...]]] = [
     (0.0, (f.Began(), f.NodeJoined(v.Node("n", 4)), f.Submitted(a_job(1)), f.Submitted(a_job(2)))),
     (1.0, (f.Started("1", 1, ("n:0", "n:1", "n:2")),)),
     (1.5, (f.Started("2", 2, ("n:3",)), f.Registered("1", 1, 0), f.Registered("2", 2, 0))),
     (3.0, (f.Progressed("1", 1, 10, 5, 10.0, 2.5, {"loss": 0.5}, {"start_s": 1.0}),)),
+    (3.5, (f.Progressed("2", 2, 1, goodput=GOODPUT),)),
     (4.0, (f.Ended("1", 1, f.Outcome.COMPLETED, 0),)),
     (4.2, (f.Ended("2", 2, f.Outcome.SUSPENDED, 85, {"write_s": 0.1}),)),
     (5.0, (f.Hold("2"), f.Drain())),
@@ -65,6 +68,7 @@ def test_replay_leads_to_the_same_world(tmp_path: Path) -> None:
     assert past.now_s == 5.0
     assert past.replay(MARBLE).world.save() == engine.world.save()
     assert engine.world.jobs["1"].state is v.State.COMPLETED
+    assert past.replay(MARBLE).world.jobs["2"].estimate.goodput == GOODPUT
 
 
 def test_compaction_keeps_the_world_and_what_follows(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from market import CURVE, answer, job, sizes, snapshot
 
-from hpcext.core.estimate import Estimate, Observed
+from hpcext.core.estimate import Estimate, GoodputReport, Observed
 from hpcext.core.values import Job, total
 from hpcext.policies.pollux import Options
 from hpcext.scaling.curve import interpolate
@@ -127,3 +127,21 @@ def test_two_jobs_on_several_nodes_share_none() -> None:
 def test_a_weight_counts() -> None:
     jobs = [job(1, estimate=Estimate(stated=CURVE)), job(2, weight=9.0)]
     assert sizes("pollux", snapshot(jobs, a=5)) == {"1": 1, "2": 4}
+
+
+THETA = (0.02, 0.001, 0.01, 0.002, 0.1, 0.003, 1.5)
+
+
+@pytest.mark.parametrize("policy", ["pollux", "pollux:p=1", "pollux:search=genetic", "bftrainer"])
+def test_who_has_more_noise_gets_more(policy: str) -> None:
+    """Two jobs of which one can use larger batches; by throughput they are the same."""
+
+    def reporting(n: int, noise_scale: float) -> Job:
+        said = GoodputReport(noise_scale, 64, throughput=THETA)
+        known = Estimate(stated=CURVE, goodput=said)
+        return job(n, 8, {"a": 4}, estimate=known, most_gpus=4, submitted_s=-1e5)
+
+    got = sizes(policy, snapshot([reporting(1, 10.0), reporting(2, 1e5)], a=8))
+    assert got["1"] < got["2"], got
+    alike = sizes(policy, snapshot([reporting(1, 300.0), reporting(2, 300.0)], a=8))
+    assert abs(alike["1"] - alike["2"]) <= 1, alike

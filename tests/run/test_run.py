@@ -57,12 +57,19 @@ def test_jobs_share_are_promoted_and_lose_nothing(shared: Site) -> None:
 KEYS = {
     "id", "name", "state", "why", "exit_code", "submitted_s", "started_s", "ended_s", "suspends",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
-    "rescales", "up_s", "down_s",
+    "rescales", "up_s", "down_s", "goodput",
 }  # fmt: skip
 
 
 def test_the_document_keeps_its_shape(site: Site) -> None:
-    site.write_jobs(site.counter("only", steps=10))
+    goodput = {
+        "noise_scale": 900.0, "initial_batch": 128, "most_batch": None, "least_per_gpu": 1,
+        "most_per_gpu": 64, "accumulates": True,
+        "throughput": [0.02, 0.001, 0.0, 0.0, 0.0, 0.0, 1.0],
+    }  # fmt: skip
+    only = site.counter("only", steps=10)
+    only["env"]["COUNTER_GOODPUT"] = json.dumps(goodput)
+    site.write_jobs(only)
     document = site.document("run", str(site.jobs), "--gpus", "2", "--name", "shape")
     assert set(document) == {
         "schema", "started_at", "makespan_s", "gpu_busy_fraction", "policy", "jobs",
@@ -75,6 +82,7 @@ def test_the_document_keeps_its_shape(site: Site) -> None:
     }  # fmt: skip
     assert job["segments"][0]["gpus"] == [f"{os.uname().nodename.partition('.')[0]}:0"]
     assert (job["exit_code"], job["metrics"]) == (0, {"count": 10.0})
+    assert job["goodput"] == goodput
     # The same is told afterwards, by name, with no manager alive.
     assert site.document("status", "shape") == document
 
