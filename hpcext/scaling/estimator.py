@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +41,15 @@ class Sizes(NamedTuple):
 ONE = Sizes(np.array([1]), np.array([1]))
 
 
-def speedups(known: Estimate, sizes: Sizes, *, ring: bool = False) -> Floats | None:
+def speedups(
+    known: Estimate, sizes: Sizes, kind: str = "", *, ring: bool = False
+) -> Floats | None:
     """Speed on so many GPUs, as a multiple of that on one; None where no speed is known.
+
+    Where kinds of GPUs are told apart, that one is of the kind on which the job is slowest, so that
+    the values of different kinds compare. Of a kind of which nothing is stated the job is believed
+    to be as slow as on that one; without any statement, of a kind that it has not been on, as fast
+    as where it was longest.
 
     What the job states goes first: between its points, before and behind them it is on straight
     lines, as :func:`~hpcext.scaling.curve.interpolate` has it. Else a model is fitted to what was
@@ -56,23 +65,25 @@ def speedups(known: Estimate, sizes: Sizes, *, ring: bool = False) -> Floats | N
     >>> sizes = Sizes.on_one_node(np.array([0, 1, 2, 4]))
     >>> speedups(Estimate(stated={1: 4.0, 2: 6.0}), sizes).tolist()
     [0.0, 1.0, 1.5, 1.5]
+    >>> kinds = {"a100": {1: 9.0, 2: 18.0}, "v100": {1: 4.0, 2: 6.0}}
+    >>> speedups(Estimate(by_kind=kinds), sizes, "a100").tolist()
+    [0.0, 2.25, 4.5, 4.5]
     """
-    found = _speeds(known, sizes, ring)
-    one = _speeds(known, ONE, ring)
+    found, one = _speeds(known, sizes, ring, kind), _alone(known, ring)
     return None if found is None or one is None else found / one
 
 
 def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
-    """Work per second on one GPU; None where that is not known.
+    """Work per second on the GPU that :func:`speedups` compares with; None where it is not known.
 
     By the speed that the job was seen to have for longest, scaled down to one GPU; before it has
     shown any, by the curve that it states, taken for work per second.
     """
     if not known.observed:
-        one = _speeds(known, ONE, ring)
-        return None if one is None else float(one[0])
+        return _alone(known, ring)
     longest = max(known.observed, key=lambda each: each.seconds)
-    there = speedups(known, Sizes(np.array([longest.gpus]), np.array([longest.nodes])), ring=ring)
+    sizes = Sizes(np.array([longest.gpus]), np.array([longest.nodes]))
+    there = speedups(known, sizes, longest.kind, ring=ring)
     return None if there is None else longest.rate / float(there[0])
 
 
@@ -101,15 +112,67 @@ def work_left(known: Estimate) -> float | None:
     return max(0.0, steps) * known.done / known.step
 
 
-def _speeds(known: Estimate, sizes: Sizes, ring: bool) -> Floats | None:
-    """In any unit that is the same for all sizes."""
-    if known.stated:
-        points, speeds = zip((0, 0.0), *sorted(known.stated.items()), strict=True)
-        found: Floats = np.interp(sizes.gpus, points, speeds)
-        return found
+def alike(kind: str, names: Collection[str]) -> str | None:
+    """Which of these names means a kind of GPU; None if none does.
+
+    The batch system, the driver and the user of a job may each have their own: the words of one are
+    among those of the other.
+
+    Examples
+    --------
+    >>> alike("NVIDIA A100-SXM4-80GB", ["h100", "a100"]), alike("v100", ["a100"])
+    ('a100', None)
+    """
+    if kind in names:
+        return kind
+    words = _words(kind)
+    found = [name for name in names if words and (_words(name) <= words or words <= _words(name))]
+    return min(found, key=lambda name: len(words ^ _words(name)), default=None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(kind: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", kind.lower()))
+
+
+def _alone(known: Estimate, ring: bool) -> float | None:
+    """Of `_speeds`, that on one GPU of the kind on which the job is slowest."""
+    kinds = list(known.by_kind) or {each.kind for each in known.observed} or {""}
+    found = (_speeds(known, ONE, ring, kind) for kind in kinds)
+    return min((float(each[0]) for each in found if each is not None), default=None)
+
+
+def _stated(known: Estimate, kind: str) -> Mapping[int, float]:
+    """The curve of a kind, or of the slowest if this one has none; empty if there is no curve."""
+    if not known.by_kind:
+        return known.stated
+    name = alike(kind, known.by_kind)
+    slowest = (_interpolated(curve, ONE.gpus)[0] for curve in known.by_kind.values())
+    return known.by_kind[name or min(zip(slowest, known.by_kind, strict=True))[1]]
+
+
+def _interpolated(curve: Mapping[int, float], gpus: NDArray[Any]) -> Floats:
+    points, speeds = zip((0, 0.0), *sorted(curve.items()), strict=True)
+    found: Floats = np.interp(gpus, points, speeds)
+    return found
+
+
+def _observed(known: Estimate, kind: str) -> Sequence[Observed]:
+    """What was seen on a kind, or if nothing was, on that which was seen for longest."""
+    seconds: dict[str, float] = {}
+    for each in known.observed:
+        seconds[each.kind] = seconds.get(each.kind, 0.0) + each.seconds
+    there = kind if kind in seconds else max(seconds, key=seconds.__getitem__, default="")
+    return [each for each in known.observed if each.kind == there]
+
+
+def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | None:
+    """In any unit that is the same for all sizes and kinds."""
+    if stated := _stated(known, kind):
+        return _interpolated(stated, sizes.gpus)
     if not known.observed:
         return None
-    seen = tuple(map(_rounded, known.observed))
+    seen = tuple(map(_rounded, _observed(known, kind)))
     running = np.maximum(sizes.gpus, 1)
     if ring:
         found = _ring(seen).speed(running)
