@@ -53,7 +53,8 @@ def floor(asks: Sequence[Ask], found: Sequence[Values], gpus: int, p: float) -> 
 
     If all jobs can have a speed-up of t at once, the best mean is at least t, so that each of J
     jobs has J^(1/p) t or more in it: whatever is less is as good as nothing. It counts as that,
-    since powers of it would leave no digits for what matters. If they cannot, t is the least.
+    since powers of it would leave no digits for what matters. If they cannot, t is the least. For
+    p = 0, a product, that depends on the largest speed-up too.
     """
     if p > 0:
         return 0.0
@@ -73,7 +74,10 @@ def floor(asks: Sequence[Ask], found: Sequence[Values], gpus: int, p: float) -> 
     weights = [ask.job.weight for ask in asks]
     # Twice, so that what is called nothing is worse than what is left out of the best.
     jobs = 2 * sum(weights) / min(weights)
-    return reached * jobs ** (1 / p) if p else reached / jobs
+    if p == 0:
+        # A factor of a product whose others are at most the highest level; above 0, for its log.
+        return float(max(1e-300, reached / 2 * (reached / levels[-1]) ** jobs))
+    return float(reached * jobs ** (1 / p))
 
 
 def power(speedup: Values, p: float) -> Values:
