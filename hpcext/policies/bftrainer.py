@@ -22,14 +22,14 @@ import msgspec
 import numpy as np
 
 from hpcext.core.values import Job, Snapshot, Target, total
-from hpcext.policies.divide import Values, divide, speeds
+from hpcext.policies.divide import On, Values, divide, speeds
 from hpcext.scaling.estimator import Sizes, rate_alone
 
 CHANGE_S = 10.0
 """What a change of size is believed to cost a job of which nobody knows better."""
 
-Objective = Callable[[Job, Sizes], Values]
-"""What a job is worth per second, by what it gets."""
+Objective = Callable[[Job, Sizes, str], Values]
+"""What a job is worth per second, by what it gets of a kind of GPUs."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -61,25 +61,27 @@ def allocate(now: Snapshot, options: Options) -> Target:
     return divide(now, functools.partial(_gain, objective, options.forward_s))
 
 
-def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes) -> Values:
-    """Eq. 16, for one job."""
+def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On) -> Values:
+    """Eq. 16, for one job. To change the kind of its GPUs costs what the dearer change does."""
     has, known = total(job.goal), job.estimate
     up_s = CHANGE_S if known.up_s is None else known.up_s
     down_s = CHANGE_S if known.down_s is None else known.down_s
     cost_s: Values = np.select([sizes.gpus > has, sizes.gpus < has], [up_s, down_s], 0.0)
+    if has and on.kind != on.has:
+        cost_s = np.where(sizes.gpus > 0, max(up_s, down_s), down_s)
     here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
-    lost = float(objective(job, here)[0])
-    return job.weight * (forward_s * objective(job, sizes) - lost * cost_s)
+    lost = float(objective(job, here, on.has)[0])
+    return job.weight * (forward_s * objective(job, sizes, on.kind) - lost * cost_s)
 
 
-def _throughput(job: Job, sizes: Sizes) -> Values:
+def _throughput(job: Job, sizes: Sizes, kind: str) -> Values:
     """Work per second; of a job of which none is known, one on each GPU."""
-    return speeds(job, sizes) * (rate_alone(job.estimate) or 1.0)
+    return speeds(job, sizes, kind) * (rate_alone(job.estimate) or 1.0)
 
 
-def _priority(job: Job, sizes: Sizes) -> Values:
+def _priority(job: Job, sizes: Sizes, kind: str) -> Values:
     """Efficiency, of which a unit of priority makes ten."""
-    return speeds(job, sizes) * math.pow(10.0, job.priority)
+    return speeds(job, sizes, kind) * math.pow(10.0, job.priority)
 
 
 OBJECTIVES: dict[str, Objective] = {

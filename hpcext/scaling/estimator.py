@@ -41,9 +41,7 @@ class Sizes(NamedTuple):
 ONE = Sizes(np.array([1]), np.array([1]))
 
 
-def speedups(
-    known: Estimate, sizes: Sizes, kind: str = "", *, ring: bool = False
-) -> Floats | None:
+def speedups(known: Estimate, sizes: Sizes, kind: str = "", *, ring: bool = False) -> Floats | None:
     """Speed on so many GPUs, as a multiple of that on one; None where no speed is known.
 
     Where kinds of GPUs are told apart, that one is of the kind on which the job is slowest, so that
