@@ -109,8 +109,8 @@ def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
     A job of several nodes needs as much on each of them, all of one kind, and takes as many as it
     can use: of several kinds the one on which it is a primary, or has most.
     """
-    kinds = kinds_of(now)
-    if len(kinds) == 1 or (job.nodes or ONE_NODE)[1] == 1:
+    kinds = [] if (job.nodes or ONE_NODE)[1] == 1 else kinds_of(now)
+    if len(kinds) < 2:
         return _place_on(job, now, free)
     parts = ({name: free[name] for name in free if now.nodes[name].kind == kind} for kind in kinds)
     grants = [grant for part in parts if (grant := _place_on(job, now, part))]

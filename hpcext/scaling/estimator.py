@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.losses import Point
 from hpcext.scaling import allreduce, convergence, throughput
+from hpcext.scaling.kinds import curve_of
 
 Floats = NDArray[np.float64]
 
@@ -110,43 +110,11 @@ def work_left(known: Estimate) -> float | None:
     return max(0.0, steps) * known.done / known.step
 
 
-def alike(kind: str, names: Collection[str]) -> str | None:
-    """Which of these names means a kind of GPU; None if none does.
-
-    The batch system, the driver and the user of a job may each have their own: the words of one are
-    among those of the other.
-
-    Examples
-    --------
-    >>> alike("NVIDIA A100-SXM4-80GB", ["h100", "a100"]), alike("v100", ["a100"])
-    ('a100', None)
-    """
-    if kind in names:
-        return kind
-    words = _words(kind)
-    found = [name for name in names if words and (_words(name) <= words or words <= _words(name))]
-    return min(found, key=lambda name: len(words ^ _words(name)), default=None)
-
-
-@functools.lru_cache(maxsize=4096)
-def _words(kind: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z0-9]+", kind.lower()))
-
-
 def _alone(known: Estimate, ring: bool) -> float | None:
     """Of `_speeds`, that on one GPU of the kind on which the job is slowest."""
     kinds = list(known.by_kind) or {each.kind for each in known.observed} or {""}
     found = (_speeds(known, ONE, ring, kind) for kind in kinds)
     return min((float(each[0]) for each in found if each is not None), default=None)
-
-
-def _stated(known: Estimate, kind: str) -> Mapping[int, float]:
-    """The curve of a kind, or of the slowest if this one has none; empty if there is no curve."""
-    if not known.by_kind:
-        return known.stated
-    name = alike(kind, known.by_kind)
-    slowest = (_interpolated(curve, ONE.gpus)[0] for curve in known.by_kind.values())
-    return known.by_kind[name or min(zip(slowest, known.by_kind, strict=True))[1]]
 
 
 def _interpolated(curve: Mapping[int, float], gpus: NDArray[Any]) -> Floats:
@@ -166,7 +134,7 @@ def _observed(known: Estimate, kind: str) -> Sequence[Observed]:
 
 def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | None:
     """In any unit that is the same for all sizes and kinds."""
-    if stated := _stated(known, kind):
+    if stated := curve_of(known.by_kind, kind) if known.by_kind else known.stated:
         return _interpolated(stated, sizes.gpus)
     if not known.observed:
         return None
