@@ -64,6 +64,7 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         suspend_timeout_s=spec.suspend_timeout_s,
         estimate=Estimate(
             stated=spec.scaling,
+            by_kind=spec.by_kind,
             work=spec.work,
             target_loss=spec.target_loss,
             # A file that does not state them says 0.

@@ -25,6 +25,7 @@ MAX_FACTOR = 1e9
 MAX_MEM_BYTES = 1 << 50
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_KIND = re.compile(r"[A-Za-z0-9][ -~]{0,99}")
 _MEM = re.compile(r"([0-9]{1,16})([KMGT]?)", re.IGNORECASE)
 _UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -93,12 +94,37 @@ def _range(value: Any, most: int, keys: Collection[str]) -> dict[str, int]:
     return found
 
 
-def scaling(value: Any) -> dict[int, float] | str:
-    """GPUs → speed, from a table whose keys TOML gives as strings; or the name of a profile."""
+def scaling(value: Any) -> dict[int, float] | dict[str, dict[int, float]] | str:
+    """GPUs → speed, from a table whose keys TOML gives as strings, or one such table for each kind
+    of GPU; or the name of a profile."""
     if isinstance(value, str):
         return name(value)
     if not isinstance(value, dict) or not value:
         raise wrong(value, "a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}, or a profile's name")
+    tables = [key for key, each in value.items() if isinstance(each, dict)]
+    if not tables:
+        return _curve(value)
+    if len(tables) < len(value):
+        raise InputError(
+            "speeds beside tables of kinds",
+            valid="either {1 = 1.0, 2 = 1.9}, or {a100 = {1 = 2.0}, v100 = {1 = 1.0}}",
+        )
+    found = {}
+    for key in tables:
+        if not _KIND.fullmatch(key) or key.isdecimal():
+            raise InputError(
+                f"{shown(key)} is no kind of GPU", valid="a name with a letter, at most 100 long"
+            )
+        try:
+            found[key] = _curve(value[key])
+        except InputError as error:
+            raise placed(error, key) from None
+    return found
+
+
+def _curve(value: Any) -> dict[int, float]:
+    if not value:
+        raise wrong(value, "a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}")
     curve = {}
     for key, speed in value.items():
         if not re.fullmatch(r"[1-9][0-9]{0,8}", key) or int(key) > MAX_GPUS * MAX_NODES:

@@ -17,6 +17,7 @@ from hpcext.checks import kind_of, known_keys, parse_toml, placed, read_text
 from hpcext.core.errors import InputError
 from hpcext.profiles import Profiles
 from hpcext.scaling.curve import fewest_near_best
+from hpcext.scaling.kinds import curve_of
 from hpcext.text import SHOWN_CHARS, clean, did_you_mean, listed, shown
 
 __all__ = [
@@ -61,6 +62,9 @@ class JobSpec(msgspec.Struct, frozen=True):
     nodes : Nodes
     scaling : Mapping[int, float]
         GPUs in all → speed, in any unit; empty where not stated.
+    by_kind : Mapping[str, Mapping[int, float]]
+        The same for kinds of GPUs, in one unit; empty where they are not told apart. `scaling` is
+        that of the kind which this machine has, or else of the slowest, if it is one of these.
     profile : str
         Name of the stored profile that `scaling` was taken from when the job was handed in;
         empty where the file states it. The job's own progress refines that profile.
@@ -88,6 +92,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     gpus: Gpus = Gpus()
     nodes: Nodes = Nodes()
     scaling: Mapping[int, float] = msgspec.field(default_factory=dict)
+    by_kind: Mapping[str, Mapping[int, float]] = msgspec.field(default_factory=dict)
     profile: str = ""
     relative: bool = False
     work: float | None = None
@@ -286,7 +291,11 @@ def _job(
             raise InputError(f"{key} is missing", where=place, do=f'add {key} = "..."')
     if "work" in values:
         values["work"], values["work_unit"] = values["work"]
-    if isinstance(values.get("scaling"), str):
+    scaling = values.get("scaling", {})
+    if isinstance(scaling, dict) and any(isinstance(each, dict) for each in scaling.values()):
+        values["by_kind"] = scaling
+        values["scaling"] = curve_of(scaling, profiles.gpu if profiles else "")
+    if isinstance(scaling, str):
         try:
             values.update(_measured(values, profiles))
         except InputError as error:
@@ -314,7 +323,8 @@ def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str,
             valid=f"GPUs that it is measured on: {listed(map(str, curve))}",
             do=f"hpcext profile --name {name} --gpus {gpus.max} -- COMMAND measures more",
         )
-    return {"scaling": curve, "profile": name, "relative": relative}
+    by_kind = profiles.by_kind(name, values.get("work_unit"))
+    return {"scaling": curve, "by_kind": by_kind, "profile": name, "relative": relative}
 
 
 def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:

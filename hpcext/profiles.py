@@ -117,6 +117,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             gpus: robust_mean(*zip(*found[gpus][-LAST:], strict=True)) for gpus in sorted(found)
         }
 
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of GPU, in the order in which they were first measured."""
+        return tuple(dict.fromkeys(each.gpu for each in self.measurements))
+
     def unit(self, gpu: str = "") -> str:
         """The unit that says most: samples where they are known, for a step may hold more of
         them on more GPUs."""
@@ -219,6 +223,27 @@ class Profiles:
             f"nothing in {shown(name)} was measured on one node",
             do=f"hpcext profile --name {name} -- COMMAND measures it",
         )
+
+    def by_kind(self, name: str, unit: str | None) -> dict[str, dict[int, float]]:
+        """The curves of all kinds of GPU on which a profile was measured in one unit.
+
+        Parameters
+        ----------
+        name, unit
+            As for :meth:`curve`, which says what is raised, and whose unit this is.
+
+        Returns
+        -------
+        dict of str to dict of int to float
+            Kind → GPUs per node → speed; empty if they are not several.
+        """
+        profile = self.load(name)
+        wanted = unit or profile.unit(self.gpu)
+        if not profile.curve(wanted, self.gpu):
+            wanted = next(each for each in UNITS if each != wanted)
+        curves = {kind: profile.curve(wanted, kind) for kind in profile.kinds()}
+        known = {kind: curve for kind, curve in curves.items() if curve}
+        return known if len(known) > 1 else {}
 
     def add(self, name: str, measured: Iterable[Measurement], *, new: bool = True) -> Profile:
         """Add measurements to what is stored, whoever else does so at the same time.

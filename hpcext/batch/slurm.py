@@ -28,6 +28,7 @@ UNKNOWN = "unknown"
 """A state that is in no manual that we know: never taken for an end."""
 
 _JOB_ID = re.compile(r"(\d+)(?:;[\w.-]+)?\Z")
+_GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()\d][^:,()]*):")
 _CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?\Z")
 
 
@@ -39,6 +40,13 @@ class Step(NamedTuple):
 
 
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?\Z")
+
+
+class Host(NamedTuple):
+    """How Slurm itself reaches a node, and the type of its GPUs, empty where it has none."""
+
+    address: str
+    kind: str
 
 
 class End(NamedTuple):
@@ -202,19 +210,34 @@ def parse_version(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def addresses_command(nodelist: str) -> list[str]:
-    """How nodes are reached; scontrol(1)."""
+def hosts_command(nodelist: str) -> list[str]:
+    """How nodes are reached, and what they have; scontrol(1)."""
     return ["scontrol", "--oneliner", "show", "node", nodelist]
 
 
-def parse_addresses(text: str) -> dict[str, str]:
-    """Node → ``NodeAddr``, by which Slurm itself reaches it; a line each."""
+def parse_hosts(text: str) -> dict[str, Host]:
+    """Node → what it is; a line each."""
     found = {}
     for line in text.splitlines():
         facts = dict(word.partition("=")[::2] for word in line.split())
         if "NodeName" in facts:
-            found[facts["NodeName"]] = facts.get("NodeAddr") or facts["NodeName"]
+            address = facts.get("NodeAddr") or facts["NodeName"]
+            found[facts["NodeName"]] = Host(address, gres_kind(facts.get("Gres", "")))
     return found
+
+
+def gres_kind(gres: str) -> str:
+    """The type of the GPUs in a list of generic resources; empty if they have none, or several.
+
+    gres.conf(5): a type is optional, and told from a count by a letter in it.
+
+    Examples
+    --------
+    >>> gres_kind("gpu:a100:4(S:0,1),mps:400"), gres_kind("gpu:4"), gres_kind("gpu:a:1,gpu:b:1")
+    ('a100', '', '')
+    """
+    kinds = set(_GRES.findall(gres))
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def parse_time_limit(text: str) -> float | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
-from hpcext.batch.slurm import End, Step, state
+from hpcext.batch.slurm import End, Host, Step, gres_kind, state
 from hpcext.core.errors import BatchError
 
 _Found = TypeVar("_Found")
@@ -79,10 +79,17 @@ class Api:
             name: nodes[name].state.lower().partition("+")[0] for name in names if name in nodes
         }
 
-    def addresses(self, names: Sequence[str]) -> dict[str, str]:
+    def hosts(self, names: Sequence[str]) -> dict[str, Host]:
         """As Reads has it."""
         nodes = self._ask(self._slurm.Nodes.load)
-        return {name: nodes[name].address or name for name in names if name in nodes}
+        found = {}
+        for name in names:
+            if name in nodes:
+                # As {"gpu:a100": 4}, {"gpu": 4}; older ones have none.
+                gres = getattr(nodes[name], "configured_gres", None) or {}
+                kind = gres_kind(",".join(f"{what}:{count}" for what, count in gres.items()))
+                found[name] = Host(nodes[name].address or name, kind)
+        return found
 
     def _ask(self, question: Callable[[], _Found]) -> _Found:
         try:

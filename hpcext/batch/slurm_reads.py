@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hpcext.batch import runner, slurm, slurm_api
-from hpcext.batch.slurm import End, Step
+from hpcext.batch.slurm import End, Host, Step
 from hpcext.core.errors import BatchError
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ class Reads(Protocol):
     def node_states(self, names: Sequence[str]) -> dict[str, str]:
         """Node → state, in lowercase."""
 
-    def addresses(self, names: Sequence[str]) -> dict[str, str]:
-        """Node → how Slurm itself reaches it."""
+    def hosts(self, names: Sequence[str]) -> dict[str, Host]:
+        """Node → what it is."""
 
 
 class Commands:
@@ -68,9 +68,9 @@ class Commands:
         """As :class:`Reads` has it."""
         return slurm.parse_nodes(runner.run(slurm.nodes_command(names)))
 
-    def addresses(self, names: Sequence[str]) -> dict[str, str]:
+    def hosts(self, names: Sequence[str]) -> dict[str, Host]:
         """As :class:`Reads` has it."""
-        return slurm.parse_addresses(runner.run(slurm.addresses_command(",".join(names))))
+        return slurm.parse_hosts(runner.run(slurm.hosts_command(",".join(names))))
 
 
 @functools.cache

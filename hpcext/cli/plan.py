@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,24 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Job, Node, Snapshot, Target, total
-from hpcext.jobfile import read_jobs
+from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
-from hpcext.policies.apportion import Table, apportion
+from hpcext.policies.apportion import Table
 from hpcext.policies.common import ONE_NODE
+from hpcext.policies.kinds import share
 from hpcext.scaling.estimator import Sizes, speedups
+from hpcext.text import shown
 
 MOST_GPUS = 1_000_000
 """More than any machine has, and still quickly divided."""
 
 OPTIMUM = "optimum"
+
+VALID = "a number, or NxKIND:GPUS for each kind, as 2xa100:4,4xv100:8"
+
+_GROUP = re.compile(r"([0-9]{1,7})x([A-Za-z][\w.-]{0,99}):([0-9]{1,7})")
 
 
 class Division(msgspec.Struct, frozen=True):
@@ -40,8 +48,11 @@ class Division(msgspec.Struct, frozen=True):
     policy : str
     gpus : dict
         Job → how many it gets.
+    kinds : dict
+        Job → the kind of these, where there are several and it gets any.
     value : float
-        Sum of the jobs' speeds, each as a multiple of its own on one GPU.
+        Sum of the jobs' speeds, each as a multiple of its own on one GPU; of several kinds the
+        slowest.
     objective, bound : float or None
         What the policy makes largest, as it stands on these nodes, and more than which it cannot
         be; None for a policy without such.
@@ -52,6 +63,7 @@ class Division(msgspec.Struct, frozen=True):
     value: float
     objective: float | None = None
     bound: float | None = None
+    kinds: dict[str, str] = {}
 
 
 def add(subparsers: Any) -> None:
@@ -62,8 +74,12 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext plan jobs.toml --gpus 8 --compare",
     )
     parser.add_argument("jobs", type=Path, metavar="JOBS.toml")
-    parser.add_argument("--gpus", type=int, required=True, help="GPUs of each node")
-    parser.add_argument("--nodes", type=int, default=1, help="nodes (default: 1)")
+    parser.add_argument("--gpus", type=int, help="GPUs of each node")
+    parser.add_argument(
+        "--nodes",
+        default="1",
+        help="how many (default: 1), or of which kinds, as in 2xa100:4,4xv100:8 without --gpus",
+    )
     parser.add_argument("--policy", help=f"one of {', '.join(POLICIES)}")
     parser.add_argument("--compare", action="store_true", help="every policy")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it: .png, .svg or .pdf")
@@ -73,33 +89,28 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Run the command."""
-    for flag, number in (("--gpus", args.gpus), ("--nodes", args.nodes)):
-        if not 1 <= number <= MOST_GPUS:
-            raise InputError(str(number), where=flag, valid=f"1 to {MOST_GPUS}")
-    if args.gpus * args.nodes > MOST_GPUS:
-        all_ = f"{args.gpus * args.nodes} GPUs in all"
-        raise InputError(all_, where="--nodes", valid=f"at most {MOST_GPUS}")
+    nodes = _nodes(args.nodes, args.gpus)
     if args.policy and args.compare:
         raise InputError("shows every policy", where="--compare", do="leave out --policy")
     settings = load_settings(flags={"policy": args.policy})
-    nodes = [Node(f"node{number}", args.gpus) for number in range(1, args.nodes + 1)]
     profiles = profiles_for(settings.state_dir / "profiles")
     specs = read_jobs(args.jobs, profiles=profiles)
-    check_fits(specs, nodes[0], str(args.jobs), len(nodes))
+    _check_fits(specs, nodes, str(args.jobs))
     jobs = admit(specs, 1, {})
     names = list(POLICIES) if args.compare else [settings.policy]
     found = [_begin(name, jobs, nodes) for name in names]
-    best = _best(jobs, args.gpus * args.nodes)
+    best = _best(jobs, nodes)
     if args.plot:
         divisions = {each.policy: each.gpus for each in (*found, best)}
         speeds = [f"{each.value:.2f}" for each in (*found, best)]
-        plot(args.plot, divisions, speeds, args.gpus * args.nodes)
-    unknown = [job.name for job in jobs if not job.after and not _speeds(job)]
+        plot(args.plot, divisions, speeds, sum(node.gpus for node in nodes))
+    unknown = [job.name for job in jobs if not job.after and not _speeds(job, nodes[0].kind)]
     if args.json:
         document = {
             "schema": "hpcext.division/1",
-            "nodes": args.nodes,
+            "nodes": len(nodes),
             "gpus_per_node": args.gpus,
+            "gpus": _totals(nodes),
             "policies": [msgspec.to_builtins(each) for each in found],
             OPTIMUM: msgspec.to_builtins(best),
             "unknown_speed": unknown,
@@ -110,6 +121,62 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if unknown:
         out.note(f"no scaling is known of {', '.join(unknown[:5])}: not counted in the speeds")
     return 0
+
+
+def _nodes(text: str, gpus: int | None) -> list[Node]:
+    """``N`` nodes with so many GPUs each; or ``NxKIND:GPUS,...``, which says it for several kinds.
+
+    Raises
+    ------
+    InputError
+        It is neither, or what it says is too large.
+    """
+    groups: list[tuple[str, str, str]] = []
+    if text.lstrip("-").isdecimal():
+        if gpus is None:
+            raise InputError("is missing", where="--gpus", do="say how many GPUs each node has")
+        groups = [(text, "", str(gpus))]
+    else:
+        if gpus is not None:
+            raise InputError("--gpus beside kinds", where="--nodes", do="leave out --gpus")
+        for part in text.split(","):
+            found = _GROUP.fullmatch(part.strip())
+            if found is None:
+                raise InputError(shown(part), where="--nodes", valid=VALID)
+            groups.append((found[1], found[2], found[3]))
+    nodes: list[Node] = []
+    for count, kind, each in groups:
+        for flag, number in (("--gpus", int(each)), ("--nodes", int(count))):
+            where = "--nodes" if kind else flag
+            if not 1 <= number <= MOST_GPUS:
+                raise InputError(str(number), where=where, valid=f"1 to {MOST_GPUS}")
+        all_ = int(count) * int(each) + sum(node.gpus for node in nodes)
+        if all_ > MOST_GPUS:
+            valid = f"at most {MOST_GPUS}"
+            raise InputError(f"{all_} GPUs in all", where="--nodes", valid=valid)
+        first = len(nodes) + 1
+        nodes += [
+            Node(f"node{number}", int(each), kind) for number in range(first, first + int(count))
+        ]
+    return nodes
+
+
+def _totals(nodes: Sequence[Node]) -> dict[str, int]:
+    """Kind → GPUs."""
+    totals: Counter[str] = Counter()
+    for node in nodes:
+        totals[node.kind] += node.gpus
+    return dict(totals)
+
+
+def _check_fits(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> None:
+    """Refuse jobs that can run on no kind of these nodes: as on the kind that has most room."""
+    for spec in specs:
+        widest = max(nodes, key=lambda node: node.gpus)
+        able = [node for node in nodes if node.gpus >= spec.gpus.min] or [widest]
+        kind, count = Counter(node.kind for node in able).most_common(1)[0]
+        node = next(node for node in able if node.kind == kind)
+        check_fits([spec], node, where, count)
 
 
 def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
@@ -124,41 +191,55 @@ def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
     engine.step(0.0, [*map(NodeJoined, nodes), *map(Submitted, jobs)])
     if engine.refusal:
         raise HpcextError(f"it {engine.refusal}", where=f"policy {name}")
-    gpus = {job.name: total(engine.world.jobs[job.id].goal) for job in jobs}
-    value = sum(_speeds(job).get(gpus[job.name], 0.0) for job in jobs)
-    return Division(name, gpus, value, answers[-1].value, answers[-1].bound)
+    goals = {job.name: engine.world.jobs[job.id].goal or {} for job in jobs}
+    gpus = {job: total(goal) for job, goal in goals.items()}
+    kind = {node.name: node.kind for node in nodes}
+    on = {job: kind[next(iter(goal))] for job, goal in goals.items() if goal}
+    value = sum(_speeds(job, on.get(job.name, "")).get(gpus[job.name], 0.0) for job in jobs)
+    several = on if len(_totals(nodes)) > 1 else {}
+    return Division(name, gpus, value, answers[-1].value, answers[-1].bound, several)
 
 
-def _best(jobs: Sequence[Job], gpus: int) -> Division:
-    """The most that any policy could begin with, if GPUs were all on one node."""
-    ready = [(job, speeds) for job in jobs if not job.after and (speeds := _speeds(job))]
-    tables = [
-        Table(np.array([0, *speeds]), np.array([0.0, *speeds.values()])) for _, speeds in ready
-    ]
-    division = apportion(tables, gpus)
-    counts = {job.name: count for (job, _), count in zip(ready, division.counts, strict=True)}
-    return Division(OPTIMUM, counts, division.value)
+def _best(jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:
+    """The most that any policy could begin with, if GPUs of a kind were all on one node."""
+    totals = _totals(nodes)
+    ready = [job for job in jobs if not job.after and _speeds(job, nodes[0].kind)]
+    tables = [{kind: _table(_speeds(job, kind)) for kind in totals} for job in ready]
+    division = share(tables, totals)
+    given = {job.name: each for job, each in zip(ready, division.choices, strict=True)}
+    kinds = {job: kind for job, (kind, count) in given.items() if count and len(totals) > 1}
+    counts = {job: count for job, (_, count) in given.items()}
+    bound = division.bound if kinds else None
+    return Division(OPTIMUM, counts, division.value, bound=bound, kinds=kinds)
 
 
-def _speeds(job: Job) -> dict[int, float]:
-    """Speed by the GPUs that it may have, 1 on one GPU; empty where that is not known.
+def _table(speeds: Mapping[int, float]) -> Table:
+    return Table(np.array([0, *speeds]), np.array([0.0, *speeds.values()]))
+
+
+def _speeds(job: Job, kind: str) -> dict[int, float]:
+    """Speed by the GPUs of a kind that it may have, 1 on one GPU; empty where that is not known.
 
     Of a curve that does not say it, the speed on the fewest GPUs is taken for as many times that of
     one.
     """
     fewest, most = job.nodes or ONE_NODE
     sizes = sorted({size * nodes for nodes in range(fewest, most + 1) for size in job.sizes})
-    known = speedups(job.estimate, Sizes.on_one_node(np.array(sizes)))
+    known = speedups(job.estimate, Sizes.on_one_node(np.array(sizes)), kind)
     return {} if known is None else dict(zip(sizes, known.tolist(), strict=True))
 
 
 def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
-    rows = [(job.name, *(str(each.gpus.get(job.name) or "") for each in found)) for job in jobs]
+    rows = [(job.name, *(_given(each, job.name) for each in found)) for job in jobs]
     rows.append(("GPUs in all", *(str(sum(each.gpus.values())) for each in found)))
     rows.append(("speed in all", *(f"{each.value:.2f}" for each in found)))
     rows.append(("objective", *(_figure(each.objective) for each in found)))
     rows.append(("at most", *(_figure(each.bound) for each in found)))
     out.table(("job", *(each.policy for each in found)), rows)
+
+
+def _given(division: Division, job: str) -> str:
+    return f"{division.gpus.get(job) or ''} {division.kinds.get(job, '')}".strip()
 
 
 def _figure(number: float | None) -> str:

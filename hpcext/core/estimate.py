@@ -81,6 +81,8 @@ class Observed(msgspec.Struct, frozen=True):
         How long the job has trained there, from its first report on.
     at_s : float
         Instant of the last report.
+    kind : str
+        Of the GPUs, as :class:`~hpcext.core.values.Node` has it.
     """
 
     gpus: int
@@ -89,6 +91,7 @@ class Observed(msgspec.Struct, frozen=True):
     batch: float = 1.0
     seconds: float = 0.0
     at_s: float = 0.0
+    kind: str = ""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -100,8 +103,11 @@ class Estimate(msgspec.Struct, frozen=True):
     ----------
     stated : Mapping[int, float]
         GPUs in all → speed, from the job file; the unit is the job's own.
+    by_kind : Mapping[str, Mapping[int, float]]
+        The same for kinds of GPUs, in one unit for all of them; empty where the kinds are not told
+        apart. `stated` is one of these curves then, or its shape.
     observed : tuple of Observed
-        By GPUs and nodes, ascending.
+        By GPUs, nodes and kind, ascending.
     losses : tuple of Point
         As reported, by step; thinned out.
     work : float or None
@@ -120,6 +126,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """
 
     stated: Mapping[int, float] = msgspec.field(default_factory=dict)
+    by_kind: Mapping[str, Mapping[int, float]] = msgspec.field(default_factory=dict)
     observed: tuple[Observed, ...] = ()
     losses: tuple[Point, ...] = ()
     work: float | None = None
@@ -132,8 +139,12 @@ class Estimate(msgspec.Struct, frozen=True):
 
     @property
     def measured(self) -> dict[int, float]:
-        """GPUs in all → work per second; on the fewest nodes, if it was measured on several."""
-        return {each.gpus: each.rate for each in reversed(self.observed)}
+        """GPUs in all → work per second; on the fewest nodes, if it was measured on several.
+
+        Of several kinds of GPUs that of the last report.
+        """
+        order = sorted(self.observed, key=lambda each: (-each.nodes, each.at_s))
+        return {each.gpus: each.rate for each in order}
 
     def rate(self, gpus: int, like: int | None = None) -> float | None:
         """Work per second on so many GPUs, or None where that is not known.
@@ -167,10 +178,11 @@ class Estimate(msgspec.Struct, frozen=True):
 
         `seconds` and `at_s` of what was seen are filled in.
         """
-        places = {(each.gpus, each.nodes): each for each in self.observed}
-        before = places.get((seen.gpus, seen.nodes), replace(seen, at_s=now_s))
+        places = {(each.gpus, each.nodes, each.kind): each for each in self.observed}
+        here = (seen.gpus, seen.nodes, seen.kind)
+        before = places.get(here, replace(seen, at_s=now_s))
         seconds = before.seconds + now_s - max(before.at_s, since_s)
-        places[seen.gpus, seen.nodes] = replace(seen, seconds=seconds, at_s=now_s)
+        places[here] = replace(seen, seconds=seconds, at_s=now_s)
         return replace(self, observed=tuple(places[key] for key in sorted(places)))
 
     def reached(

@@ -94,10 +94,14 @@ class Node(msgspec.Struct, frozen=True):
     name : str
     gpus : int
         How many GPUs (or logical slots) it offers.
+    kind : str
+        What these are, as the batch system or the driver names them; empty if that is not known.
+        GPUs of nodes with the same one are alike.
     """
 
     name: str
     gpus: int
+    kind: str = ""
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -285,7 +285,9 @@ class World:
         estimate = job.estimate.reached(fact.step, fact.done, loss, fact.goodput)
         if fact.rate and job.state is State.RUNNING:
             batch = job.estimate.batch(fact.step, fact.done)
-            seen = Observed(total(job.held), len(job.held), fact.rate, batch)
+            # A job is on GPUs of one kind.
+            kind = next((self.nodes[node].kind for node in job.held if node in self.nodes), "")
+            seen = Observed(total(job.held), len(job.held), fact.rate, batch, kind=kind)
             estimate = estimate.saw(now_s, job.since_s, seen)
         self.records[job.id] = record = records.progressed(self.records[job.id], fact)
         if fact.resume_s and (cost := records.resizing_cost(record)):

@@ -40,7 +40,7 @@ from hpcext.manager import places, spool
 from hpcext.manager.driver import Driver, Observe
 from hpcext.manager.inbox import Inbox
 from hpcext.manager.places import host
-from hpcext.manager.refine import Refiner, profiles_for
+from hpcext.manager.refine import SLOT, UNKNOWN, Refiner, profiles_for
 from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.policies import find_policy
 from hpcext.text import shown
@@ -358,7 +358,8 @@ async def _run(
     )
     before = _gains(engine)
     try:
-        await driver.run(executor, _news(engine, place.nodes, submissions))
+        nodes = [_told_apart(node, pilot, profiles.gpu) for node in place.nodes]
+        await driver.run(executor, _news(engine, nodes, submissions))
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HARMLESS)
         journal.close()
@@ -366,6 +367,12 @@ async def _run(
     if pilot.requeue and left and engine.world.stopping and driver.stopped_by is None:
         place.carry_on(gained=_gains(engine) > before)
     return engine, driver
+
+
+def _told_apart(node: Node, pilot: Pilot, gpu: str) -> Node:
+    """A node with the kind of its GPUs, where that is the machine that we are on."""
+    known = node.kind or pilot.logical or pilot.nodes > 1 or gpu in {SLOT, UNKNOWN}
+    return node if known else msgspec.structs.replace(node, kind=gpu)
 
 
 def _gains(engine: Engine) -> tuple[int, int]:

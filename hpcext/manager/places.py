@@ -126,6 +126,9 @@ def _steps(pilot: Pilot, here: Allocation) -> _Executor:
         name: Share(gpus, cpus=count, memory_mb=here.memory_mb, logical=pilot.logical)
         for name, count in zip(names, cpus, strict=True)
     }
-    addresses = reads().addresses(names) if len(names) > 1 else {}
-    nodes = tuple(Node(name, gpus) for name in names)
+    hosts = reads().hosts(names) if len(names) > 1 else {}
+    addresses = {name: host.address for name, host in hosts.items()}
+    # Slots are alike wherever they are.
+    kinds = {name: host.kind for name, host in hosts.items() if not pilot.logical}
+    nodes = tuple(Node(name, gpus, kinds.get(name, "")) for name in names)
     return nodes, SlurmSteps, {"shares": shares, "addresses": addresses}

@@ -17,6 +17,7 @@ from hpcext.executors.gpus import find_gpus
 from hpcext.jobfile import JobSpec
 from hpcext.manager.driver import Observe
 from hpcext.profiles import Measurement, Profiles
+from hpcext.scaling.kinds import alike
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,9 @@ LOCK_S = 2.0
 SLOT = "slot"
 """The kind of what stands for a GPU on a machine without."""
 
+UNKNOWN = "unknown"
+"""The kind of GPUs that the driver has no name for."""
+
 
 def gpu_kind(nvml: Any = None, environ: Mapping[str, str] | None = None) -> str:
     """What the driver calls the GPUs of this machine; :data:`SLOT` where there are none.
@@ -52,7 +56,7 @@ def gpu_kind(nvml: Any = None, environ: Mapping[str, str] | None = None) -> str:
     try:
         name = library.nvmlDeviceGetName(library.nvmlDeviceGetHandleByIndex(found[0]))
     except library.NVMLError:
-        return "unknown"
+        return UNKNOWN
     finally:
         library.nvmlShutdown()
     # Before version 11.5 nvidia-ml-py gave bytes.
@@ -72,6 +76,8 @@ class _Watch:
     ----------
     place : tuple of int
         Operation, GPUs, nodes.
+    gpu : str
+        Kind of GPU.
     since_s, seen_s : float
         When its first and its last progress there was seen.
     step, done : float
@@ -83,6 +89,7 @@ class _Watch:
     """
 
     place: tuple[int, int, int]
+    gpu: str
     since_s: float
     seen_s: float
     step: int
@@ -103,7 +110,7 @@ class _Watch:
             self.amount += job.estimate.done - self.done
         self.seen_s, self.step, self.done = now_s, job.step, job.estimate.done
 
-    def measured(self, gpu: str) -> Measurement | None:
+    def measured(self) -> Measurement | None:
         """What to store, if that is enough."""
         if self.seconds < ENOUGH_S or min(self.work, self.steps, self.amount) <= 0:
             return None
@@ -117,7 +124,7 @@ class _Watch:
             samples_per_s=rate if self.amount != self.steps else None,
             seconds=self.seconds,
             source="job",
-            gpu=gpu,
+            gpu=self.gpu,
         )
 
     def forget(self) -> None:
@@ -160,14 +167,19 @@ class Refiner:
         for name in list(self._named):
             job = jobs[name]
             if job.state is State.RUNNING:
-                self._look(job, now_s)
+                kinds = [engine.world.nodes[node].kind for node in job.held]
+                self._look(job, now_s, self._gpu(kinds[0] if kinds else ""))
             elif watch := self._watches.pop(name, None):
                 self._store(name, watch)
             if job.state.final:
                 self._named.discard(name)
         self._then(engine, now_s)
 
-    def _look(self, job: Job, now_s: float) -> None:
+    def _gpu(self, kind: str) -> str:
+        """What profiles call GPUs of a node: as the driver does, if they are as on this machine."""
+        return kind if kind and alike(kind, [self._profiles.gpu]) is None else self._profiles.gpu
+
+    def _look(self, job: Job, now_s: float, gpu: str) -> None:
         gpus = max(job.held.values(), default=0)
         place = (job.op, gpus, len(job.held))
         rate = job.estimate.rate(total(job.held))
@@ -175,7 +187,7 @@ class Refiner:
         if watch is None or watch.place != place:
             if watch is not None:
                 self._store(job.id, watch)
-            new = _Watch(place, now_s, now_s, job.step, job.estimate.done)
+            new = _Watch(place, gpu, now_s, now_s, job.step, job.estimate.done)
             self._watches[job.id] = new
         elif job.step > watch.step and rate is not None:
             watch.saw(now_s, job, rate)
@@ -184,7 +196,7 @@ class Refiner:
                 watch.forget()
 
     def _store(self, job: str, watch: _Watch) -> None:
-        measured = watch.measured(self._profiles.gpu)
+        measured = watch.measured()
         if measured is None:
             return
         name = self._spec(job).profile

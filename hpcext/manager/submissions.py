@@ -125,7 +125,9 @@ def check_in_time(specs: Sequence[JobSpec], left_s: float | None, where: str) ->
     """
     for number, spec in enumerate(specs, start=1):
         # The shape of a curve does not tell how long anything takes.
-        fastest = 0.0 if spec.relative else max(spec.scaling.values(), default=0.0)
+        curves = spec.by_kind.values() or [spec.scaling]
+        speeds = [speed for curve in curves for speed in curve.values()]
+        fastest = 0.0 if spec.relative else max(speeds, default=0.0)
         if left_s is None or spec.work is None or not fastest:
             continue
         least_s = spec.work / fastest

@@ -101,7 +101,7 @@ def apportion(tables: Sequence[Table], total: int) -> Division:
         raise ValueError(f"{total} units cannot be divided")
     if not tables:
         return Division((), 0.0, 0.0, 0.0)
-    options = _Options.of(tables, total)
+    options = Options.of(tables, total)
     price = _price(options, total)
     core = _Core(options, price, total)
     easy = core.easy()
@@ -110,7 +110,7 @@ def apportion(tables: Sequence[Table], total: int) -> Division:
     return Division(tuple(options.sizes[chosen].tolist()), value, core.bound - cost, price)
 
 
-class _Options(NamedTuple):
+class Options(NamedTuple):
     """The options of all jobs, one after the other: shape (m,), and (j,) where a job's begin."""
 
     sizes: Ints
@@ -119,7 +119,7 @@ class _Options(NamedTuple):
     jobs: Ints
 
     @classmethod
-    def of(cls, tables: Sequence[Table], total: int) -> _Options:
+    def of(cls, tables: Sequence[Table], total: int) -> Options:
         """Those that fit into the total at all."""
         parts = [_checked(number, table) for number, table in enumerate(tables)]
         lengths = np.fromiter((len(sizes) for sizes, _ in parts), np.int64, len(parts))
@@ -159,7 +159,7 @@ def _check(sizes: Ints, values: Floats, jobs: Ints, lengths: Ints) -> None:
         raise ValueError(f"table {jobs[int(np.argmin(rises))]}: sizes do not ascend")
 
 
-def _price(options: _Options, total: int) -> float:
+def _price(options: Options, total: int) -> float:
     """The multiplier at which the Lagrangian dual is smallest; 0 if all that is wanted fits.
 
     The dual is the upper envelope of lines ``value + price * (total - weight)``, one for each way
@@ -207,7 +207,7 @@ class _Core:
         Units that are left over if every job has that one.
     """
 
-    def __init__(self, options: _Options, price: float, total: int) -> None:
+    def __init__(self, options: Options, price: float, total: int) -> None:
         self.options = options
         self.price = price
         self.total = total

@@ -25,6 +25,8 @@ from hpcext.core.values import Job, Snapshot, Target, total
 from hpcext.policies.counting import solve_counts
 from hpcext.policies.divide import (
     Ask,
+    Gpus,
+    On,
     Plan,
     Values,
     Worth,
@@ -42,8 +44,8 @@ from hpcext.scaling.estimator import Sizes, rate_alone
 CHANGE_S = 10.0
 """What a change of size is believed to cost a job of which nobody knows better."""
 
-Objective = Callable[[Job, Sizes], Values]
-"""What a job is worth per second, by what it gets."""
+Objective = Callable[[Job, Sizes, str], Values]
+"""What a job is worth per second, by what it gets of a kind of GPUs."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -95,10 +97,13 @@ def allocate(now: Snapshot, options: Options) -> Target:
     return divide(now, gain)
 
 
-def _counting(gain: Worth, options: Options, now: Snapshot, asks: Sequence[Ask], gpus: int) -> Plan:
+def _counting(
+    gain: Worth, options: Options, now: Snapshot, asks: Sequence[Ask], gpus: Gpus
+) -> Plan:
     """The best division that the limits of a file allow.
 
-    Where no division reaches all that these ask for at least, nothing is asked for.
+    Where no division reaches all that these ask for at least, nothing is asked for. All GPUs are
+    alike for it.
     """
     limits = read_limits(options.limits) if options.limits else ()
     wanted = constraints(limits, asks, now)
@@ -110,22 +115,23 @@ def _counting(gain: Worth, options: Options, now: Snapshot, asks: Sequence[Ask],
         return best(gain, asks, gpus, functools.partial(solve, constraints=allowed))
 
 
-def _paper(gain: Worth, options: Options, asks: Sequence[Ask], gpus: int) -> Plan:
+def _paper(gain: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
     """The answer of the paper's own programme, each GPU a node of it.
 
     It knows a least and a most number, and all between: a number that a job cannot have is one less
-    until it can.
+    until it can. All GPUs are alike for it.
     """
-    trainers, current = [], np.zeros((len(asks), gpus), dtype=np.bool_)
+    units = sum(gpus.values())
+    trainers, current = [], np.zeros((len(asks), units), dtype=np.bool_)
     begin = 0
-    for row, (job, shapes) in enumerate(asks):
+    for row, ask in enumerate(asks):
+        (job, shapes, *_), sizes = ask, ask.sizes
         up_s, down_s = changes_s(job)
-        sizes = Ask(job, shapes).sizes
-        values = job.weight * objective_of(options.objective)(job, sizes)
+        values = job.weight * objective_of(options.objective)(job, sizes, ask.has)
         speeds_ = dict(zip(sizes.gpus.tolist(), values.tolist(), strict=True))
         trainers.append(Trainer(min(shapes), max(shapes), speeds_, up_s, down_s))
         has = total(job.goal)
-        if min(shapes) <= has <= max(shapes) and begin + has <= gpus:
+        if min(shapes) <= has <= max(shapes) and begin + has <= units:
             current[row, begin : begin + has] = True
             begin += has
     answer = solve_map(trainers, current, options.forward_s, Limit(options.nodes))
@@ -133,17 +139,19 @@ def _paper(gain: Worth, options: Options, asks: Sequence[Ask], gpus: int) -> Pla
         max((size for size in ask.shapes if size <= count), default=0)
         for ask, count in zip(asks, answer.counts, strict=True)
     ]
-    return valued(gain, asks, counts)._replace(bound=answer.bound)
+    return valued(gain, asks, gpus, counts)._replace(bound=answer.bound)
 
 
-def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes) -> Values:
-    """Eq. 16, for one job."""
+def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On) -> Values:
+    """Eq. 16, for one job. To change the kind of its GPUs costs what the dearer change does."""
     has = total(job.goal)
     up_s, down_s = changes_s(job)
     cost_s: Values = np.select([sizes.gpus > has, sizes.gpus < has], [up_s, down_s], 0.0)
+    if has and on.kind != on.has:
+        cost_s = np.where(sizes.gpus > 0, max(up_s, down_s), down_s)
     here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
-    lost = float(objective(job, here)[0])
-    return job.weight * (forward_s * objective(job, sizes) - lost * cost_s)
+    lost = float(objective(job, here, on.has)[0])
+    return job.weight * (forward_s * objective(job, sizes, on.kind) - lost * cost_s)
 
 
 def changes_s(job: Job) -> tuple[float, float]:
@@ -154,14 +162,14 @@ def changes_s(job: Job) -> tuple[float, float]:
     return up_s, down_s
 
 
-def _throughput(job: Job, sizes: Sizes) -> Values:
+def _throughput(job: Job, sizes: Sizes, kind: str) -> Values:
     """Work per second; of a job of which none is known, one on each GPU."""
-    return speeds(job, sizes) * (rate_alone(job.estimate) or 1.0)
+    return speeds(job, sizes, kind) * (rate_alone(job.estimate) or 1.0)
 
 
-def _priority(job: Job, sizes: Sizes) -> Values:
+def _priority(job: Job, sizes: Sizes, kind: str) -> Values:
     """Efficiency, of which a unit of priority makes ten."""
-    return speeds(job, sizes) * math.pow(10.0, job.priority)
+    return speeds(job, sizes, kind) * math.pow(10.0, job.priority)
 
 
 OBJECTIVES: dict[str, Objective] = {

@@ -13,6 +13,11 @@ def named(gpus: int) -> str:
     return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
+def kinds_of(now: Snapshot) -> list[str]:
+    """The kinds of GPUs that there are, in the order of the nodes."""
+    return list(dict.fromkeys(node.kind for node in now.nodes.values()))
+
+
 def largest(job: Job, limit: int) -> int:
     """The largest size of a job within a limit; 0 if it has none."""
     return max((size for size in job.sizes if size <= limit), default=0)

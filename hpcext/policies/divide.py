@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -12,15 +12,35 @@ from numpy.typing import NDArray
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
 from hpcext.policies.apportion import Table, apportion
-from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named
+from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named
+from hpcext.policies.kinds import share
 from hpcext.policies.place import Shape, Wish, place
 from hpcext.scaling.estimator import Sizes, speedups
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
 
-Worth = Callable[[Job, Sizes], Values]
-"""What each of several sizes, the first one 0, is worth to a job."""
+Gpus = Mapping[str, int]
+"""Kind of GPUs, see :class:`~hpcext.core.values.Node` → how many of it."""
+
+
+class On(NamedTuple):
+    """What GPUs a question is about.
+
+    Attributes
+    ----------
+    kind : str
+    has : str
+        The kind that the job has now; empty if it has nothing.
+    """
+
+    kind: str = ""
+    has: str = ""
+
+
+Worth = Callable[[Job, Sizes, On], Values]
+"""What each of several sizes, the first one 0, is worth to a job; of 0 it is the same for all
+kinds."""
 
 
 class Ask(NamedTuple):
@@ -31,16 +51,39 @@ class Ask(NamedTuple):
     job : Job
     shapes : Mapping[int, Shape]
         What it may have: GPUs in all → how they are spread; ascending.
+    by_kind : Mapping[str, Mapping[int, Shape]]
+        The same for each kind of GPUs on which it may have anything; empty where all are alike.
+    has : str
+        As :class:`On` has it.
     """
 
     job: Job
     shapes: Mapping[int, Shape]
+    by_kind: Mapping[str, Mapping[int, Shape]] = {}
+    has: str = ""
 
     @property
     def sizes(self) -> Sizes:
         """Nothing, and what it may have."""
-        nodes = [0, *(shape.nodes for shape in self.shapes.values())]
-        return Sizes(np.array([0, *self.shapes], dtype=np.int64), np.array(nodes, dtype=np.int64))
+        return _sizes(self.shapes)
+
+    def on(self, kind: str | None) -> Mapping[int, Shape]:
+        """What it may have of a kind; None: of any."""
+        return self.by_kind.get(kind, {}) if self.by_kind and kind is not None else self.shapes
+
+    def sizes_on(self, kind: str | None) -> Sizes:
+        """Nothing, and what it may have of a kind."""
+        return _sizes(self.on(kind))
+
+
+def _sizes(shapes: Mapping[int, Shape]) -> Sizes:
+    nodes = [0, *(shape.nodes for shape in shapes.values())]
+    return Sizes(np.array([0, *shapes], dtype=np.int64), np.array(nodes, dtype=np.int64))
+
+
+def only(kinds: Collection[str]) -> str:
+    """The kind of all GPUs; empty if there are several."""
+    return next(iter(kinds)) if len(kinds) == 1 else ""
 
 
 class Plan(NamedTuple):
@@ -51,19 +94,26 @@ class Plan(NamedTuple):
     counts : sequence of int
         0, or one of a job's sizes.
     worth : callable or None
-        By the number of the job: how much each of its sizes, 0 first, is worth. Where nodes have no
-        room for what it is to have it gets the best that has a place; the largest, without this.
-        What the answer is worth is the sum of these.
+        By the number of the job and a kind of GPUs (None: whatever is there): how much each of its
+        sizes, 0 first, is worth. Where nodes have no room for what it is to have it gets the best
+        that has a place; the largest, without this. What the answer is worth is the sum of these.
     bound : float or None
         No division is worth more.
+    kinds : sequence of str, or None
+        Of which kind each is to have them; None: of any, but each of one.
     """
 
     counts: Sequence[int]
-    worth: Callable[[int], Mapping[int, float]] | None = None
+    worth: Callable[[int, str | None], Mapping[int, float]] | None = None
     bound: float | None = None
+    kinds: Sequence[str] | None = None
+
+    def kind(self, number: int) -> str | None:
+        """Of which kind a job is to have them."""
+        return self.kinds[number] if self.kinds else None
 
 
-Decide = Callable[[Sequence[Ask], int], "Plan | Sequence[Plan]"]
+Decide = Callable[[Sequence[Ask], Gpus], "Plan | Sequence[Plan]"]
 """Jobs, and the GPUs that they may have together → what each is to have. Of several plans, all with
 the same `worth`, the one is taken that is worth most when it has been placed."""
 
@@ -95,14 +145,22 @@ def settle(
     for node, gpus in (reserved or {}).items():
         free[node] = max(0, free[node] - gpus)
     taken = {node for grant in grants.values() if len(grant.alloc) > 1 for node in grant.alloc}
-    asks = [Ask(job, shapes_of(job, now)) for job in now.jobs if job.ready and job.id not in grants]
+    asks = asks_of(now, grants)
     waits = {ask.job.id: "the GPUs are worth more to other jobs" for ask in asks}
     asks = [ask for ask in asks if ask.shapes]
     if not asks:
         return Target(grants, waits)
-    plans = decide(asks, sum(free.values()))
+    totals = dict.fromkeys(kinds_of(now), 0)
+    for name, left in free.items():
+        totals[now.nodes[name].kind] += left
+    plans = decide(asks, totals)
     shared = taken if apart else None
-    tried = [placed for plan in _several(plans) for placed in _both_ways(plan, asks, free, shared)]
+    kinds = {name: now.nodes[name].kind for name in free}
+    tried = [
+        placed
+        for plan in _several(plans)
+        for placed in _both_ways(plan, asks, _Room(free, shared, kinds))
+    ]
     # Of those that are worth as much the first.
     plan, places, value = max(tried, key=lambda each: each.value)
     for number, alloc in places.items():
@@ -120,42 +178,43 @@ class _Placed(NamedTuple):
     value: float
 
 
-def _both_ways(
-    plan: Plan, asks: Sequence[Ask], free: Mapping[str, int], apart: Collection[str] | None
-) -> Iterator[_Placed]:
+class _Room(NamedTuple):
+    """GPUs that are free on each node, the nodes of jobs on several (None: whoever has them), and
+    of which kind each node is."""
+
+    free: Mapping[str, int]
+    apart: Collection[str] | None
+    kinds: Mapping[str, str]
+
+
+def _both_ways(plan: Plan, asks: Sequence[Ask], room: _Room) -> Iterator[_Placed]:
     """Where jobs change their size on the nodes that they have; and, if not all have room there,
     where all that change are placed anew, since these pay for a change anyway."""
-    first = _placed(plan, asks, free, apart, anew=False)
+    first = _placed(plan, asks, room, anew=False)
     yield first
     given = {number: total(alloc) for number, alloc in first.places.items()}
     if any(given.get(number, 0) != count for number, count in enumerate(plan.counts)):
-        yield _placed(plan, asks, free, apart, anew=True)
+        yield _placed(plan, asks, room, anew=True)
 
 
-def _placed(
-    plan: Plan,
-    asks: Sequence[Ask],
-    free: Mapping[str, int],
-    apart: Collection[str] | None,
-    *,
-    anew: bool,
-) -> _Placed:
+def _placed(plan: Plan, asks: Sequence[Ask], room: _Room, *, anew: bool) -> _Placed:
     chosen = [number for number, count in enumerate(plan.counts) if count]
     wishes = []
     for number in chosen:
-        job, shapes = asks[number]
-        shape = shapes[plan.counts[number]]
-        less = functools.partial(_less, asks[number], plan, number)
-        keeps = not anew or total(job.goal) == shape.total
-        wishes.append(Wish(shape, less, (job.goal or {}) if keeps else {}))
-    found = zip(chosen, place(free, wishes, apart=apart), strict=True)
+        ask, kind = asks[number], plan.kind(number)
+        shape = ask.on(kind)[plan.counts[number]]
+        less = functools.partial(_less, ask, plan, number)
+        keeps = not anew or total(ask.job.goal) == shape.total
+        wishes.append(Wish(shape, less, (ask.job.goal or {}) if keeps else {}, kind))
+    found = zip(chosen, place(room.free, wishes, apart=room.apart, kinds=room.kinds), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:
         return _Placed(plan, places, 0.0)
     each = []
     for number in range(len(asks)):
-        worth = plan.worth(number)
-        each.append(worth.get(total(places.get(number)), worth[0]))
+        alloc = places.get(number, {})
+        worth = plan.worth(number, next((room.kinds[node] for node in alloc), None))
+        each.append(worth.get(total(alloc), worth[0]))
     return _Placed(plan, places, math.fsum(each))
 
 
@@ -166,8 +225,9 @@ def _several(plans: Plan | Sequence[Plan]) -> Sequence[Plan]:
 def divide(now: Snapshot, worth: Worth, *, apart: bool = False) -> Target:
     """Give GPUs to jobs so that the sum of what they are worth is largest.
 
-    Counts are the best (:mod:`hpcext.policies.apportion`); where nodes have no room for one
-    (:mod:`hpcext.policies.place`) its job gets less. Jobs whose size cannot be changed now keep it.
+    Counts are the best (:mod:`hpcext.policies.apportion`; of several kinds of GPUs near to it,
+    :mod:`hpcext.policies.kinds`); where nodes have no room for one (:mod:`hpcext.policies.place`)
+    its job gets less. Jobs whose size cannot be changed now keep it.
     """
     return settle(now, functools.partial(best, worth), apart=apart)
 
@@ -185,51 +245,99 @@ class Solved(Protocol):
 Solve = Callable[[Sequence[Table], int], Solved]
 
 
-def best(worth: Worth, asks: Sequence[Ask], gpus: int, solve: Solve = apportion) -> Plan:
-    """The division that is worth most."""
-    tables = [_table(worth, ask) for ask in asks]
-    division = solve(tables, gpus)
-    return Plan(division.counts, _each(tables), division.bound)
+def best(worth: Worth, asks: Sequence[Ask], gpus: Gpus, solve: Solve | None = None) -> Plan:
+    """The division that is worth most, or with several kinds of GPUs one that is near to it.
+
+    `solve` finds it in another way than :func:`~hpcext.policies.apportion.apportion`; for it all
+    GPUs are alike.
+    """
+    if solve is None and len(gpus) > 1:
+        offers = [_tables(worth, ask, gpus) for ask in asks]
+        shares = share(offers, gpus)
+        kinds, counts = zip(*shares.choices, strict=True)
+        return Plan(counts, _each(offers), shares.bound, kinds)
+    first = next(iter(gpus))
+    tables = [_table(worth, ask, ask.has or first) for ask in asks]
+    division = (solve or apportion)(tables, sum(gpus.values()))
+    return Plan(division.counts, _each([{"": table} for table in tables]), division.bound)
 
 
-def valued(worth: Worth, asks: Sequence[Ask], counts: Sequence[int]) -> Plan:
+def valued(worth: Worth, asks: Sequence[Ask], gpus: Gpus, counts: Sequence[int]) -> Plan:
     """A division that was made in another way, and what it is worth."""
-    return Plan(counts, _each([_table(worth, ask) for ask in asks]))
+    return Plan(counts, _each([_tables(worth, ask, gpus) for ask in asks]))
 
 
-def _table(worth: Worth, ask: Ask) -> Table:
-    sizes = ask.sizes
-    return Table(sizes.gpus, worth(ask.job, sizes))
+def _table(worth: Worth, ask: Ask, kind: str) -> Table:
+    return Table(ask.sizes.gpus, worth(ask.job, ask.sizes, On(kind, ask.has)))
 
 
-def _each(tables: Sequence[Table]) -> Callable[[int], Mapping[int, float]]:
-    """By the number of a job: size → value."""
+def _tables(worth: Worth, ask: Ask, kinds: Iterable[str]) -> dict[str, Table]:
+    """For each kind of which the job may have any."""
+    every = ((kind, ask.sizes_on(kind)) for kind in kinds)
+    return {
+        kind: Table(sizes.gpus, worth(ask.job, sizes, On(kind, ask.has)))
+        for kind, sizes in every
+        if len(sizes.gpus) > 1
+    }
+
+
+def _each(
+    tables: Sequence[Mapping[str, Table]],
+) -> Callable[[int, str | None], Mapping[int, float]]:
+    """By the number of a job and a kind: size → value."""
 
     @functools.cache
-    def values(number: int) -> Mapping[int, float]:
-        sizes, values = tables[number]
+    def values(number: int, kind: str | None) -> Mapping[int, float]:
+        offers = tables[number]
+        sizes, values = offers.get(kind or "") or next(iter(offers.values()))
         return dict(zip(sizes.tolist(), values.tolist(), strict=True))
 
     return values
 
 
-def speeds(job: Job, sizes: Sizes) -> Values:
+def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
     """How many times as fast as on one GPU a job is.
 
     Of a job of which nothing is known it is believed that more GPUs help up to its best size.
     """
-    known = speedups(job.estimate, sizes)
+    known = speedups(job.estimate, sizes, kind)
     if known is not None:
         return known
     most = job.optimal * (job.nodes or ONE_NODE)[1]
     return np.asarray(np.minimum(sizes.gpus, most), dtype=np.float64)
 
 
-def shapes_of(job: Job, now: Snapshot) -> Mapping[int, Shape]:
-    """What a job may have on these nodes."""
-    widest = max((node.gpus for node in now.nodes.values()), default=0)
+class _Part(NamedTuple):
+    """The nodes of one kind: how many they are, and the GPUs of the largest."""
+
+    nodes: int
+    widest: int
+
+
+def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Ask]:
+    """The jobs that may be given something, without some; those without a shape too."""
+    widths: dict[str, list[int]] = {}
+    for node in now.nodes.values():
+        widths.setdefault(node.kind, []).append(node.gpus)
+    parts = {kind: _Part(len(each), max(each)) for kind, each in widths.items()}
+    return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
+
+
+def _ask(job: Job, now: Snapshot, parts: Mapping[str, _Part]) -> Ask:
+    has = next((now.nodes[node].kind for node in job.goal or {}), "")
+    by_kind = {kind: found for kind, part in parts.items() if (found := _shapes_on(job, part))}
+    if len(parts) < 2:
+        return Ask(job, next(iter(by_kind.values()), {}), has=has)
+    shapes: dict[int, Shape] = {}
+    for each in by_kind.values():
+        for size, shape in each.items():
+            shapes[size] = min(shape, shapes.get(size, shape), key=lambda shape: shape.nodes)
+    return Ask(job, dict(sorted(shapes.items())), by_kind, has)
+
+
+def _shapes_on(job: Job, part: _Part) -> Mapping[int, Shape]:
     fewest, most = job.nodes or ONE_NODE
-    return _shapes(job.sizes, fewest, min(most, len(now.nodes)), widest)
+    return _shapes(job.sizes, fewest, min(most, part.nodes), part.widest)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -245,12 +353,14 @@ def _shapes(sizes: tuple[int, ...], fewest: int, most: int, widest: int) -> Mapp
 
 def _less(ask: Ask, plan: Plan, number: int) -> list[Shape]:
     """Smaller shapes, the best first; those that are worth no more than nothing are left out."""
-    smaller = [size for size in ask.shapes if size < plan.counts[number]]
+    kind = plan.kind(number)
+    shapes = ask.on(kind)
+    smaller = [size for size in shapes if size < plan.counts[number]]
     if plan.worth is None:
-        return [ask.shapes[size] for size in reversed(smaller)]
-    worth = plan.worth(number)
-    better = [size for size in smaller if worth[size] > worth[0]]
-    return [ask.shapes[size] for size in sorted(better, key=worth.__getitem__, reverse=True)]
+        return [shapes[size] for size in reversed(smaller)]
+    worth = plan.worth(number, kind)
+    better = [size for size in smaller if worth.get(size, worth[0]) > worth[0]]
+    return [shapes[size] for size in sorted(better, key=worth.__getitem__, reverse=True)]
 
 
 def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:

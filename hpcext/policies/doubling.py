@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, Target, total
 from hpcext.policies.common import fixed, named
-from hpcext.policies.divide import Ask, Plan, settle, shapes_of
+from hpcext.policies.divide import Ask, Gpus, Plan, asks_of, settle
 from hpcext.policies.optimus import grow
 from hpcext.policies.periodic import periodic
 from hpcext.policies.total_time import Interval
@@ -76,7 +76,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     return replace(target, grants=grants, wake_s=min(until_s, default=None))
 
 
-def _double(exploring: Mapping[str, _Exploring], asks: Sequence[Ask], gpus: int) -> Plan:
+def _double(exploring: Mapping[str, _Exploring], asks: Sequence[Ask], gpus: Gpus) -> Plan:
     """Room to explore for those that do; the others double in what is left."""
     given = {
         number: exploring[ask.job.id].kept
@@ -102,8 +102,8 @@ def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
     found: dict[str, _Exploring] = {}
     if options.strategy == "precompute":
         return found
-    for job in now.jobs:
-        sizes = list(shapes_of(job, now)) if job.ready and not job.estimate.stated else []
+    for ask in asks_of(now):
+        job, sizes = ask.job, [] if ask.job.estimate.stated else list(ask.shapes)
         # The least size and what becomes of it by doubling.
         doublings = sizes[:1]
         while doublings and (more := _twice(sizes, doublings[-1])) <= options.explore_gpus and more:

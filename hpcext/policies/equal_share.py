@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 from hpcext.core.values import Snapshot, Target
-from hpcext.policies.divide import Ask, Plan, settle
+from hpcext.policies.divide import Ask, Gpus, Plan, settle
 
 
 def allocate(now: Snapshot) -> Target:
@@ -14,25 +14,25 @@ def allocate(now: Snapshot) -> Target:
     return settle(now, share)
 
 
-def share(asks: Sequence[Ask], gpus: int) -> Plan:
+def share(asks: Sequence[Ask], gpus: Gpus) -> Plan:
     """Everybody's least in the order of the queue, then more to who has least for its weight.
 
     The cost grows with the GPUs that are given out, times the logarithm of the jobs.
     """
     sizes = [list(ask.shapes) for ask in asks]
-    counts = [0] * len(asks)
+    counts, free = [0] * len(asks), sum(gpus.values())
     poorest: list[tuple[float, int, int]] = []
     for number, (ask, each) in enumerate(zip(asks, sizes, strict=True)):
-        if each[0] <= gpus:
+        if each[0] <= free:
             counts[number] = each[0]
-            gpus -= each[0]
+            free -= each[0]
             poorest.append((each[0] / ask.job.weight, number, 0))
     heapq.heapify(poorest)
     while poorest:
         _, number, at = heapq.heappop(poorest)
         more = sizes[number][at + 1 : at + 2]
-        if more and more[0] - counts[number] <= gpus:
-            gpus -= more[0] - counts[number]
+        if more and more[0] - counts[number] <= free:
+            free -= more[0] - counts[number]
             counts[number] = more[0]
             heapq.heappush(poorest, (more[0] / asks[number].job.weight, number, at + 1))
     return Plan(counts)

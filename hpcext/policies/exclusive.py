@@ -6,7 +6,9 @@ to each DL job … jobs wait in a queue until there are enough GPUs available".
 
 from __future__ import annotations
 
-from hpcext.core.values import Grant, Job, Role, Snapshot, Target, per_node
+from collections.abc import Sequence
+
+from hpcext.core.values import Grant, Job, Node, Role, Snapshot, Target, per_node
 from hpcext.policies.common import ONE_NODE, keep, largest, movable
 
 
@@ -24,7 +26,7 @@ def allocate(now: Snapshot) -> Target:
         if job.id in grants or not job.ready:
             continue
         fewest, most = job.nodes or ONE_NODE
-        nodes = [node for node in free if largest(job, node.gpus)][:most]
+        nodes = _alike([node for node in free if largest(job, node.gpus)], fewest, most)
         if blocked or len(nodes) < fewest:
             whole = "a whole node" if fewest == 1 else f"{fewest} whole nodes"
             waits[job.id] = f"waits behind {blocked.name}" if blocked else f"waits for {whole}"
@@ -37,6 +39,14 @@ def allocate(now: Snapshot) -> Target:
         alloc = {node.name: size for node in nodes}
         grants[job.id] = Grant(alloc, Role.PRIMARY, why)
     return Target(grants, waits)
+
+
+def _alike(nodes: Sequence[Node], fewest: int, most: int) -> list[Node]:
+    """The first nodes that a job can have, of one kind if they are several."""
+    by_kind: dict[str, list[Node]] = {}
+    for node in nodes:
+        by_kind.setdefault(node.kind, []).append(node)
+    return next((each[:most] for each in by_kind.values() if len(each) >= fewest), [])
 
 
 def _resize(job: Job, grant: Grant, now: Snapshot) -> Grant:

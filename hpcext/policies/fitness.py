@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hpcext.core.values import Job, Snapshot, total
-from hpcext.policies.divide import Ask, Values, speeds
+from hpcext.policies.divide import Ask, On, Values, speeds
+from hpcext.policies.place import Shape
 from hpcext.scaling.estimator import Sizes
 
 
 def allowed(asks: Sequence[Ask]) -> list[Ask]:
     """With the sizes alone that jobs may have by what they had (section 4.1, exploration)."""
     found = []
-    for job, shapes in asks:
-        most = max(next(iter(shapes)), 2 * job.most_gpus)
-        fits = {size: shape for size, shape in shapes.items() if size <= most}
-        found.append(Ask(job, shapes if job.estimate.stated else fits))
+    for ask in asks:
+        if ask.job.estimate.stated:
+            found.append(ask)
+            continue
+        most = max(next(iter(ask.shapes)), 2 * ask.job.most_gpus)
+        by_kind = {kind: _within(shapes, most) for kind, shapes in ask.by_kind.items()}
+        by_kind = {kind: shapes for kind, shapes in by_kind.items() if shapes}
+        found.append(ask._replace(shapes=_within(ask.shapes, most), by_kind=by_kind))
     return found
 
 
-def speedups(job: Job, sizes: Sizes, now: Snapshot) -> Values:
-    """Eq. 15: how many times as fast as on its fair share, an exclusive part of the machine."""
+def _within(shapes: Mapping[int, Shape], most: int) -> dict[int, Shape]:
+    return {size: shape for size, shape in shapes.items() if size <= most}
+
+
+def speedups(job: Job, sizes: Sizes, now: Snapshot, kind: str) -> Values:
+    """Eq. 15: how many times as fast as on its fair share, an exclusive part of the machine.
+
+    Where there are several kinds of GPUs, that is as fast as in the mean over all GPUs, each time
+    as if all were of that one's kind.
+    """
     jobs = sum(each.ready for each in now.jobs)
     gpus = [node.gpus for node in now.nodes.values()]
     share = min(sum(gpus) / jobs, float(sizes.gpus[-1]))
     # Less than one GPU is as much of the speed of one.
     whole = max(1.0, share)
     fair = Sizes(np.array([whole]), np.array([math.ceil(whole / max(gpus))]))
-    return speeds(job, sizes) / (float(speeds(job, fair)[0]) * share / whole)
+    counts: Counter[str] = Counter()
+    for node in now.nodes.values():
+        counts[node.kind] += node.gpus
+    each = [float(speeds(job, fair, kind)[0]) * count for kind, count in counts.items()]
+    return speeds(job, sizes, kind) / (sum(each) / sum(gpus) * share / whole)
 
 
-def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float) -> Values:
+def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
     """``REALLOC_FACTOR``: what is left of the speed-up of a job that is given another size.
 
     From its age and how often it was re-allocated: as if that went on for ever as it did.
@@ -45,15 +63,16 @@ def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float) -> Values:
     delay_s = max(costs_s, default=delay_s)
     age_s = max(now_s - job.submitted_s, 0.0)
     factor = max(0.0, age_s - job.moves * delay_s) / (age_s + delay_s) if delay_s else 1.0
-    return np.where(sizes.gpus == total(job.goal), 1.0, factor)
+    return np.where((sizes.gpus == total(job.goal)) & (on.kind == on.has), 1.0, factor)
 
 
-def floor(asks: Sequence[Ask], found: Sequence[Values], gpus: int, p: float) -> float:
+def floor(asks: Sequence[Ask], found: Sequence[Values], kind: str, gpus: int, p: float) -> float:
     """What a speed-up counts as at least, that of a job that gets nothing among them.
 
     If all jobs can have a speed-up of t at once, the best mean is at least t, so that each of J
     jobs has J^(1/p) t or more in it: whatever is less is as good as nothing. It counts as that,
-    since powers of it would leave no digits for what matters. If they cannot, t is the least.
+    since powers of it would leave no digits for what matters. If they cannot, t is the least. For
+    p = 0, a product, that depends on the largest speed-up too. 0 if none can have anything.
     """
     if p > 0:
         return 0.0
@@ -61,8 +80,10 @@ def floor(asks: Sequence[Ask], found: Sequence[Values], gpus: int, p: float) -> 
     speedup = np.full((len(found), width), -math.inf)
     sizes = np.zeros((len(found), width), dtype=np.int64)
     for row, (ask, each) in enumerate(zip(asks, found, strict=True)):
-        speedup[row, : len(each)], sizes[row, : len(each)] = each, ask.sizes.gpus
+        speedup[row, : len(each)], sizes[row, : len(each)] = each, ask.sizes_on(kind).gpus
     levels = np.unique(speedup[speedup > 0])
+    if not len(levels):
+        return 0.0
     low, high = 0, len(levels)
     while low < high:
         middle = (low + high) // 2
@@ -73,7 +94,10 @@ def floor(asks: Sequence[Ask], found: Sequence[Values], gpus: int, p: float) -> 
     weights = [ask.job.weight for ask in asks]
     # Twice, so that what is called nothing is worse than what is left out of the best.
     jobs = 2 * sum(weights) / min(weights)
-    return reached * jobs ** (1 / p) if p else reached / jobs
+    if p == 0:
+        # A factor of a product whose others are at most the highest level; above 0, for its log.
+        return float(max(1e-300, reached / 2 * (reached / levels[-1]) ** jobs))
+    return float(reached * jobs ** (1 / p))
 
 
 def power(speedup: Values, p: float) -> Values:

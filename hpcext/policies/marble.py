@@ -15,7 +15,7 @@ speeds and the cost of growing are known, is not promoted.
 from __future__ import annotations
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, State, Target, per_node
-from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named
+from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named
 
 
 def allocate(now: Snapshot) -> Target:
@@ -106,10 +106,25 @@ def _run_multiple_jobs(
 def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
     """As a primary if some node has enough left, else as a secondary on what there is.
 
-    A job of several nodes needs as much on each of them, and takes as many as it can use.
+    A job of several nodes needs as much on each of them, all of one kind, and takes as many as it
+    can use: of several kinds the one on which it is a primary, or has most.
     """
+    kinds = [] if (job.nodes or ONE_NODE)[1] == 1 else kinds_of(now)
+    if len(kinds) < 2:
+        return _place_on(job, now, free)
+    parts = ({name: free[name] for name in free if now.nodes[name].kind == kind} for kind in kinds)
+    grants = [grant for part in parts if (grant := _place_on(job, now, part))]
+    return max(
+        grants,
+        key=lambda grant: (grant.role is Role.PRIMARY, sum(grant.alloc.values())),
+        default=None,
+    )
+
+
+def _place_on(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
+    """The same on these nodes."""
     fewest, most = job.nodes or ONE_NODE
-    best = {name: _best(job, node.gpus) for name, node in now.nodes.items()}
+    best = {name: _best(job, now.nodes[name].gpus) for name in free}
     fitting = sorted((name for name in free if 0 < best[name] <= free[name]), key=free.__getitem__)
     if len(fitting) >= fewest:
         size = sorted((best[name] for name in fitting), reverse=True)[fewest - 1]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from hpcext.core.values import Snapshot, Target
-from hpcext.policies.divide import Ask, Plan, settle, valued
+from hpcext.policies.divide import Ask, Gpus, Plan, only, settle, valued
 from hpcext.policies.periodic import periodic
 from hpcext.policies.total_time import Interval, time_left_s, worth
 
@@ -38,14 +38,14 @@ def allocate(now: Snapshot, options: Options) -> Target:
     return periodic(now, options.interval_s, functools.partial(settle, decide=one_more))
 
 
-def one_more(asks: Sequence[Ask], gpus: int) -> Plan:
+def one_more(asks: Sequence[Ask], gpus: Gpus) -> Plan:
     """The next size of a job is the next larger one that it may have."""
     return grow(asks, gpus, lambda sizes, size: next((n for n in sizes if n > size), 0))
 
 
 def grow(
     asks: Sequence[Ask],
-    gpus: int,
+    gpus: Gpus,
     following: Callable[[Sequence[int], int], int],
     given: Mapping[int, int] | None = None,
 ) -> Plan:
@@ -56,14 +56,15 @@ def grow(
     Parameters
     ----------
     asks : sequence of Ask
-    gpus : int
+    gpus : mapping of str to int
+        Of whatever kind; where there are several, speeds are those on the slowest.
     following : callable
         Sizes of a job, one of them → the one that is tried next; 0 for none.
     given : Mapping[int, int] or None
         Number of a job → what it gets instead, first or not at all.
     """
     given = given or {}
-    counts = [0] * len(asks)
+    counts, free, kind = [0] * len(asks), sum(gpus.values()), only(gpus)
     times: list[dict[int, float]] = []
     steps: list[tuple[float, int, int]] = []
 
@@ -78,19 +79,19 @@ def grow(
 
     for number, ask in enumerate(asks):
         sizes = ask.sizes
-        left_s = time_left_s(ask.job, sizes).tolist()
+        left_s = time_left_s(ask.job, sizes, kind).tolist()
         times.append(dict(zip(sizes.gpus.tolist(), left_s, strict=True)))
         first = given.get(number, next(iter(ask.shapes)))
-        if first <= gpus:
-            counts[number], gpus = first, gpus - first
+        if first <= free:
+            counts[number], free = first, free - first
     for number, count in enumerate(counts):
         if count and number not in given:
             consider(number)
     while steps:
         _, number, size = heapq.heappop(steps)
         # What does not fit now never will: nothing is given back.
-        if size - counts[number] <= gpus:
-            gpus -= size - counts[number]
+        if size - counts[number] <= free:
+            free -= size - counts[number]
             counts[number] = size
             consider(number)
-    return valued(worth(asks), asks, counts)
+    return valued(worth(asks, gpus), asks, gpus, counts)

@@ -30,11 +30,14 @@ class Wish(NamedTuple):
         What it takes if that has no place: shapes, the best first.
     now : Alloc
         What it has; empty if it has nothing.
+    kind : str or None
+        What GPUs it is to have; None: of whatever kind, but all of one.
     """
 
     wanted: Shape
     less: Callable[[], Sequence[Shape]]
     now: Alloc
+    kind: str | None = None
 
 
 def place(
@@ -42,12 +45,17 @@ def place(
     wishes: Sequence[Wish],
     *,
     apart: Collection[str] | None = None,
+    kinds: Mapping[str, str] | None = None,
 ) -> list[Alloc]:
-    """Give each wish nodes; empty for one that has no place at all.
+    """Give each wish nodes of one kind; empty for one that has no place at all.
 
     What a job holds it keeps, if it is to have as much or less. Whoever grows does so on its own
     nodes if these have room, else moves if some other place has room, else stays as it is. New jobs
     follow, the largest first, each where it leaves the least free (best fit).
+
+    Who is to have another kind than it holds gives that up and counts as new, since two such may
+    want each other's place; without room it takes less there, and else what it had, if that is
+    still free.
 
     The cost grows with the wishes and their nodes, times the GPUs of a node.
 
@@ -60,46 +68,59 @@ def place(
     apart : collection of str or None
         If given, each node is of one job at most among those on several nodes, since these would
         slow each other's communication down (Pollux, section 4.2); these nodes are such a job's.
+    kinds : Mapping[str, str] or None
+        Node → what its GPUs are; None: all are alike.
     """
-    free = _Free(capacity, apart)
+    free = _Free(capacity, apart, kinds or dict.fromkeys(capacity, ""))
     found: list[Alloc] = [{}] * len(wishes)
     rest: list[int] = []
     for number, wish in enumerate(wishes):
-        kept = _kept(wish) if wish.now else {}
+        kept = _kept(wish) if free.right(wish) else {}
         # By another policy it may have got nodes that others have too.
         if len(kept) <= 1 or all(map(free.open, kept)):
             found[number] = kept
             free.take(kept)
         if not found[number] or _shape(found[number]) != wish.wanted:
             rest.append(number)
-    rest.sort(key=lambda number: (not wishes[number].now, -wishes[number].wanted.total))
+    rest.sort(key=lambda number: (not found[number], -wishes[number].wanted.total))
     for number in rest:
         wish, has = wishes[number], found[number]
         free.give(has)
-        found[number] = _grown(wish, free) or free.tightest(wish.wanted) or has or _less(wish, free)
+        found[number] = (
+            _grown(wish, free)
+            or free.tightest(wish.wanted, wish.kind)
+            or has
+            or _less(wish, free)
+            or free.again(wish.now)
+        )
         free.take(found[number])
     return found
 
 
 class _Free:
-    """GPUs that are free on each node, and the nodes by how many these are."""
+    """GPUs that are free on each node, and the nodes of each kind by how many these are."""
 
-    def __init__(self, capacity: Mapping[str, int], apart: Collection[str] | None) -> None:
+    def __init__(
+        self, capacity: Mapping[str, int], apart: Collection[str] | None, kinds: Mapping[str, str]
+    ) -> None:
         self.gpus = dict(capacity)
+        self.kinds = kinds
         self._shared: set[str] | None = None if apart is None else set(apart)
         # Dictionaries keep an order, so that what is chosen depends on nothing else.
-        self._nodes: list[dict[str, None]] = [
-            {} for _ in range(max(capacity.values(), default=0) + 1)
-        ]
+        widest = max(capacity.values(), default=0)
+        self._nodes: dict[str, list[dict[str, None]]] = {
+            kinds[node]: [{} for _ in range(widest + 1)] for node in capacity
+        }
         for node, gpus in capacity.items():
-            self._nodes[gpus][node] = None
+            self._nodes[kinds[node]][gpus][node] = None
 
     def take(self, alloc: Alloc, sign: int = 1) -> None:
         """Let somebody have this."""
         for node, gpus in alloc.items():
-            del self._nodes[self.gpus[node]][node]
+            nodes = self._nodes[self.kinds[node]]
+            del nodes[self.gpus[node]][node]
             self.gpus[node] -= sign * gpus
-            self._nodes[self.gpus[node]][node] = None
+            nodes[self.gpus[node]][node] = None
         if self._shared is not None and len(alloc) > 1:
             (self._shared.update if sign > 0 else self._shared.difference_update)(alloc)
 
@@ -111,16 +132,35 @@ class _Free:
         """Whether a job on several nodes may have this one too."""
         return self._shared is None or node not in self._shared
 
-    def tightest(self, shape: Shape, but: Collection[str] = ()) -> Alloc:
-        """Nodes with room on which the least is free; empty if there are not enough of them."""
+    def right(self, wish: Wish) -> bool:
+        """Whether what a job has is of the kind that it is to have."""
+        kinds = {self.kinds[node] for node in wish.now}
+        return len(kinds) == 1 and (wish.kind is None or wish.kind in kinds)
+
+    def again(self, alloc: Alloc) -> Alloc:
+        """The same, if there is still room for it; else nothing."""
+        room = all(gpus <= self.gpus[node] for node, gpus in alloc.items())
+        return alloc if room and (len(alloc) == 1 or all(map(self.open, alloc))) else {}
+
+    def tightest(self, shape: Shape, kind: str | None, but: Collection[str] = ()) -> Alloc:
+        """Nodes with room on which the least is free; empty if there are not enough of them.
+
+        Of any kind, where none is said; of two on which as much is free, the first.
+        """
+        kinds = self._nodes if kind is None else [kind]
+        found = [nodes for each in kinds if (nodes := self._tightest(shape, each, but))]
+        best = min(found, key=lambda nodes: sum(self.gpus[node] for node in nodes), default=[])
+        return dict.fromkeys(best, shape.gpus)
+
+    def _tightest(self, shape: Shape, kind: str, but: Collection[str]) -> list[str]:
         found: list[str] = []
-        for nodes in self._nodes[shape.gpus :]:
+        for nodes in self._nodes[kind][shape.gpus :]:
             for node in nodes:
                 if len(found) == shape.nodes:
                     break
                 if node not in but and (shape.nodes + len(but) == 1 or self.open(node)):
                     found.append(node)
-        return dict.fromkeys(found, shape.gpus) if len(found) == shape.nodes else {}
+        return found if len(found) == shape.nodes else []
 
 
 def _shape(alloc: Alloc) -> Shape:
@@ -139,15 +179,15 @@ def _grown(wish: Wish, free: _Free) -> Alloc:
     """The wanted shape on the nodes that it has, and others if it is to have more."""
     gpus, count = wish.wanted
     own = list(wish.now)[:count]
-    if not own or any(free.gpus[node] < gpus for node in own):
+    if not free.right(wish) or any(free.gpus[node] < gpus for node in own):
         return {}
     if count > 1 and not all(map(free.open, own)):
         return {}
-    more = free.tightest(Shape(gpus, count - len(own)), own)
+    more = free.tightest(Shape(gpus, count - len(own)), free.kinds[own[0]], own)
     return {**dict.fromkeys(own, gpus), **more} if len(own) + len(more) == count else {}
 
 
 def _less(wish: Wish, free: _Free) -> Alloc:
     """The best of the other shapes that has a place."""
-    places = (free.tightest(shape) for shape in wish.less())
+    places = (free.tightest(shape, wish.kind) for shape in wish.less())
     return next((place for place in places if place), {})

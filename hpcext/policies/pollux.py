@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from hpcext.core.values import Job, Snapshot, Target
 from hpcext.policies.common import fixed
-from hpcext.policies.divide import Ask, Plan, Values, best, settle
+from hpcext.policies.divide import Ask, Gpus, On, Plan, Values, best, settle
 from hpcext.policies.fitness import allowed, floor, mean, power, realloc, speedups
 from hpcext.policies.periodic import periodic
 from hpcext.policies.pollux_search import searched
@@ -79,30 +79,36 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     return replace(target, value=value, bound=bound)
 
 
-def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: int) -> Sequence[Plan]:
+def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Sequence[Plan]:
     """The counts by which the mean is largest; and, where these use too many nodes, others.
 
     No two jobs on several nodes share one, so together these have no more nodes than there are.
     Counts do not know that: a price for each such node makes them (its Lagrangian relaxation).
     """
     each = allowed(asks)
-    found = [speedups(ask.job, ask.sizes, now) for ask in each]
-    changed = [
-        speedup * realloc(ask.job, ask.sizes, now.now_s, options.delay_s)
-        for ask, speedup in zip(each, found, strict=True)
-    ]
-    lowest = floor(each, changed, gpus, options.p)
+    changed: dict[str, list[Values]] = {}
+    for kind in gpus:
+        asked = [(ask.job, ask.sizes_on(kind), On(kind, ask.has)) for ask in each]
+        changed[kind] = [
+            speedups(job, sizes, now, kind) * realloc(job, sizes, now.now_s, options.delay_s, on)
+            for job, sizes, on in asked
+        ]
+    # What all jobs can have at once on one kind they can have at once.
+    lowest = max(floor(each, changed[kind], kind, gpus[kind], options.p) for kind in gpus)
+    if options.p <= 0 and not lowest:
+        lowest = 1.0
     values = {
-        ask.job.id: ask.job.weight * power(np.maximum(lowest, speedup), options.p)
-        for ask, speedup in zip(each, changed, strict=True)
+        (ask.job.id, kind): ask.job.weight * power(np.maximum(lowest, speedup), options.p)
+        for kind, found in changed.items()
+        for ask, speedup in zip(each, found, strict=True)
     }
-    first = best(lambda job, sizes: values[job.id], each, gpus)
+    first = best(functools.partial(_priced, values, 0.0), each, gpus)
     plans = [first]
     low, high = 0.0, math.inf
     price = max(float(np.ptp(value)) for value in values.values()) / len(now.nodes)
     while len(plans) <= PRICES and (high < math.inf or _nodes(each, plans[-1]) > len(now.nodes)):
         priced = best(functools.partial(_priced, values, price), each, gpus)
-        plans.append(Plan(priced.counts, first.worth, first.bound))
+        plans.append(priced._replace(worth=first.worth, bound=first.bound))
         if _nodes(each, priced) > len(now.nodes):
             low = price
         else:
@@ -111,12 +117,18 @@ def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: int) -> S
     return plans
 
 
-def _priced(values: Mapping[str, Values], price: float, job: Job, sizes: Sizes) -> Values:
+def _priced(
+    values: Mapping[tuple[str, str], Values], price: float, job: Job, sizes: Sizes, on: On
+) -> Values:
     """What sizes are worth less a price for each node, where there are several."""
-    return values[job.id] - price * np.where(sizes.nodes > 1, sizes.nodes, 0)
+    return values[job.id, on.kind] - price * np.where(sizes.nodes > 1, sizes.nodes, 0)
 
 
 def _nodes(asks: Sequence[Ask], plan: Plan) -> int:
     """How many nodes the jobs on several have together."""
-    shapes = [ask.shapes[count] for ask, count in zip(asks, plan.counts, strict=True) if count]
+    shapes = [
+        ask.on(plan.kind(number))[count]
+        for number, (ask, count) in enumerate(zip(asks, plan.counts, strict=True))
+        if count
+    ]
     return sum(shape.nodes for shape in shapes if shape.nodes > 1)

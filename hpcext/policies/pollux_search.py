@@ -9,8 +9,8 @@ import numpy as np
 
 from hpcext.core.values import Alloc, Snapshot, Target, total
 from hpcext.policies import genetic
-from hpcext.policies.common import fixed, keep
-from hpcext.policies.divide import Ask, Counts, Values, granted, shapes_of
+from hpcext.policies.common import fixed, keep, kinds_of
+from hpcext.policies.divide import Ask, Counts, On, Values, asks_of, granted, only
 from hpcext.policies.fitness import allowed, floor, realloc, speedups
 from hpcext.scaling.estimator import Sizes
 
@@ -25,7 +25,7 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
     for grant in kept.values():
         for node, gpus in grant.alloc.items():
             free[node] -= gpus
-    every = [Ask(job, shapes_of(job, now)) for job in now.jobs if job.ready and job.id not in kept]
+    every = asks_of(now, kept)
     asks = allowed([ask for ask in every if ask.shapes])
     if not asks:
         return Target(kept)
@@ -35,7 +35,7 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
     found = genetic.search(**market._asdict(), capacity=capacity, p=p, rng=rng)
     grants = dict(kept)
     for ask, row in zip(asks, found, strict=True):
-        alloc = _shaped(ask, dict(zip(free, row.tolist(), strict=True)))
+        alloc = _shaped(ask, dict(zip(free, row.tolist(), strict=True)), now)
         if alloc:
             grants[ask.job.id] = granted(ask.job, alloc, total(alloc), now)
     why = "the search found nothing for it"
@@ -57,20 +57,26 @@ def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Ma
     widest = max(node.gpus for node in now.nodes.values())
     one = (counts > 0).astype(np.int64)
     several = np.maximum(2, -(-counts // widest))
+    kind = only(kinds_of(now))
     tables = [
-        np.stack([speedups(job, Sizes(counts, nodes), now) for nodes in (one, several)], axis=-1)
-        for job, _ in asks
+        np.stack(
+            [speedups(ask.job, Sizes(counts, nodes), now, kind) for nodes in (one, several)],
+            axis=-1,
+        )
+        for ask in asks
     ]
     for table, ask in zip(tables, asks, strict=True):
         nodes = [shape.nodes for shape in ask.shapes.values()]
         table[:, 0] *= (counts <= widest) & (min(nodes) == 1)
         table[:, 1] *= max(nodes) > 1
         table[counts < next(iter(ask.shapes))] = 0.0
-    found = [speedups(ask.job, ask.sizes, now) for ask in asks]
-    lowest = floor(asks, found, int(counts[-1]), p)
+    found = [speedups(ask.job, ask.sizes, now, kind) for ask in asks]
+    # What a job may have of whatever kind, since the matrices do not tell them apart.
+    alike = [ask._replace(by_kind={}) for ask in asks]
+    lowest = floor(alike, found, kind, int(counts[-1]), p)
     goals = [ask.job.goal or {} for ask in asks]
     nothing = Sizes(np.array([0]), np.array([0]))
-    factors = [float(realloc(job, nothing, now.now_s, delay_s)[0]) for job, _ in asks]
+    factors = [float(realloc(ask.job, nothing, now.now_s, delay_s, On())[0]) for ask in asks]
     return Market(
         np.maximum(lowest, np.array(tables)),
         np.array([[goal.get(node, 0) for node in now.nodes] for goal in goals]),
@@ -79,10 +85,12 @@ def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Ma
     )
 
 
-def _shaped(ask: Ask, row: Alloc) -> Alloc:
-    """The largest shape within what a job was dealt."""
+def _shaped(ask: Ask, row: Alloc, now: Snapshot) -> Alloc:
+    """The largest shape within what a job was dealt, on nodes of one kind."""
     for shape in reversed(list(ask.shapes.values())):
-        able = [node for node, gpus in row.items() if gpus >= shape.gpus]
-        if len(able) >= shape.nodes:
-            return dict.fromkeys(able[: shape.nodes], shape.gpus)
+        for kind in kinds_of(now):
+            here = (node for node in row if now.nodes[node].kind == kind)
+            able = [node for node in here if row[node] >= shape.gpus]
+            if len(able) >= shape.nodes:
+                return dict.fromkeys(able[: shape.nodes], shape.gpus)
     return {}

@@ -8,7 +8,7 @@ of each job, which is what this module says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import msgspec
@@ -17,7 +17,7 @@ import numpy as np
 from hpcext.core.values import Job, Snapshot, Target, total
 from hpcext.policies import divide
 from hpcext.policies.bftrainer import changes_s
-from hpcext.policies.divide import Ask, Plan, Values
+from hpcext.policies.divide import Ask, Gpus, On, Plan, Values
 from hpcext.policies.periodic import periodic
 from hpcext.scaling.estimator import Sizes, alone_s, speedups
 
@@ -48,34 +48,41 @@ def _allocate(now: Snapshot) -> Target:
     return divide.settle(now, least)
 
 
-def least(asks: Sequence[Ask], gpus: int) -> Plan:
+def least(asks: Sequence[Ask], gpus: Gpus) -> Plan:
     """The division with the least total time.
 
     The paper gives each job one worker at least. Where there are more jobs than that allows, to
     wait costs more than all else: as many run as can, and the longest wait. A change of size costs
     a running job the seconds that it is known to take.
     """
-    return divide.best(worth(asks), asks, gpus)
+    return divide.best(worth(asks, gpus), asks, gpus)
 
 
-def worth(asks: Sequence[Ask]) -> divide.Worth:
+def worth(asks: Sequence[Ask], kinds: Collection[str]) -> divide.Worth:
     """What sizes are worth to jobs: minus the seconds that are left to them."""
-    times = {ask.job.id: time_left_s(ask.job, ask.sizes) for ask in asks}
-    waits = 2.0 * sum((float(each[1:].max()) for each in times.values()), 1.0)
+    times = {
+        (ask.job.id, kind): time_left_s(ask.job, ask.sizes_on(kind), kind)
+        for ask in asks
+        for kind in kinds
+    }
+    longest: dict[str, float] = {}
+    for (job, _), each in times.items():
+        longest[job] = max(longest.get(job, 0.0), float(each[1:].max(initial=0.0)))
+    waits = 2.0 * sum(longest.values(), 1.0)
 
-    def of(job: Job, sizes: Sizes) -> Values:
-        found = -(times[job.id] + change_s(job, sizes))
+    def of(job: Job, sizes: Sizes, on: On) -> Values:
+        found = -(times[job.id, on.kind] + change_s(job, sizes, on))
         found[0] = -waits
         return found
 
     return of
 
 
-def time_left_s(job: Job, sizes: Sizes) -> Values:
+def time_left_s(job: Job, sizes: Sizes, kind: str) -> Values:
     """``t_j`` on each size; infinite on none, a weight makes it count for more."""
-    known = speedups(job.estimate, sizes, ring=True)
+    known = speedups(job.estimate, sizes, kind, ring=True)
     if known is None:
-        known = divide.speeds(job, sizes)
+        known = divide.speeds(job, sizes, kind)
     alone = alone_s(job.estimate, ring=True)
     if alone is None:
         alone = max(UNKNOWN_S, _spent_s(job))
@@ -91,16 +98,24 @@ def _spent_s(job: Job) -> float:
     seen = job.estimate.observed
     if not seen:
         return 0.0
-    sizes = Sizes(np.array([each.gpus for each in seen]), np.array([each.nodes for each in seen]))
-    known = speedups(job.estimate, sizes, ring=True)
-    seconds = np.array([each.seconds for each in seen])
-    return 0.0 if known is None else float(known @ seconds)
+    spent_s = 0.0
+    for kind in dict.fromkeys(each.kind for each in seen):
+        here = [each for each in seen if each.kind == kind]
+        sizes = Sizes(
+            np.array([each.gpus for each in here]), np.array([each.nodes for each in here])
+        )
+        known = speedups(job.estimate, sizes, kind, ring=True)
+        seconds = np.array([each.seconds for each in here])
+        spent_s += 0.0 if known is None else float(known @ seconds)
+    return spent_s
 
 
-def change_s(job: Job, sizes: Sizes) -> Values:
+def change_s(job: Job, sizes: Sizes, on: On) -> Values:
     """What it costs a running job to change to each size, in seconds of its own time."""
     has = total(job.goal)
     up_s, down_s = changes_s(job)
     if not has:
         return np.zeros(len(sizes.gpus))
+    if on.kind != on.has:
+        return np.full(len(sizes.gpus), max(up_s, down_s) * job.weight)
     return np.select([sizes.gpus > has, sizes.gpus < has], [up_s, down_s], 0.0) * job.weight

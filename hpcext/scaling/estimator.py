@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from hpcext.core.estimate import LEAST_PASS_S, Estimate, GoodputReport, Observed
 from hpcext.core.losses import Point
 from hpcext.scaling import allreduce, convergence, throughput
 from hpcext.scaling.goodput import MOST_TIMES, Goodput
+from hpcext.scaling.kinds import curve_of
 
 Floats = NDArray[np.float64]
 
@@ -40,8 +42,13 @@ class Sizes(NamedTuple):
 ONE = Sizes(np.array([1]), np.array([1]))
 
 
-def speedups(known: Estimate, sizes: Sizes, *, ring: bool = False) -> Floats | None:
+def speedups(known: Estimate, sizes: Sizes, kind: str = "", *, ring: bool = False) -> Floats | None:
     """Speed on so many GPUs, as a multiple of that on one; None where no speed is known.
+
+    Where kinds of GPUs are told apart, that one is of the kind on which the job is slowest, so that
+    the values of different kinds compare. Of a kind of which nothing is stated the job is believed
+    to be as slow as on that one; without any statement, of a kind that it has not been on, as fast
+    as where it was longest.
 
     Where the job reports its goodput, that is its speed, with the best batch of each size
     (:mod:`~hpcext.scaling.goodput`). It needs parameters of the throughput: those that the job
@@ -64,23 +71,25 @@ def speedups(known: Estimate, sizes: Sizes, *, ring: bool = False) -> Floats | N
     >>> sizes = Sizes.on_one_node(np.array([0, 1, 2, 4]))
     >>> speedups(Estimate(stated={1: 4.0, 2: 6.0}), sizes).tolist()
     [0.0, 1.0, 1.5, 1.5]
+    >>> kinds = {"a100": {1: 9.0, 2: 18.0}, "v100": {1: 4.0, 2: 6.0}}
+    >>> speedups(Estimate(by_kind=kinds), sizes, "a100").tolist()
+    [0.0, 2.25, 4.5, 4.5]
     """
-    found = _speeds(known, sizes, ring)
-    one = _speeds(known, ONE, ring)
+    found, one = _speeds(known, sizes, ring, kind), _alone(known, ring)
     return None if found is None or one is None else found / one
 
 
 def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
-    """Work per second on one GPU; None where that is not known.
+    """Work per second on the GPU that :func:`speedups` compares with; None where it is not known.
 
     By the speed that the job was seen to have for longest, scaled down to one GPU; before it has
     shown any, by the curve that it states, taken for work per second.
     """
     if not known.observed:
-        one = _speeds(known, ONE, ring)
-        return None if one is None else float(one[0])
+        return _alone(known, ring)
     longest = max(known.observed, key=lambda each: each.seconds)
-    there = speedups(known, Sizes(np.array([longest.gpus]), np.array([longest.nodes])), ring=ring)
+    sizes = Sizes(np.array([longest.gpus]), np.array([longest.nodes]))
+    there = speedups(known, sizes, longest.kind, ring=ring)
     return None if there is None else longest.rate / float(there[0])
 
 
@@ -109,17 +118,37 @@ def work_left(known: Estimate) -> float | None:
     return max(0.0, steps) * known.done / known.step
 
 
-def _speeds(known: Estimate, sizes: Sizes, ring: bool) -> Floats | None:
-    """In any unit that is the same for all sizes."""
-    if not ring and (model := _goodput(known)) is not None:
+def _alone(known: Estimate, ring: bool) -> float | None:
+    """Of `_speeds`, that on one GPU of the kind on which the job is slowest."""
+    kinds = list(known.by_kind) or {each.kind for each in known.observed} or {""}
+    found = (_speeds(known, ONE, ring, kind) for kind in kinds)
+    return min((float(each[0]) for each in found if each is not None), default=None)
+
+
+def _interpolated(curve: Mapping[int, float], gpus: NDArray[Any]) -> Floats:
+    points, speeds = zip((0, 0.0), *sorted(curve.items()), strict=True)
+    found: Floats = np.interp(gpus, points, speeds)
+    return found
+
+
+def _observed(known: Estimate, kind: str) -> Sequence[Observed]:
+    """What was seen on a kind, or if nothing was, on that which was seen for longest."""
+    seconds: dict[str, float] = {}
+    for each in known.observed:
+        seconds[each.kind] = seconds.get(each.kind, 0.0) + each.seconds
+    there = kind if kind in seconds else max(seconds, key=seconds.__getitem__, default="")
+    return [each for each in known.observed if each.kind == there]
+
+
+def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | None:
+    """In any unit that is the same for all sizes and kinds."""
+    if not ring and (model := _goodput(known, kind)) is not None:
         return _goodputs(model, sizes)
-    if known.stated:
-        points, speeds = zip((0, 0.0), *sorted(known.stated.items()), strict=True)
-        found: Floats = np.interp(sizes.gpus, points, speeds)
-        return found
+    if stated := curve_of(known.by_kind, kind) if known.by_kind else known.stated:
+        return _interpolated(stated, sizes.gpus)
     if not known.observed:
         return None
-    seen = tuple(map(_rounded, known.observed))
+    seen = tuple(map(_rounded, _observed(known, kind)))
     running = np.maximum(sizes.gpus, 1)
     if ring:
         found = _ring(seen).speed(running)
@@ -130,13 +159,13 @@ def _speeds(known: Estimate, sizes: Sizes, ring: bool) -> Floats | None:
     return np.where(sizes.gpus > 0, found, 0.0)
 
 
-def _goodput(known: Estimate) -> Goodput | None:
+def _goodput(known: Estimate, kind: str) -> Goodput | None:
     """The model of a job that reports one by which it can run; None without."""
     said = known.goodput
     if said is None:
         return None
     if said.throughput is None:
-        theta = _fitted(said, known.observed)
+        theta = _fitted(said, _observed(known, kind))
     else:
         theta = throughput.Throughput(*said.throughput)
     # What is fitted may be all synchronisation.
@@ -154,7 +183,7 @@ def _goodput(known: Estimate) -> Goodput | None:
     return model if _best(model, (_fewest(model),), (1,))[0] > 0 else None
 
 
-def _fitted(said: GoodputReport, observed: tuple[Observed, ...]) -> throughput.Throughput | None:
+def _fitted(said: GoodputReport, observed: Sequence[Observed]) -> throughput.Throughput | None:
     """From those steps that have as many samples as they may; None if there are none."""
     most = said.most_batch or MOST_TIMES * said.initial_batch
     # Work of 1 in a step says that steps are counted, or nothing.

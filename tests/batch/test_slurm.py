@@ -60,8 +60,24 @@ def test_an_end(said: Path) -> None:
 def test_nodes(said: Path) -> None:
     states = slurm.parse_nodes((said / "sinfo-nodes.txt").read_text())
     assert (states["n1"], states["n2"], states["n4"]) == ("mixed", "drained", "idle")
-    addresses = slurm.parse_addresses((said / "scontrol-nodes.txt").read_text())
-    assert addresses == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
+    hosts = slurm.parse_hosts((said / "scontrol-nodes.txt").read_text())
+    assert hosts == {"n1": slurm.Host("127.0.0.1", ""), "n2": slurm.Host("127.0.0.1", "")}
+
+
+@pytest.mark.parametrize(
+    ("gres", "kind"),
+    [
+        ("gpu:6", ""), ("(null)", ""), ("gpu:a100:4", "a100"), ("gpu:a100:4(S:0-1)", "a100"),
+        ("mps:400,gpu:tesla_v100:2(S:0,1)", "tesla_v100"), ("gpu:4(S:0-1),mps:400", ""),
+        ("gpu:a100:2(S:0),gpu:a100:2(S:1)", "a100"), ("gpu:a100:2,gpu:v100:2", ""),
+        ("gpu:no_consume:4", ""), ("gpu:a100:no_consume:4", "a100"), ("gpu:1g.5gb:7", "1g.5gb"),
+        ("mygpu:a100:4", ""), ("gpu:2080:4", ""),
+    ],
+)  # fmt: skip
+def test_the_type_of_gpus_is_read_as_the_manual_has_it(said: Path, gres: str, kind: str) -> None:
+    """scontrol(1), gres.conf(5); what was recorded on each release, with other resources."""
+    text = (said / "scontrol-nodes.txt").read_text().replace("Gres=gpu:6 ", f"Gres={gres} ")
+    assert {host.kind for host in slurm.parse_hosts(text).values()} == {kind}
 
 
 def test_the_release(said: Path) -> None:

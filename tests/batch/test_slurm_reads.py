@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcext.batch import runner, slurm, slurm_api, slurm_reads
-from hpcext.batch.slurm import End, Step
+from hpcext.batch.slurm import End, Host, Step
 from hpcext.core.errors import BatchError
 
 RECORDED = Path(__file__).parent / "recorded" / "slurm-22.05"
@@ -116,7 +116,14 @@ def test_steps(reads: slurm_reads.Reads) -> None:
 def test_nodes(reads: slurm_reads.Reads) -> None:
     states = reads.node_states(["n1", "n4"])
     assert (states["n1"], states["n4"]) == ("mixed", "idle")
-    assert reads.addresses(["n1", "n2"]) == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
+    assert reads.hosts(["n1", "n2"]) == {"n1": Host("127.0.0.1", ""), "n2": Host("127.0.0.1", "")}
+
+
+def test_the_type_of_gpus_that_pyslurm_says() -> None:
+    module = stand_in()
+    module.Nodes.load()["n1"].configured_gres = {"gpu:a100": 4, "mps": 400}
+    hosts = slurm_api.Api(module).hosts(["n1", "n2"])
+    assert hosts == {"n1": Host("127.0.0.1", "a100"), "n2": Host("127.0.0.1", "")}
 
 
 def test_what_pyslurm_cannot_say_is_an_error_like_any_other() -> None:

@@ -84,6 +84,7 @@ def test_speeds_are_multiples_of_those_on_one_gpu(
             "value": pytest.approx(6 / 1.5 + 1),
             "objective": None,
             "bound": None,
+            "kinds": {},
         }
     ]
     assert found["optimum"]["gpus"] == {"steep": 3, "flat": 1}

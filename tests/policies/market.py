@@ -16,7 +16,7 @@ from hpcext.scaling.estimator import Sizes
 CURVE = {1: 1.0, 2: 1.8, 3: 2.4, 4: 2.8}
 
 
-def fewest(job: Job, sizes: Sizes) -> NDArray[np.float64]:
+def fewest(job: Job, sizes: Sizes, kind: str) -> NDArray[np.float64]:
     """An objective of a user's own: to run at all."""
     return np.minimum(sizes.gpus, 1).astype(float)
 

@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from market import CURVE, answer, job, sizes, snapshot
 
@@ -41,6 +41,7 @@ def fitness(values: list[float], p: float) -> float:
     st.integers(1, 7),
     st.sampled_from([-10.0, -3.0, -1.0, 0.0, 0.5, 1.0]),
 )
+@example([[1, 1, 1, 1], [1, 5, 1, 1]], 2, 0.0)
 @settings(max_examples=200)
 def test_no_division_of_one_node_has_a_larger_mean(
     drawn: list[list[int]], gpus: int, p: float

@@ -49,7 +49,7 @@ def record(one: Cluster, where: Path) -> None:
     one.wait_for(lambda: "CANCELLED" in one.run(*accounting).stdout, "accounting")
     say("sbatch-refused", ["sbatch", "--partition=nowhere", "--wrap=true"], error=True)
     say("scontrol-hostnames", slurm.hostnames_command("n[1-2,4]"))
-    say("scontrol-nodes", slurm.addresses_command("n[1-2]"))
+    say("scontrol-nodes", slurm.hosts_command("n[1-2]"))
     say("scontrol-version", slurm.version_command())
     say("sinfo-nodes", slurm.nodes_command(["n1", "n2", "n3", "n4"]))
     say("squeue-jobs", slurm.jobs_command(jobs))
