@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,23 +33,51 @@ def _within(shapes: Mapping[int, Shape], most: int) -> dict[int, Shape]:
     return {size: shape for size, shape in shapes.items() if size <= most}
 
 
-def speedups(job: Job, sizes: Sizes, now: Snapshot, kind: str) -> Values:
+class Machine(NamedTuple):
+    """What fair shares are made of.
+
+    Attributes
+    ----------
+    jobs : int
+        Among which it is shared.
+    gpus : Mapping[str, int]
+        Kind → GPUs of it.
+    widest : int
+        GPUs of the largest node.
+    """
+
+    jobs: int
+    gpus: Mapping[str, int]
+    widest: int
+
+    @classmethod
+    def of(cls, now: Snapshot) -> Machine:
+        """All that there is."""
+        gpus: Counter[str] = Counter()
+        for node in now.nodes.values():
+            gpus[node.kind] += node.gpus
+        widest = max(node.gpus for node in now.nodes.values())
+        return cls(sum(job.ready for job in now.jobs), gpus, widest)
+
+
+def speedups(job: Job, sizes: Sizes, machine: Machine, kind: str) -> Values:
     """Eq. 15: how many times as fast as on its fair share, an exclusive part of the machine.
 
     Where there are several kinds of GPUs, that is as fast as in the mean over all GPUs, each time
     as if all were of that one's kind.
     """
-    jobs = sum(each.ready for each in now.jobs)
-    gpus = [node.gpus for node in now.nodes.values()]
-    share = min(sum(gpus) / jobs, float(sizes.gpus[-1]))
+    every = sum(machine.gpus.values())
+    share = min(every / machine.jobs, float(sizes.gpus[-1]))
     # Less than one GPU is as much of the speed of one.
     whole = max(1.0, share)
-    fair = Sizes(np.array([whole]), np.array([math.ceil(whole / max(gpus))]))
-    counts: Counter[str] = Counter()
-    for node in now.nodes.values():
-        counts[node.kind] += node.gpus
-    each = [float(speeds(job, fair, kind)[0]) * count for kind, count in counts.items()]
-    return speeds(job, sizes, kind) / (sum(each) / sum(gpus) * share / whole)
+    nodes = math.ceil(whole / machine.widest)
+    asked = Sizes(np.append(sizes.gpus, whole), np.append(sizes.nodes, nodes))
+    found = speeds(job, asked, kind)
+    fair = 0.0
+    for other, gpus in machine.gpus.items():
+        there = found if other == kind else speeds(job, asked, other)
+        fair += float(there[-1]) * gpus / every
+    return found[:-1] / (fair * share / whole)
 
 
 def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from hpcext.core.values import Job, Snapshot, Target
 from hpcext.policies.common import fixed
 from hpcext.policies.divide import Ask, Gpus, On, Plan, Values, best, settle
-from hpcext.policies.fitness import allowed, floor, mean, power, realloc, speedups
+from hpcext.policies.fitness import Machine, allowed, floor, mean, power, realloc, speedups
 from hpcext.policies.periodic import periodic
 from hpcext.policies.pollux_search import searched
 from hpcext.policies.total_time import Interval
@@ -85,12 +85,13 @@ def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> 
     No two jobs on several nodes share one, so together these have no more nodes than there are.
     Counts do not know that: a price for each such node makes them (its Lagrangian relaxation).
     """
-    each = allowed(asks)
+    each, machine = allowed(asks), Machine.of(now)
     changed: dict[str, list[Values]] = {}
     for kind in gpus:
         asked = [(ask.job, ask.sizes_on(kind), On(kind, ask.has)) for ask in each]
         changed[kind] = [
-            speedups(job, sizes, now, kind) * realloc(job, sizes, now.now_s, options.delay_s, on)
+            speedups(job, sizes, machine, kind)
+            * realloc(job, sizes, now.now_s, options.delay_s, on)
             for job, sizes, on in asked
         ]
     # What all jobs can have at once on one kind they can have at once.

@@ -11,7 +11,7 @@ from hpcext.core.values import Alloc, Snapshot, Target, total
 from hpcext.policies import genetic
 from hpcext.policies.common import fixed, keep, kinds_of
 from hpcext.policies.divide import Ask, Counts, On, Values, asks_of, granted, only
-from hpcext.policies.fitness import allowed, floor, realloc, speedups
+from hpcext.policies.fitness import Machine, allowed, floor, realloc, speedups
 from hpcext.scaling.estimator import Sizes
 
 
@@ -53,14 +53,14 @@ class Market(NamedTuple):
 
 def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Market:
     """What :mod:`hpcext.policies.genetic` is told of jobs: by GPUs, on one node and on several."""
-    counts = np.arange(sum(node.gpus for node in now.nodes.values()) + 1)
-    widest = max(node.gpus for node in now.nodes.values())
+    machine = Machine.of(now)
+    counts, widest = np.arange(sum(machine.gpus.values()) + 1), machine.widest
     one = (counts > 0).astype(np.int64)
     several = np.maximum(2, -(-counts // widest))
     kind = only(kinds_of(now))
     tables = [
         np.stack(
-            [speedups(ask.job, Sizes(counts, nodes), now, kind) for nodes in (one, several)],
+            [speedups(ask.job, Sizes(counts, nodes), machine, kind) for nodes in (one, several)],
             axis=-1,
         )
         for ask in asks
@@ -70,7 +70,7 @@ def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Ma
         table[:, 0] *= (counts <= widest) & (min(nodes) == 1)
         table[:, 1] *= max(nodes) > 1
         table[counts < next(iter(ask.shapes))] = 0.0
-    found = [speedups(ask.job, ask.sizes, now, kind) for ask in asks]
+    found = [speedups(ask.job, ask.sizes, machine, kind) for ask in asks]
     # What a job may have of whatever kind, since the matrices do not tell them apart.
     alike = [ask._replace(by_kind={}) for ask in asks]
     lowest = floor(alike, found, kind, int(counts[-1]), p)

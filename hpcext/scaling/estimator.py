@@ -131,13 +131,15 @@ def _interpolated(curve: Mapping[int, float], gpus: NDArray[Any]) -> Floats:
     return found
 
 
-def _observed(known: Estimate, kind: str) -> Sequence[Observed]:
+def _observed(known: Estimate, kind: str) -> tuple[Observed, ...]:
     """What was seen on a kind, or if nothing was, on that which was seen for longest."""
     seconds: dict[str, float] = {}
     for each in known.observed:
         seconds[each.kind] = seconds.get(each.kind, 0.0) + each.seconds
-    there = kind if kind in seconds else max(seconds, key=seconds.__getitem__, default="")
-    return [each for each in known.observed if each.kind == there]
+    if len(seconds) < 2:
+        return known.observed
+    there = kind if kind in seconds else max(seconds, key=seconds.__getitem__)
+    return tuple(each for each in known.observed if each.kind == there)
 
 
 def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | None:
@@ -148,7 +150,11 @@ def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | No
         return _interpolated(stated, sizes.gpus)
     if not known.observed:
         return None
-    seen = tuple(map(_rounded, _observed(known, kind)))
+    seen = _rounded(_observed(known, kind))
+    return _one(seen, ring) if sizes is ONE else _modelled(seen, sizes, ring)
+
+
+def _modelled(seen: tuple[_Seen, ...], sizes: Sizes, ring: bool) -> Floats:
     running = np.maximum(sizes.gpus, 1)
     if ring:
         found = _ring(seen).speed(running)
@@ -157,6 +163,14 @@ def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | No
         nodes = np.maximum(sizes.nodes, 1)
         found = _pollux(seen).samples_per_s(running, nodes, batches / running)
     return np.where(sizes.gpus > 0, found, 0.0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _one(seen: tuple[_Seen, ...], ring: bool) -> Floats:
+    """All speeds are compared with it."""
+    found = _modelled(seen, ONE, ring)
+    found.setflags(write=False)
+    return found
 
 
 def _goodput(known: Estimate, kind: str) -> Goodput | None:
@@ -188,8 +202,8 @@ def _fitted(said: GoodputReport, observed: Sequence[Observed]) -> throughput.Thr
     most = said.most_batch or MOST_TIMES * said.initial_batch
     # Work of 1 in a step says that steps are counted, or nothing.
     low, high = (1 - STEP) * max(2, said.initial_batch), (1 + STEP) * most
-    seen = [_rounded(each) for each in observed if low <= each.batch <= high]
-    return _pollux(tuple(seen)) if seen else None
+    seen = _rounded(tuple(each for each in observed if low <= each.batch <= high))
+    return _pollux(seen) if seen else None
 
 
 def _goodputs(model: Goodput, sizes: Sizes) -> Floats:
@@ -237,9 +251,14 @@ class _Seen(NamedTuple):
     batch: float
 
 
-def _rounded(each: Observed) -> _Seen:
-    rate, batch = (math.exp(STEP * round(math.log(x) / STEP)) for x in (each.rate, each.batch))
-    return _Seen(each.gpus, each.nodes, rate, batch)
+@functools.lru_cache(maxsize=4096)
+def _rounded(observed: tuple[Observed, ...]) -> tuple[_Seen, ...]:
+    def step(number: float) -> float:
+        return math.exp(STEP * round(math.log(number) / STEP))
+
+    return tuple(
+        _Seen(each.gpus, each.nodes, step(each.rate), step(each.batch)) for each in observed
+    )
 
 
 @functools.lru_cache(maxsize=4096)
