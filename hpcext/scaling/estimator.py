@@ -182,7 +182,7 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
         theta = _fitted(said, _observed(known, kind))
     else:
         theta = throughput.Throughput(*said.throughput)
-    # What is fitted may be all synchronisation.
+    # Speeds may have been reported that none has.
     if theta is None or theta.gradient_s(1.0) < LEAST_PASS_S:
         return None
     model = Goodput(
@@ -265,15 +265,20 @@ def _rounded(observed: tuple[Observed, ...]) -> tuple[_Seen, ...]:
 def _pollux(seen: tuple[_Seen, ...]) -> throughput.Throughput:
     gpus = np.array([each.gpus for each in seen])
     batches = np.array([each.batch for each in seen])
-    return throughput.fit(
-        throughput.Observations(
-            gpus,
-            nodes=np.array([each.nodes for each in seen]),
-            batch=batches / gpus,
-            accumulation=np.zeros(len(seen), dtype=np.int64),
-            step_s=batches / np.array([each.rate for each in seen]),
-        )
+    steps = throughput.Observations(
+        gpus,
+        nodes=np.array([each.nodes for each in seen]),
+        batch=batches / gpus,
+        accumulation=np.zeros(len(seen), dtype=np.int64),
+        step_s=batches / np.array([each.rate for each in seen]),
     )
+    found = throughput.fit(steps)
+    if (found.gradient_s(batches) > throughput.LEAST * steps.step_s).all():
+        return found
+    # Never seen on one GPU, a job may seem to do nothing but synchronise. One GPU does not, and
+    # would be as fast as one likes; rather all that was seen is taken for computing.
+    one = np.ones_like(gpus)
+    return throughput.fit(steps._replace(gpus=one, nodes=one))
 
 
 @functools.lru_cache(maxsize=4096)
