@@ -65,7 +65,7 @@ class Ask(NamedTuple):
     @property
     def sizes(self) -> Sizes:
         """Nothing, and what it may have."""
-        return _sizes(self.shapes)
+        return _sizes(tuple(self.shapes.values()))
 
     def on(self, kind: str | None) -> Mapping[int, Shape]:
         """What it may have of a kind; None: of any."""
@@ -73,12 +73,17 @@ class Ask(NamedTuple):
 
     def sizes_on(self, kind: str | None) -> Sizes:
         """Nothing, and what it may have of a kind."""
-        return _sizes(self.on(kind))
+        return _sizes(tuple(self.on(kind).values()))
 
 
-def _sizes(shapes: Mapping[int, Shape]) -> Sizes:
-    nodes = [0, *(shape.nodes for shape in shapes.values())]
-    return Sizes(np.array([0, *shapes], dtype=np.int64), np.array(nodes, dtype=np.int64))
+@functools.lru_cache(maxsize=4096)
+def _sizes(shapes: tuple[Shape, ...]) -> Sizes:
+    """As arrays, which all that ask for the same share; so nobody may write into them."""
+    gpus = np.array([0, *(shape.total for shape in shapes)], dtype=np.int64)
+    nodes = np.array([0, *(shape.nodes for shape in shapes)], dtype=np.int64)
+    gpus.setflags(write=False)
+    nodes.setflags(write=False)
+    return Sizes(gpus, nodes)
 
 
 def only(kinds: Collection[str]) -> str:
