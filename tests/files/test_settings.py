@@ -93,7 +93,7 @@ def test_the_variables_of_this_process_are_read(
         ("polcy = 'marble'", "did you mean policy?"),
         (
             "policy = 'marbel'",
-            "policy: unknown policy 'marbel' (valid: marble, exclusive, bftrainer); did",
+            "policy: unknown policy 'marbel' (valid: marble, exclusive, ",
         ),
         ("policy = 3", "policy: 3 is an integer (valid: a string)"),
         ("gpus = 0", "gpus: 0 (valid: auto, or an integer, 1 to"),
