@@ -99,3 +99,12 @@ def test_no_kind_is_slower_than_one_gpu_of_the_reference(
     curve = curve_of(by_kind, kind)
     assert curve in by_kind.values()
     assert kind not in by_kind or curve is by_kind[kind]
+
+
+def test_a_job_that_was_never_on_one_gpu_is_not_infinitely_fast_there() -> None:
+    seen = (Observed(2, 1, 0.97, batch=1.13), Observed(6, 1, 0.86))
+    found = speedups(Estimate(observed=seen), Sizes.on_one_node(np.array([1, 2, 6])))
+    assert found is not None
+    assert np.isfinite(found).all()
+    assert found[0] == 1
+    assert (found > 0).all()
