@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hpcext.core.values import Job, Snapshot, total
+from hpcext.policies.common import kinds_of
 from hpcext.policies.divide import Ask, On, Values, speeds
 from hpcext.policies.place import Shape
 from hpcext.scaling.estimator import Sizes
@@ -44,11 +44,9 @@ def speedups(job: Job, sizes: Sizes, now: Snapshot, kind: str) -> Values:
     # Less than one GPU is as much of the speed of one.
     whole = max(1.0, share)
     fair = Sizes(np.array([whole]), np.array([math.ceil(whole / max(gpus))]))
-    counts: Counter[str] = Counter()
-    for node in now.nodes.values():
-        counts[node.kind] += node.gpus
-    each = [float(speeds(job, fair, kind)[0]) * count for kind, count in counts.items()]
-    return speeds(job, sizes, kind) / (sum(each) / sum(gpus) * share / whole)
+    on = {each: float(speeds(job, fair, each)[0]) for each in kinds_of(now)}
+    mean = sum(on[node.kind] * node.gpus for node in now.nodes.values()) / sum(gpus)
+    return speeds(job, sizes, kind) / (mean * share / whole)
 
 
 def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:

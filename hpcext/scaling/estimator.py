@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.losses import Point
 from hpcext.scaling import allreduce, convergence, throughput
+from hpcext.scaling.curve import interpolate
 from hpcext.scaling.kinds import curve_of
 
 Floats = NDArray[np.float64]
@@ -112,8 +113,10 @@ def work_left(known: Estimate) -> float | None:
 
 def _alone(known: Estimate, ring: bool) -> float | None:
     """Of `_speeds`, that on one GPU of the kind on which the job is slowest."""
-    kinds = list(known.by_kind) or {each.kind for each in known.observed} or {""}
-    found = (_speeds(known, ONE, ring, kind) for kind in kinds)
+    curves = known.by_kind.values() or ([known.stated] if known.stated else [])
+    if curves:
+        return min(interpolate(curve, 1) for curve in curves)
+    found = [_speeds(known, ONE, ring, kind) for kind in {each.kind for each in known.observed}]
     return min((float(each[0]) for each in found if each is not None), default=None)
 
 
