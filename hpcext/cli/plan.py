@@ -110,7 +110,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             "schema": "hpcext.division/1",
             "nodes": len(nodes),
             "gpus_per_node": args.gpus,
-            "gpus": _totals(nodes),
+            "kinds": {kind: gpus for kind, gpus in _totals(nodes).items() if kind},
             "policies": [msgspec.to_builtins(each) for each in found],
             OPTIMUM: msgspec.to_builtins(best),
             "unknown_speed": unknown,

@@ -278,12 +278,12 @@ def _table(worth: Worth, ask: Ask, kind: str) -> Table:
 
 def _tables(worth: Worth, ask: Ask, kinds: Iterable[str]) -> dict[str, Table]:
     """For each kind of which the job may have any."""
-    every = ((kind, ask.sizes_on(kind)) for kind in kinds)
-    return {
-        kind: Table(sizes.gpus, worth(ask.job, sizes, On(kind, ask.has)))
-        for kind, sizes in every
-        if len(sizes.gpus) > 1
-    }
+    found = {}
+    for kind in kinds:
+        if ask.on(kind):
+            sizes = ask.sizes_on(kind)
+            found[kind] = Table(sizes.gpus, worth(ask.job, sizes, On(kind, ask.has)))
+    return found
 
 
 def _each(

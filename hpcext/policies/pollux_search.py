@@ -28,7 +28,7 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
     every = asks_of(now, kept)
     asks = allowed([ask for ask in every if ask.shapes])
     if not asks:
-        return Target(kept)
+        return Target(kept, {ask.job.id: "there are no such nodes" for ask in every})
     market = matrices(now, asks, p, delay_s)
     rng = np.random.default_rng(seed)
     capacity = np.array(list(free.values()))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hpcext.core.estimate import LEAST_PASS_S, Estimate, GoodputReport, Observed
 from hpcext.core.losses import Point
 from hpcext.scaling import allreduce, convergence, throughput
+from hpcext.scaling.curve import interpolate
 from hpcext.scaling.goodput import MOST_TIMES, Goodput
 from hpcext.scaling.kinds import curve_of
 
@@ -120,8 +121,12 @@ def work_left(known: Estimate) -> float | None:
 
 def _alone(known: Estimate, ring: bool) -> float | None:
     """Of `_speeds`, that on one GPU of the kind on which the job is slowest."""
-    kinds = list(known.by_kind) or {each.kind for each in known.observed} or {""}
-    found = (_speeds(known, ONE, ring, kind) for kind in kinds)
+    curves = known.by_kind.values() or ([known.stated] if known.stated else [])
+    if curves and (ring or known.goodput is None):
+        # Without arrays: it is asked of every job in every decision.
+        return min(interpolate(curve, 1) for curve in curves)
+    kinds = [*known.by_kind] or {each.kind for each in known.observed} or [""]
+    found = [_speeds(known, ONE, ring, kind) for kind in kinds]
     return min((float(each[0]) for each in found if each is not None), default=None)
 
 

@@ -43,6 +43,9 @@ random instances; two more never found better ones than these."""
 LEAST = 1e-3
 """Smallest parameter of a start, in steps: where gamma > 1, a synchronisation of 0 stays 0."""
 
+SHORTEST = 1e-6
+"""Least parameters of a pass, in steps."""
+
 TINY = 1e-12
 """In steps, as good as nothing, but its logarithm exists."""
 
@@ -311,6 +314,9 @@ class _Problem:
         from scipy.optimize import minimize  # noqa: PLC0415
 
         lower = np.append(np.zeros(len(starts[0]) - 1), 1.0)
+        # Of a job that was never on one GPU all could be synchronisation: one would be infinitely
+        # fast then.
+        lower[: len(self.split)] = SHORTEST
         upper = np.append(np.full(len(starts[0]) - 1, np.inf), MOST_GAMMA)
         with _blas().limit(limits=1, user_api="blas"):
             found = [

@@ -57,7 +57,8 @@ def document(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = plan(capsys, EXAMPLES, "--gpus", "6", "--compare")
-    assert [line.split() for line in out.splitlines()] == [
+    rows = [line.split() for line in out.splitlines()]
+    assert rows == [
         ["job", *POLICIES, "optimum"],
         ["cnn", "3", "6", *"2222222"],
         ["wide", "3", *"2222222"],
@@ -127,6 +128,38 @@ def test_without_matplotlib_it_is_said_what_to_install(
     assert err == "hpcext: matplotlib is not installed; pip install 'hpcext[plots]'\n"
 
 
+KINDS = """
+[[job]]
+name = "steep"
+command = "true"
+gpus = {max = 4}
+scaling = {a100 = {1 = 3.0, 4 = 12.0}, v100 = {1 = 1.0, 4 = 4.0}}
+[[job]]
+name = "flat"
+command = "true"
+gpus = {max = 4}
+scaling = {1 = 1.0, 4 = 4.0}
+"""
+
+
+def test_nodes_of_several_kinds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(KINDS)
+    words = (jobs, "--nodes", "1xa100:4,2xv100:2")
+    found = document(capsys, *words, "--policy", "bftrainer")
+    assert (found["nodes"], found["gpus_per_node"]) == (3, None)
+    assert found["kinds"] == {"a100": 4, "v100": 4}
+    for each in (found["policies"][0], found["optimum"]):
+        assert each["kinds"] == {"steep": "a100", "flat": "v100"}
+    # On the v100 there is no node with more than two.
+    assert found["policies"][0]["gpus"] == {"steep": 4, "flat": 2}
+    assert found["policies"][0]["value"] == pytest.approx(14)
+    assert found["optimum"]["value"] == pytest.approx(16)
+    assert found["optimum"]["bound"] >= 16 - 1e-9
+    out, _ = plan(capsys, *words, "--policy", "bftrainer")
+    assert "steep         4 a100     4 a100" in out.splitlines()
+
+
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_no_policy_is_better_than_the_optimum(
     capsys: pytest.CaptureFixture[str], nodes: int
@@ -146,6 +179,12 @@ def test_no_policy_is_better_than_the_optimum(
         (["--gpus", "0"], "--gpus: 0 (valid: 1 to 1000000)"),
         (["--gpus", "4", "--nodes", "-1"], "--nodes: -1 (valid: 1 to 1000000)"),
         (["--gpus", "9999", "--nodes", "9999"], "--nodes: 99980001 GPUs in all (valid: at most"),
+        (["--nodes", "2"], "--gpus: is missing; say how many GPUs each node has"),
+        (["--nodes", "2xa100:4", "--gpus", "4"], "--nodes: --gpus beside kinds; leave out --gpus"),
+        (["--nodes", "2xa100:4,3xv100"], "--nodes: '3xv100' (valid: a number, or NxKIND:GPUS"),
+        (["--nodes", "0xa100:4"], "--nodes: 0 (valid: 1 to 1000000)"),
+        (["--nodes", "9999xa:99,9999xb:99"], "--nodes: 1979802 GPUs in all (valid: at most"),
+        (["--nodes", "9xa100:1,3xv100:1"], "needs at least 2 GPUs, and node1 has 1"),
         (["--gpus", "1"], "needs at least 2 GPUs, and node1 has 1"),
         (["--gpus", "4", "--policy", "marbel"], "did you mean marble?"),
         (["--gpus", "4", "--policy", "marble", "--compare"], "--compare: shows every policy"),

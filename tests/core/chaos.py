@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Policy
+from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
 from hpcext.sim.executor import Simulated
 from hpcext.sim.heap import Heap
@@ -27,6 +28,11 @@ MALLEABLE = (
     "pollux:interval_s=20", "pollux:p=1",
 )  # fmt: skip
 POLICIES = (*FIFO, *MALLEABLE, "wild", "restless")
+
+CURVES: tuple[dict[str, dict[int, float]], ...] = (
+    {}, {}, {"slow": {1: 1.0, 8: 4.0}, "fast": {1: 3.0, 8: 20.0}},
+)  # fmt: skip
+"""What jobs state of kinds of GPUs; a node may be of another kind than these."""
 
 instants = st.integers(0, int(CALM_S) - 1).map(float)
 """Whole seconds: several things happen at one instant more often than in life."""
@@ -96,8 +102,9 @@ def scenarios(
     and can run at any size, and change it in place.
     """
     policy = draw(st.sampled_from(policies))
+    kinds = st.sampled_from(draw(st.sampled_from([[""], [""], ["slow", "fast"]])))
     nodes = tuple(
-        v.Node(f"n{number}", draw(st.integers(4 if supple else 1, MOST_GPUS)))
+        v.Node(f"n{number}", draw(st.integers(4 if supple else 1, MOST_GPUS)), draw(kinds))
         for number in range(draw(st.sampled_from([1, 1, 2, 4])))
     )
     ids = [str(number) for number in range(1, draw(st.integers(2, 7)) + 1)]
@@ -125,6 +132,7 @@ def _jobs(draw: st.DrawFn, job_id: str, earlier: Sequence[str], quiet: bool, sup
         int(job_id),
         tuple(sorted(sizes)),
         draw(st.sampled_from(sorted(sizes))),
+        estimate=Estimate(by_kind=draw(st.sampled_from(CURVES))),
         priority=0.0 if quiet else draw(st.sampled_from([0.0, 0.0, 1.0])),
         after=tuple(sorted(after)),
         retries=draw(st.integers(0, 3)),
@@ -168,10 +176,10 @@ def _faults() -> st.SearchStrategy[Faults]:
 @st.composite
 def _inputs(draw: st.DrawFn, ids: Sequence[str], nodes: Sequence[v.Node]) -> tuple[float, f.Fact]:
     job = draw(st.sampled_from([*ids, "nobody"]))
-    node = draw(st.sampled_from([node.name for node in nodes]))
+    node, kind = draw(st.sampled_from([(node.name, node.kind) for node in nodes]))
     gpus = draw(st.integers(1, MOST_GPUS))
     facts: list[f.Fact] = [
-        f.NodeLost(node), f.NodeJoined(v.Node(node, gpus)), f.Hold(job), f.Hold(job),
+        f.NodeLost(node), f.NodeJoined(v.Node(node, gpus, kind)), f.Hold(job), f.Hold(job),
         f.Release(job), f.Resize(job, gpus), f.Resize(job, gpus), f.Resize(job, gpus),
         f.Cancel(job), f.Drain(), f.Drain(stop=True), f.Began(),
     ]  # fmt: skip

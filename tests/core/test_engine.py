@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
-from hpcext.core.estimate import GoodputReport
+from hpcext.core.estimate import Estimate, GoodputReport
 from hpcext.policies import find_policy
 
 NODE = v.Node("n", 6)
@@ -225,6 +226,25 @@ def test_the_last_goodput_that_was_reported_is_kept(engine: Engine) -> None:
     # By the next attempt too, until it reports another one.
     run(engine, 5, end(engine, "1", f.Outcome.FAILED, 1))
     assert engine.world.jobs["1"].estimate.goodput == GoodputReport(20.0, 32)
+
+
+def test_a_speed_is_that_of_a_kind_of_gpus() -> None:
+    engine = Engine(find_policy("marble"))
+    run(engine, 0, f.NodeJoined(msgspec.structs.replace(NODE, kind="v100")), job(1))
+    begin(engine, 1, "1")
+    run(engine, 2, f.Progressed("1", engine.world.jobs["1"].op, 10, 0, 10.0, 2.5))
+    run(engine, 3, f.NodeJoined(msgspec.structs.replace(NODE, kind="a100")))
+    run(engine, 4, f.Progressed("1", engine.world.jobs["1"].op, 20, 0, 20.0, 7.5))
+    known = engine.world.jobs["1"].estimate
+    assert [(each.kind, each.rate) for each in known.observed] == [("a100", 7.5), ("v100", 2.5)]
+    assert known.measured == {6: 7.5}
+
+
+def test_what_older_releases_wrote_has_no_kind() -> None:
+    assert msgspec.json.decode(b'{"name": "n", "gpus": 6}', type=v.Node) == NODE
+    seen = b'{"observed": [{"gpus": 1, "nodes": 1, "rate": 2.0}], "stated": {"1": 3.0}}'
+    known = msgspec.json.decode(seen, type=Estimate)
+    assert (known.observed[0].kind, known.by_kind) == ("", {})
 
 
 def test_a_policy_is_woken_once_when_it_asked_to_be() -> None:

@@ -13,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcext import jobfile
+from hpcext.admission import admit
 from hpcext.core.errors import InputError
+from hpcext.core.estimate import Estimate
 from hpcext.jobfile import Gpus, JobSpec, Nodes, find_cycle, optimum, parse_jobs, read_jobs
+from hpcext.manager.submissions import check_in_time
+from hpcext.profiles import Profiles
 
 FULL = """
 [[job]]
@@ -90,12 +94,34 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         mem_per_gpu=16 * 2**30,
     )  # fmt: skip
     assert list(cnn.scaling) == [1, 2, 4]
+
     assert first == JobSpec(
         name="first",
         command=("python", "-c", "print('a b')"),
         workdir=str(tmp_path),
         suspend_timeout_s=33.0,
     )
+
+
+def test_scaling_by_kind_of_gpu(tmp_path: Path) -> None:
+    """What is there stands for all; on another machine the slowest."""
+    keys = "gpus = {max = 4}\nscaling = {a100 = {2 = 4.4, 1 = 4.0}, 'Tesla V100' = {1 = 1, 4 = 4}}"
+    spec = one(keys)
+    a100, v100 = {1: 4.0, 2: 4.4}, {1: 1.0, 4: 4.0}
+    assert spec.by_kind == {"a100": a100, "Tesla V100": v100}
+    assert spec.scaling == v100
+    assert optimum(spec) == 4
+    here = Profiles(tmp_path, "NVIDIA A100-SXM4-80GB")
+    (spec,) = parse_jobs(job(keys), "jobs.toml", Path("/"), profiles=here)
+    assert spec.scaling == a100
+    (admitted,) = admit([spec], 1, {})
+    assert admitted.estimate == Estimate(stated=a100, by_kind=spec.by_kind)
+    assert one("scaling = {1 = 1.0, 2 = 1.9}").by_kind == {}
+    # The best of all kinds says whether a job can end in time.
+    (dear,) = parse_jobs(job(f"{keys}\nwork = 44"), "jobs.toml", Path("/"))
+    check_in_time([dear], 10.0, "jobs.toml")
+    with pytest.raises(InputError, match=r"takes 0\.2 minutes at its best speed"):
+        check_in_time([dear], 9.0, "jobs.toml")
 
 
 def test_the_full_example_has_every_key() -> None:
@@ -161,6 +187,12 @@ FAULTS = [
     ("scaling = {1 = nan}", ["scaling: 1: nan", "above 0"]),
     ("scaling = {1 = inf}", ["scaling: 1: inf"]),
     ("scaling = {1 = 0}", ["scaling: 1: 0"]),
+    ("scaling = {a = {1 = 2.0}, 1 = 1.0}", ["scaling: speeds beside tables", "either {1 = 1.0,"]),
+    ("scaling = {a = {}}", ["scaling: a: a table", "{1 = 1.0, 2 = 1.9}"]),
+    ("scaling = {a = {two = 1.0}}", ["scaling: a: unknown key 'two'"]),
+    ("scaling = {a = {1 = 0}}", ["scaling: a: 1: 0", "above 0"]),
+    ("scaling = {a = {1 = {2 = 1}}}", ["scaling: a: 1: a table"]),
+    ("scaling = {1 = {1 = 1.0}}", ["scaling: '1' is no kind of GPU", "a name with a letter"]),
     ("work = 0", ["work: 0", "1 to 1e+15"]),
     ("work = nan", ["work: nan"]),
     ("work = 1.5", ["work: 1.5", "a whole number"]),

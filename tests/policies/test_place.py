@@ -82,3 +82,64 @@ def test_it_always_fits_and_nobody_loses_what_he_had(
         assert shape in {each.wanted, *each.less()} or alloc == each.now
     assert all(gpus <= capacity[node] for node, gpus in used.items())
     assert place(capacity, wishes) == found
+
+
+def on(kind: str | None, each: Wish) -> Wish:
+    return each._replace(kind=kind)
+
+
+KINDS = {"a": "fast", "b": "slow", "c": "slow"}
+
+
+def test_a_wish_for_a_kind_has_its_place_there_or_nowhere() -> None:
+    nodes = {"a": 2, "b": 3, "c": 4}
+    assert place(nodes, [on("fast", wish(2)), on("slow", wish(2))], kinds=KINDS) == [
+        {"a": 2}, {"b": 2}
+    ]  # fmt: skip
+    assert place(nodes, [on("fast", wish(3))], kinds=KINDS) == [{}]
+    assert place(nodes, [on("fast", wish(3, 1, Shape(2, 1)))], kinds=KINDS) == [{"a": 2}]
+
+
+def test_several_nodes_are_of_one_kind() -> None:
+    nodes = {"a": 2, "b": 2, "c": 4}
+    assert place(nodes, [wish(2, 2)], kinds=KINDS) == [{"b": 2, "c": 2}]
+    assert place({"a": 2, "b": 2}, [wish(2, 2)], kinds=KINDS) == [{}]
+    assert place(nodes, [wish(2, 2, a=2)], kinds=KINDS) == [{"b": 2, "c": 2}]
+    assert place(nodes, [wish(2, 2, a=2, b=2)], kinds=KINDS) == [{"b": 2, "c": 2}]
+
+
+def test_two_that_want_each_other_s_place_change_it() -> None:
+    one, other = on("slow", wish(4, a=4)), on("fast", wish(4, b=4))
+    assert place({"a": 4, "b": 4}, [one, other], kinds=KINDS) == [{"b": 4}, {"a": 4}]
+
+
+def test_who_finds_no_room_on_another_kind_stays_if_that_is_still_free() -> None:
+    held = on("slow", wish(4, b=4))
+    moves = on("slow", wish(3, a=3))
+    assert place({"a": 4, "b": 4}, [moves, held], kinds=KINDS) == [{"a": 3}, {"b": 4}]
+    new = on("fast", wish(4))
+    assert place({"a": 4, "b": 4}, [moves, held, new], kinds=KINDS) == [{}, {"b": 4}, {"a": 4}]
+
+
+@given(instances(), st.data())
+@settings(max_examples=300)
+def test_whatever_the_kinds_all_fits_and_each_is_on_its_own(
+    instance: tuple[dict[str, int], list[Wish]], data: st.DataObject
+) -> None:
+    capacity, plain = instance
+    names = st.sampled_from(["fast", "slow"])
+    kinds = {node: data.draw(names) for node in capacity}
+    there = st.sampled_from([None, *dict.fromkeys(kinds.values())])
+    wishes = [on(data.draw(there), each) for each in plain]
+    found = place(capacity, wishes, kinds=kinds)
+    used: collections.Counter[str] = collections.Counter()
+    for each, alloc in zip(wishes, found, strict=True):
+        used.update(alloc)
+        if alloc and alloc != each.now:
+            (kind,) = {kinds[node] for node in alloc}
+            assert each.kind in (None, kind)
+            assert len(set(alloc.values())) == 1
+    assert all(gpus <= capacity[node] for node, gpus in used.items())
+    alike = dict.fromkeys(capacity, "slow")
+    unnamed = [on(None, each) for each in plain]
+    assert place(capacity, unnamed, kinds=alike) == place(capacity, unnamed)

@@ -22,8 +22,10 @@ LONG_S = SKIP_S + 2 * ENOUGH_S
 class Stage:
     """One job that may have 1 to 4 GPUs, and what the observer makes of it."""
 
-    def __init__(self, directory: Path, *, profile: str = "cnn") -> None:
-        self.profiles = Profiles(directory, "slot", lock_s=1)
+    def __init__(
+        self, directory: Path, *, profile: str = "cnn", gpu: str = "slot", kind: str = ""
+    ) -> None:
+        self.profiles = Profiles(directory, gpu, lock_s=1)
         self.profiles.add(
             "cnn", [Measurement(at=0, gpus=1, steps_per_s=1, seconds=1, source="job")]
         )
@@ -33,7 +35,7 @@ class Stage:
         self.engine = Engine(find_policy("marble"))
         self.now_s, self.op, self.step, self.done = 0.0, 0, 0, 0.0
         job = Job("1", "job", 1, sizes=(1, 2, 3, 4), optimal=2)
-        self.tell(f.NodeJoined(Node("n", 4)), f.Submitted(job))
+        self.tell(f.NodeJoined(Node("n", 4, kind)), f.Submitted(job))
         self.op = self.engine.world.jobs["1"].op
         self.begin("n:0", "n:1")
 
@@ -82,6 +84,16 @@ def test_a_job_that_ran_long_enough_is_stored_when_it_ends(tmp_path: Path) -> No
     assert (last.source, last.gpu, last.nodes) == ("job", "slot", 1)
     assert last.seconds == pytest.approx(2 * ENOUGH_S)
     assert stage.profiles.curve("cnn", "steps")[0] == {1: 1, 2: pytest.approx(10)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"), [("", "Tesla V100"), ("v100", "Tesla V100"), ("a100", "a100")]
+)
+def test_a_measurement_is_of_the_kind_of_its_node(tmp_path: Path, kind: str, stored: str) -> None:
+    stage = Stage(tmp_path, gpu="Tesla V100", kind=kind)
+    stage.train(LONG_S, 10.0)
+    stage.end()
+    assert stage.profiles.load("cnn").measurements[-1].gpu == stored
 
 
 def test_samples_are_told_from_steps(tmp_path: Path) -> None:

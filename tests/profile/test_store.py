@@ -69,6 +69,19 @@ def test_kinds_of_gpu_and_numbers_of_nodes_are_never_mixed(tmp_path: Path) -> No
     assert store(tmp_path).load("cnn").curve("steps", "A100", nodes=2) == {1: 70}
 
 
+def test_curves_of_all_kinds_are_in_one_unit(tmp_path: Path) -> None:
+    profiles = store(tmp_path, "V100")
+    profiles.add("cnn", [measured(1, 10, gpu="V100"), measured(2, 20, gpu="V100")])
+    assert profiles.by_kind("cnn", None) == {}
+    profiles.add("cnn", [measured(1, 40, gpu="A100"), measured(1, 70, gpu="H100", nodes=2)])
+    curves = {"V100": {1: 10, 2: 20}, "A100": {1: 40}}
+    assert profiles.by_kind("cnn", "steps") == curves
+    # Where its own kind is not measured in samples, its steps are used for their shape.
+    profiles.add("cnn", [measured(1, 5, gpu="P100", samples_per_s=50.0)])
+    assert profiles.by_kind("cnn", "samples") == {**curves, "P100": {1: 5}}
+    assert store(tmp_path, "P100").by_kind("cnn", "samples") == {}
+
+
 @given(
     st.lists(
         st.builds(
