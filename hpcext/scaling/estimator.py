@@ -278,7 +278,8 @@ def _pollux(seen: tuple[_Seen, ...]) -> throughput.Throughput:
         step_s=batches / np.array([each.rate for each in seen]),
     )
     found = throughput.fit(steps)
-    if (found.gradient_s(batches) > throughput.LEAST * steps.step_s).all():
+    alone = _batch(seen, np.ones(1))
+    if float(found.samples_per_s(1, 1, alone)[0]) <= max(each.rate for each in seen) or 1 in gpus:
         return found
     # Never seen on one GPU, a job may seem to do nothing but synchronise. One GPU does not, and
     # would be as fast as one likes; rather all that was seen is taken for computing.
