@@ -31,6 +31,10 @@ LOOK_S = 1.0
 """A measurement that is all but over is looked at again after so many seconds."""
 
 
+MUTE = 2.0
+"""Times as long as a measurement takes: so long is waited for a job's first report."""
+
+
 class Options(msgspec.Struct, frozen=True):
     """What can be chosen.
 
@@ -104,6 +108,9 @@ def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
         return found
     for ask in asks_of(now):
         job, sizes = ask.job, [] if ask.job.estimate.stated else list(ask.shapes)
+        if job.goal and fixed(job) and now.now_s - job.since_s > MUTE * options.explore_s:
+            # It has no session, so it neither reports nor changes its size.
+            continue
         # The least size and what becomes of it by doubling.
         doublings = sizes[:1]
         while doublings and (more := _twice(sizes, doublings[-1])) <= options.explore_gpus and more:

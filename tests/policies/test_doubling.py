@@ -64,6 +64,13 @@ def test_it_explores_no_more_than_it_may_have_and_than_there_is() -> None:
     assert gpus_over_time(few, "1") == [1, 2, 4]
 
 
+def test_what_has_no_session_is_not_waited_for() -> None:
+    mute = job(1, 8, {"a": 1}, estimate=ANY, registered=False)
+    for now_s, others in ((299.0, 0), (301.0, 4)):
+        found = sizes("doubling", snapshot([mute, job(2)], now_s, a=8))
+        assert found == {"1": 1, **({"2": others} if others else {})}
+
+
 def test_what_states_its_speeds_explores_nothing_nor_does_precompute() -> None:
     assert gpus_over_time(run("doubling", job(1), gpus=8), "1") == [4]
     alone = job(1, 8, estimate=ANY)
