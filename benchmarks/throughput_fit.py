@@ -6,9 +6,6 @@ error on 20 placements that were not observed, of 30 random jobs. With the data 
 artifact, DIR/pollux/MODEL/placements.csv, the mean absolute percentage error of a fit to all of a
 model's measurements (the paper says at most 10 %, section 3.2), and on the other ones when only
 every second pair of GPUs and nodes is fitted.
-
-OpenBLAS threads make SciPy's L-BFGS-B slower on such small problems, several times on busy cores:
-run it, and whatever fits, with OPENBLAS_NUM_THREADS=1.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ def allowed(asks: Sequence[Ask]) -> list[Ask]:
     """With the sizes alone that jobs may have by what they had (section 4.1, exploration)."""
     found = []
     for ask in asks:
-        if ask.job.estimate.stated:
+        most = max(next(iter(ask.shapes)), 2 * ask.job.most_gpus)
+        if ask.job.estimate.stated or most >= max(ask.shapes):
             found.append(ask)
             continue
-        most = max(next(iter(ask.shapes)), 2 * ask.job.most_gpus)
         by_kind = {kind: _within(shapes, most) for kind, shapes in ask.by_kind.items()}
         by_kind = {kind: shapes for kind, shapes in by_kind.items() if shapes}
         found.append(ask._replace(shapes=_within(ask.shapes, most), by_kind=by_kind))

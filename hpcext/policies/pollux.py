@@ -122,6 +122,8 @@ def _priced(
     values: Mapping[tuple[str, str], Values], price: float, job: Job, sizes: Sizes, on: On
 ) -> Values:
     """What sizes are worth less a price for each node, where there are several."""
+    if not price:
+        return values[job.id, on.kind]
     return values[job.id, on.kind] - price * np.where(sizes.nodes > 1, sizes.nodes, 0)
 
 

@@ -307,6 +307,8 @@ def _batch(seen: tuple[_Seen, ...], gpus: Floats) -> Floats:
     """
     known = {each.gpus: each.batch for each in seen}
     points = sorted(known)
+    if max(known.values()) == min(known.values()):
+        return np.full(len(gpus), known[points[0]])
     per_gpu = [known[point] / point for point in points]
     if len(points) > 1 and max(per_gpu) - min(per_gpu) <= STEP * max(per_gpu):
         return per_gpu[0] * gpus
