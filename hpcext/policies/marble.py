@@ -60,7 +60,8 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
     if least + has < best:
         short = f"{best - has} more needed, {least} free"
         return Grant(grant.alloc, grant.role, f"runs on {has} of {best} GPUs: {short}")
-    if reason := fixed(job) or ("" if asked else _not_worth_it(job, has, best)):
+    dear = "" if asked else _not_worth_it(job, has * len(nodes), best * len(nodes))
+    if reason := fixed(job) or dear:
         return Grant(grant.alloc, grant.role, f"stays on {has} of {best} GPUs: {reason}")
     for node in nodes:
         free[node] -= best - has
@@ -71,6 +72,8 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
 
 def _not_worth_it(job: Job, has: int, best: int) -> str:
     """Why a running secondary is not promoted: it would end no sooner, as far as is known.
+
+    Both numbers of GPUs are those of all its nodes.
 
     The paper promotes whenever it can; its jobs ran for so long that the cost did not count.
     """

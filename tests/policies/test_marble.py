@@ -147,6 +147,20 @@ def test_a_secondary_that_would_end_no_sooner_is_not_promoted() -> None:
     assert brief(ask(running(1, 4, 2, estimate=slow))) == {"1": "n 2 secondary"}
 
 
+def test_speeds_are_those_of_all_nodes_together() -> None:
+    """Two GPUs on each of two nodes, and what is stated and was measured is that of four."""
+    wide = replace(KNOWN, stated={4: 1.0, 8: 2.0}, observed=(Observed(4, 2, 5.0),))
+    nodes = {name: v.Node(name, 4) for name in ("a", "b")}
+    job_ = running(1, 4, 2, nodes=(2, 2), estimate=wide)
+    held = {"a": 2, "b": 2}
+    for up_s, gets in ((9.0, 4), (10.0, 2)):
+        known = replace(wide, up_s=up_s)
+        now = v.Snapshot(
+            0.0, nodes, (replace(job_, goal=held, held=held, estimate=known),), v.Cause.TIME
+        )
+        assert dict(find_policy("marble")(now).grants["1"].alloc) == {"a": gets, "b": gets}
+
+
 @pytest.mark.parametrize(
     "change",
     [{"up_s": None}, {"work": None}, {"observed": ()}, {"observed": (Observed(4, 1, 10.0),)},
