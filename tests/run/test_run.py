@@ -319,7 +319,7 @@ def test_the_manager_outlives_whoever_reads_its_output(site: Site) -> None:
 
 def test_a_pilot_is_not_resumed_beside_jobs_of_another_machine(site: Site) -> None:
     """As after a move to another login node: the journal says that a job runs elsewhere."""
-    site.write_jobs(site.counter("only", steps=60), site.counter("done", steps=5))
+    site.write_jobs(site.counter("only", steps=400), site.counter("done", steps=5))
     manager = site.start("run", str(site.jobs), "--gpus", "2", "--dir", str(site.pilot))
     status = ("status", str(site.pilot))
     wait_for(lambda: states(site.document(*status)).get("done") == "completed", "one of them")
