@@ -89,7 +89,7 @@ def test_one_at_a_time_and_a_suspension_waits(tmp_path: Path) -> None:
 
     def next_ones() -> None:
         begun.set()
-        order.extend(stage(keeper, 20))
+        stage(keeper, 20)
         order.append(20)
         keeper.write(25, {}, {})
         order.append(25)
