@@ -167,7 +167,8 @@ class Refiner:
         for name in list(self._named):
             job = jobs[name]
             if job.state is State.RUNNING:
-                kinds = [engine.world.nodes[node].kind for node in job.held]
+                nodes = engine.world.nodes
+                kinds = [nodes[node].kind for node in job.held if node in nodes]
                 self._look(job, now_s, self._gpu(kinds[0] if kinds else ""))
             elif watch := self._watches.pop(name, None):
                 self._store(name, watch)

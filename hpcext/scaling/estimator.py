@@ -28,6 +28,10 @@ STEP = 0.02
 what a scheduler could not use (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
 
 
+MOST = 1e15
+"""Of any speed, batch or loss, and of the inverse of a speed: what lies beyond is a mistake."""
+
+
 class Sizes(NamedTuple):
     """GPUs in all, and the nodes that they are on: two arrays of one shape; 0 GPUs on 0 nodes."""
 
@@ -259,6 +263,8 @@ class _Seen(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _rounded(observed: tuple[Observed, ...]) -> tuple[_Seen, ...]:
     def step(number: float) -> float:
+        # What a job reports may be any number; one job's nonsense must not end a decision for all.
+        number = min(max(number, 1 / MOST), MOST)
         return math.exp(STEP * round(math.log(number) / STEP))
 
     return tuple(
@@ -296,7 +302,8 @@ def _ring(seen: tuple[_Seen, ...]) -> allreduce.AllReduce:
 
 @functools.lru_cache(maxsize=4096)
 def _convergence(losses: tuple[Point, ...]) -> convergence.Convergence | None:
-    return convergence.fit(losses)
+    sensible = all(abs(point.loss) <= MOST for point in losses)
+    return convergence.fit(losses) if sensible else None
 
 
 def _batch(seen: tuple[_Seen, ...], gpus: Floats) -> Floats:
