@@ -171,7 +171,7 @@ def fit(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None = None)
     ValueError
         No point, or one that is none.
     """
-    from scipy.optimize import nnls  # type: ignore[import-untyped]  # noqa: PLC0415
+    from scipy.optimize import nnls  # noqa: PLC0415
 
     counts, measured = np.atleast_1d(_workers(workers)), np.atleast_1d(speeds).astype(np.float64)
     weight = np.ones_like(measured) if weights is None else np.atleast_1d(weights).astype(float)

@@ -139,7 +139,7 @@ class Convergence(NamedTuple):
 
     def _bound(self, share: float) -> float:
         """How far, in quadrature and beyond `noise`, the losses may be from a likely curve."""
-        from scipy.special import stdtrit  # type: ignore[import-untyped]  # noqa: PLC0415
+        from scipy.special import stdtrit  # noqa: PLC0415
 
         free = len(self.used) - UNKNOWNS
         off = _Curves(self.used).off(self)
@@ -281,7 +281,7 @@ class _Curves:
 
     def fit(self) -> Convergence | None:
         """The best curve, or None if that is a constant."""
-        from scipy.optimize import (  # type: ignore[import-untyped]  # noqa: PLC0415
+        from scipy.optimize import (  # noqa: PLC0415
             minimize_scalar,
             nnls,
         )

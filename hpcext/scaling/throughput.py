@@ -259,7 +259,7 @@ class _Problem:
 
     def apart(self) -> Floats:
         """The best parameters if nothing overlaps, without gamma: a linear problem."""
-        from scipy.optimize import nnls  # type: ignore[import-untyped]  # noqa: PLC0415
+        from scipy.optimize import nnls  # noqa: PLC0415
 
         rows = np.hstack([self.gradient * (self.accumulation + 1.0)[:, None], self.sync])
         # Errors relative to what was measured, which small logarithmic ones are.
