@@ -1,0 +1,79 @@
+"""What the reproduction of a paper says: its figures, ours beside, and what was assumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+FAR = 0.15
+"""A figure that differs from the paper's by more than this share needs a reason beside it."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One figure.
+
+    Attributes
+    ----------
+    what : str
+    ours : float or None
+        None: not measured, and `why` says why not.
+    paper : float or None
+        None: the paper does not have it.
+    unit : str
+    why : str
+        Why ours differs, or what the reader should know of it.
+    """
+
+    what: str
+    ours: float | None
+    paper: float | None = None
+    unit: str = ""
+    why: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours as a multiple of the paper's."""
+        return None if self.ours is None or not self.paper else self.ours / self.paper
+
+    @property
+    def far(self) -> bool:
+        """Whether the two differ by more than :data:`FAR`."""
+        return self.ratio is not None and abs(self.ratio - 1) > FAR
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Figures of one table or figure of a paper."""
+
+    title: str
+    rows: tuple[Row, ...]
+    note: str = ""
+
+
+class Study(msgspec.Struct, frozen=True):
+    """All that is reproduced of a paper, and what was assumed where it is silent."""
+
+    paper: str
+    title: str
+    tables: tuple[Table, ...]
+    assumed: tuple[str, ...] = ()
+
+
+class How(msgspec.Struct, frozen=True):
+    """How thoroughly a paper is reproduced.
+
+    Attributes
+    ----------
+    data : Path or None
+        The folder of recorded data (``--data``); without it, what needs none is reproduced.
+    seeds : tuple of int
+    workers : int
+        Processes that simulate at once.
+    quick : bool
+        A representative part, in a minute or so.
+    """
+
+    data: Path | None = None
+    seeds: tuple[int, ...] = (0,)
+    workers: int = 1
+    quick: bool = False
