@@ -12,14 +12,13 @@ from hpcext.core.facts import Fact
 from hpcext.core.reconcile import reconcile
 from hpcext.core.values import (
     Action,
-    Alloc,
     Cause,
     Job,
     Kind,
     Snapshot,
     State,
     Target,
-    per_node,
+    suits,
     total,
 )
 from hpcext.core.world import Saved, World
@@ -190,7 +189,7 @@ def refusal(now: Snapshot, target: Target) -> str:
             return f"grants GPUs to job {job_id}, which is unknown or finished"
         if not job.ready:
             return f"grants GPUs to job {job_id}, which is not ready"
-        if grant.alloc != job.goal and not _suits(job, grant.alloc):
+        if grant.alloc != job.goal and not suits(job, grant.alloc):
             takes = f"{job.sizes}" + (f" on {job.nodes} nodes" if job.nodes else "")
             return f"grants {total(grant.alloc)} GPUs to job {job_id}, which takes {takes}"
         for node, gpus in grant.alloc.items():
@@ -200,11 +199,3 @@ def refusal(now: Snapshot, target: Target) -> str:
                 return f"grants {gpus} GPUs on node {node}, which has {left[node]} left"
             left[node] -= gpus
     return ""
-
-
-def _suits(job: Job, alloc: Alloc) -> bool:
-    """Whether a job can run on this."""
-    if job.nodes is None:
-        return total(alloc) in job.sizes
-    fewest, most = job.nodes
-    return per_node(alloc) in job.sizes and fewest <= len(alloc) <= most

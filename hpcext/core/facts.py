@@ -42,13 +42,15 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
     """The attempt's session is up and has resumed at `step`; it answers suspensions.
 
     With `in_place` it can change its number of GPUs without stopping, too; the same fact once more
-    says so if that becomes clear later.
+    says so if that becomes clear later. With `elastic` it can change its nodes as well, and goes on
+    on the others when it loses some.
     """
 
     job: str
     op: int
     step: int
     in_place: bool = False
+    elastic: bool = False
 
 
 class Rescaled(msgspec.Struct, frozen=True, tag="rescaled"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpcext.core.rescaling import can_rescale, growth
-from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State
+from hpcext.core.rescaling import can_rescale, growth, part
+from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State, suits
 
 
 def fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
@@ -61,18 +61,21 @@ def _rescale(job: Job, free: dict[str, int]) -> Action | None:
     """Change the size of a job in place, if what it needs more is free now, and take that.
 
     It goes on training while it waits for its GPUs. One that is to give GPUs back as well does not
-    wait: two such jobs could wait for each other for ever.
+    wait: two such jobs could wait for each other for ever. Nor does one that has lost a node.
     """
-    if job.goal is None or job.goal == job.held or not can_rescale(job):
+    if job.goal is None or (job.goal == job.held and not job.maimed) or not can_rescale(job):
         return None
-    more = growth(job)
-    if fits(more, free):
-        _take(more, free)
-        number = job.resize + 1
-        return Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=job.goal, resize=number)
-    if any(gpus < job.held[node] for node, gpus in job.goal.items()):
-        return Action(Kind.SUSPEND, job.id, job.op, job.attempt)
-    return None
+    more, alloc = growth(job), job.goal
+    if not fits(more, free):
+        gives = any(gpus > job.goal.get(node, 0) for node, gpus in job.held.items())
+        if not gives and not job.maimed:
+            return None
+        more, alloc = {}, part(job)
+        if not job.elastic or not suits(job, alloc):
+            return Action(Kind.SUSPEND, job.id, job.op, job.attempt)
+    _take(more, free)
+    number = job.resize + 1
+    return Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=alloc, resize=number)
 
 
 def _take(alloc: Alloc, free: dict[str, int]) -> None:
@@ -93,6 +96,6 @@ def _stop(job: Job, now_s: float) -> Action | None:
         unwanted = overdue or job.goal is None
     else:
         # A starting job is not stopped before it is known to run: its answer is on its way.
-        moves = job.goal != job.held and not can_rescale(job)
+        moves = (job.goal != job.held or job.maimed) and not can_rescale(job)
         unwanted = job.state is State.RUNNING and moves
     return Action(Kind.SUSPEND, job.id, job.op, job.attempt) if unwanted else None

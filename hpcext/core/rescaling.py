@@ -9,13 +9,17 @@ import collections
 from typing import Any
 
 from hpcext.core.facts import Rescaled
-from hpcext.core.values import Action, Alloc, Job, State, total
+from hpcext.core.values import Action, Alloc, Job, State, suits, total
 
 
 def can_rescale(job: Job) -> bool:
     """Whether the way from what a job holds to its goal can be made in place."""
-    alike = job.goal is not None and job.goal.keys() == job.held.keys()
-    return job.state is State.RUNNING and job.in_place and alike
+    if job.state is not State.RUNNING or not job.in_place or not job.goal:
+        return False
+    if job.elastic:
+        # Whoever goes on has the state that the others get.
+        return not job.goal.keys().isdisjoint(job.held)
+    return job.goal.keys() == job.held.keys()
 
 
 def growth(job: Job) -> Alloc:
@@ -25,9 +29,18 @@ def growth(job: Job) -> Alloc:
     return {node: gpus for node, gpus in more.items() if gpus > 0}
 
 
+def part(job: Job) -> Alloc:
+    """What a job holds already of its goal."""
+    goal = job.goal or {}
+    both = {node: min(gpus, job.held.get(node, 0)) for node, gpus in goal.items()}
+    return {node: gpus for node, gpus in both.items() if gpus > 0}
+
+
 def asked(job: Job, action: Action) -> dict[str, Any]:
     """What changes of a job that is told to change its size."""
-    held = {node: max(gpus, action.alloc.get(node, 0)) for node, gpus in job.held.items()}
+    held = dict(job.held)
+    for node, gpus in action.alloc.items():
+        held[node] = max(gpus, held.get(node, 0))
     return {"held": held, "asked": action.alloc, "resize": action.resize}
 
 
@@ -42,14 +55,30 @@ def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
     held = dict(collections.Counter(gpu.rpartition(":")[0] for gpu in fact.gpus))
     if not held or any(gpus > job.held.get(node, 0) for node, gpus in held.items()):
         return None
-    changes = {"held": held, "gpus": fact.gpus, "asked": {}, "deadline_s": None}
+    changes = {"held": held, "gpus": fact.gpus, "asked": {}, "deadline_s": None, "maimed": False}
     if not fact.ok or held != job.asked:
         # Not again in this attempt: what still differs from the goal is done by a suspension.
-        return {**changes, "in_place": False, "why": failed(job, fact.why or "it has other GPUs")}
+        why = failed(job, fact.why or "it has other GPUs")
+        return {**changes, "in_place": False, "elastic": False, "why": why}
     if fact.stall_s is None:
         return changes
     gained = total(held) - len(job.gpus)
     return {**changes, "estimate": job.estimate.paid(gained, fact.stall_s)}
+
+
+def bereft(job: Job, node: str) -> dict[str, Any] | None:
+    """What changes of a job that goes on without a node; None for one that does not.
+
+    A change of size that was under way comes to nothing: it is told anew what it is to have.
+    """
+    held = {name: gpus for name, gpus in job.held.items() if name != node}
+    gpus = tuple(gpu for gpu in job.gpus if gpu.rpartition(":")[0] != node)
+    if not (job.elastic and gpus and job.state in {State.RUNNING, State.RESCALING}):
+        return None
+    rest = {name: count for name, count in (job.goal or {}).items() if name != node}
+    goal = rest if suits(job, rest) else None
+    changes = {"held": held, "gpus": gpus, "goal": goal, "asked": {}, "deadline_s": None}
+    return {**changes, "maimed": True}
 
 
 def failed(job: Job, why: str) -> str:

@@ -153,6 +153,8 @@ class Job(msgspec.Struct, frozen=True):
         Whether its current attempt has a session that answers a suspension.
     in_place : bool
         Whether its current attempt can change its number of GPUs without stopping.
+    elastic : bool
+        Whether it can change its nodes, too, and goes on when it loses some.
     resize : int
         Number of the last such change that the current attempt was asked for, from 1 on.
     asked : Alloc
@@ -163,7 +165,7 @@ class Job(msgspec.Struct, frozen=True):
     kills : int
         How often the current attempt was told to die.
     maimed : bool
-        Its current attempt has lost a node.
+        Its current attempt has lost a node, and was not given others since.
     suspendable : bool
         False once a suspension went unanswered: it is not resized again.
     failures : int
@@ -207,6 +209,7 @@ class Job(msgspec.Struct, frozen=True):
     ready: bool = True
     registered: bool = False
     in_place: bool = False
+    elastic: bool = False
     resize: int = 0
     asked: Alloc = msgspec.field(default_factory=dict)
     on_hold: bool = False
@@ -223,6 +226,14 @@ class Job(msgspec.Struct, frozen=True):
     not_before_s: float = 0.0
     why: str = ""
     estimate: Estimate = Estimate()
+
+
+def suits(job: Job, alloc: Alloc) -> bool:
+    """Whether a job can run on this."""
+    if job.nodes is None:
+        return total(alloc) in job.sizes
+    fewest, most = job.nodes
+    return per_node(alloc) in job.sizes and fewest <= len(alloc) <= most
 
 
 class Segment(msgspec.Struct, frozen=True):

@@ -141,8 +141,8 @@ class World:
             self.next_op += 1
             self._enter(
                 job, State.STARTING, now_s, held=action.alloc, op=action.op, gpus=(),
-                attempt=action.attempt, registered=False, in_place=False, resize=0, maimed=False,
-                kills=0, deadline_s=None, moves=job.moves + (job.attempt > 0),
+                attempt=action.attempt, registered=False, in_place=False, elastic=False, resize=0,
+                maimed=False, kills=0, deadline_s=None, moves=job.moves + (job.attempt > 0),
                 most_gpus=max(job.most_gpus, total(action.alloc)),
             )  # fmt: skip
         elif action.kind is Kind.RESCALE:
@@ -215,6 +215,9 @@ class World:
         return Cause.NODES
 
     def _forget_node(self, job: Job, name: str, now_s: float) -> None:
+        if name in job.held and (changes := rescaling.bereft(job, name)):
+            self._enter(job, State.RUNNING, now_s, **changes)
+            return
         if job.goal and name in job.goal:
             job = self._set(job, goal=None)
         if name not in job.held:
@@ -262,7 +265,7 @@ class World:
             return NOTHING
         self.records[job.id] = records.registered(self.records[job.id], job, fact)
         at = {"step": fact.step, "saved_step": fact.step}
-        self._set(job, registered=True, in_place=fact.in_place, **at)
+        self._set(job, registered=True, in_place=fact.in_place, elastic=fact.elastic, **at)
         return Cause.REGISTERED
 
     def _rescaled(self, now_s: float, fact: Rescaled) -> Cause:
@@ -350,8 +353,8 @@ class World:
         progressed = records.saved_anything(record, job)
         state, changes = after(job, now_s, fact, progressed=progressed)
         job = self._set(
-            job, held={}, gpus=(), deadline_s=None, registered=False, in_place=False, asked={},
-            op=0, **changes,
+            job, held={}, gpus=(), deadline_s=None, registered=False, in_place=False, elastic=False,
+            asked={}, op=0, **changes,
         )  # fmt: skip
         if state.final:
             self._finish(job, now_s, state, why=job.why)

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from hpcext.core.values import Grant, Job, Role, Snapshot, Target, total
+from hpcext.core.values import Grant, Job, Role, Snapshot, Target, suits, total
 from hpcext.policies.common import fixed, named
 from hpcext.policies.divide import Ask, Gpus, Plan, asks_of, settle
 from hpcext.policies.optimus import grow
@@ -75,7 +75,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
         grant = grants.get(job.id)
         if grant and job.id in exploring:
             size = exploring[job.id].size
-            grants[job.id] = grant if fixed(job) else _part(grant, size)
+            grants[job.id] = grant if fixed(job) else _part(job, grant, size)
             until_s.append(now.now_s + max(LOOK_S, options.explore_s - _seconds(job, size)))
     return replace(target, grants=grants, wake_s=min(until_s, default=None))
 
@@ -126,10 +126,13 @@ def _seconds(job: Job, gpus: int) -> float:
     return sum(each.seconds for each in job.estimate.observed if each.gpus == gpus)
 
 
-def _part(grant: Grant, size: int) -> Grant:
-    """What is used now of what is kept for a job that explores."""
-    each = size // len(grant.alloc)
-    if not 0 < each < min(grant.alloc.values()):
-        return grant
-    why = f"is measured on {named(size)}; {named(total(grant.alloc))} are kept for it"
-    return Grant(dict.fromkeys(grant.alloc, each), Role.SECONDARY, why)
+def _part(job: Job, grant: Grant, size: int) -> Grant:
+    """What is used now of what is kept for a job that explores; on the fewest nodes."""
+    names, has = list(grant.alloc), total(grant.alloc)
+    for nodes in range(1, len(names) + 1):
+        alloc = dict.fromkeys(names[:nodes], size // nodes)
+        within = all(gpus <= grant.alloc[name] for name, gpus in alloc.items())
+        if total(alloc) == size < has and within and suits(job, alloc):
+            why = f"is measured on {named(size)}; {named(has)} are kept for it"
+            return Grant(alloc, Role.SECONDARY, why)
+    return grant

@@ -5,10 +5,21 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
+import math
 
 from hpcext.core.facts import Rescaled
 from hpcext.core.values import Action, Alloc
-from hpcext.sim.physics import Luck, Physics
+from hpcext.sim.physics import Luck, Physics, Stretch, Where
+
+STILL = Stretch(0.0)
+"""That of an attempt that does not train."""
+
+
+@functools.lru_cache(maxsize=65536)
+def node_of(gpu: str) -> str:
+    """The node of a GPU, ``HOST:INDEX``."""
+    return gpu.rpartition(":")[0]
 
 
 class Phase(enum.Enum):
@@ -36,11 +47,17 @@ class Attempt:
         Those of them that it trains on: fewer while it grows.
     phase : Phase
     turn : int
-        Counts the changes of phase: what was planned in an earlier one comes to nothing.
-    began : float
-        Work that was done at `since_s`, when it began to train on these ranks.
+        Counts the changes of phase and of speed: what was planned before one comes to nothing.
+    stretch : Stretch
+        How it goes on at the moment.
+    began, steps : float
+        Work and optimizer steps that were done at `since_s`, when its stretch began.
+    base : float
+        Work that was done when it began to train on these ranks.
+    trained_s : float
+        Time that it has trained by then, over all its stretches.
     saved : float
-        Work in the newest checkpoint, as of when it stopped training.
+        Work in the newest checkpoint, as of `since_s`.
     done : float
         Work done, as of when it stopped training.
     registered, asked, reported : bool
@@ -58,9 +75,13 @@ class Attempt:
     ranks: tuple[str, ...] = ()
     phase: Phase = Phase.LAUNCHING
     turn: int = 0
+    stretch: Stretch = STILL
     began: float = 0.0
+    steps: float = 0.0
+    trained_s: float = 0.0
     saved: float = 0.0
     done: float = 0.0
+    base: float = 0.0
     since_s: float = 0.0
     registered: bool = False
     asked: bool = False
@@ -69,49 +90,87 @@ class Attempt:
     answer: Rescaled | None = None
 
     @property
-    def rate(self) -> float:
-        """Work per second."""
-        return self.physics.rate(len(self.ranks))
+    def until(self) -> float:
+        """Work done at the end of its stretch."""
+        return min(self.stretch.until, self.physics.work)
 
     @property
     def left_s(self) -> float:
-        """Seconds of training that are left, as of when it stopped or began to train."""
-        return (self.physics.work - self.done) / self.rate
+        """Seconds that its stretch takes from its beginning."""
+        return max(0.0, self.until - self.began) / self.stretch.rate
 
     def trained_to(self, now_s: float) -> float:
         """Work done by now, over all attempts."""
         if self.phase is not Phase.TRAINING:
             return self.done
-        return min(self.physics.work, self.began + self.rate * (now_s - self.since_s))
+        return min(self.until, self.began + self.stretch.rate * (now_s - self.since_s))
+
+    def steps_to(self, now_s: float) -> float:
+        """Steps done by now, over all attempts."""
+        return self.steps + (self.trained_to(now_s) - self.began) / self.stretch.step_work
 
     def saved_to(self, now_s: float) -> float:
         """Work in the newest checkpoint: a periodic one, or the one it began with."""
         every = self.physics.checkpoint_s
-        if self.phase is not Phase.TRAINING or every is None or now_s - self.since_s < every:
+        if self.phase is not Phase.TRAINING or every is None:
             return self.saved
-        return self.began + self.rate * every * ((now_s - self.since_s) // every)
+        if every == 0:
+            return self.trained_to(now_s)
+        last_s = (self.trained_s + now_s - self.since_s) // every * every
+        if not last_s or last_s < self.trained_s:
+            return self.saved
+        return min(self.until, self.began + self.stretch.rate * (last_s - self.trained_s))
 
-    def train(self, now_s: float) -> None:
+    def train(self, now_s: float, stretch: Stretch) -> None:
         """Go on, on the ranks that it has."""
-        self.began, self.since_s = self.done, now_s
+        if self.phase is Phase.TRAINING:
+            self._note(now_s)
+        else:
+            self.base = self.done
+        self.began, self.since_s, self.stretch = self.done, now_s, stretch
         self._enter(Phase.TRAINING)
 
     def stop(self, now_s: float, phase: Phase) -> None:
         """Stop training: note how far it got, and how far the newest periodic checkpoint did."""
-        self.done, self.saved = self.trained_to(now_s), self.saved_to(now_s)
+        self._note(now_s)
+        self.began, self.since_s = self.done, now_s
         self._enter(phase)
+
+    def saved_steps(self) -> float:
+        """Steps in the newest checkpoint, as of when it stopped training."""
+        return max(0.0, self.steps - (self.done - self.saved) / self.stretch.step_work)
 
     def chosen(self, alloc: Alloc) -> tuple[str, ...]:
         """Of all that it occupies, as many GPUs of each node, those that it trains on first."""
         left = collections.Counter(alloc)
         picked = []
         for gpu in dict.fromkeys((*self.ranks, *self.gpus)):
-            node = gpu.rpartition(":")[0]
+            node = node_of(gpu)
             if left[node] > 0:
                 left[node] -= 1
                 picked.append(gpu)
         return tuple(picked)
 
+    def nodes(self) -> collections.Counter[str]:
+        """GPUs that it trains on, by node."""
+        return collections.Counter(map(node_of, self.ranks))
+
+    def where(self, kind: str, *, crowded: bool) -> Where:
+        """What it trains on."""
+        return Where(tuple(sorted(self.nodes().values(), reverse=True)), kind, crowded)
+
+    def _note(self, now_s: float) -> None:
+        """How far it got, by the stretch that ends."""
+        self.saved, self.steps = self.saved_to(now_s), self.steps_to(now_s)
+        self.done = self.trained_to(now_s)
+        if self.phase is Phase.TRAINING:
+            self.trained_s += now_s - self.since_s
+
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self.turn += 1
+
+
+def whole(steps: float) -> int:
+    """Steps that are done: one that lacks a rounding error is."""
+    return math.floor(steps + 1e-6)

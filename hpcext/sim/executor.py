@@ -16,10 +16,10 @@ from hpcext.core.facts import (
     Rescaled,
     Started,
 )
-from hpcext.core.values import Action, Alloc, Kind, Node, total
-from hpcext.sim.attempt import Attempt, Phase
+from hpcext.core.values import Action, Alloc, Kind, Node
+from hpcext.sim.attempt import Attempt, Phase, node_of, whole
 from hpcext.sim.heap import Heap
-from hpcext.sim.physics import Change, Faults, Physics
+from hpcext.sim.physics import Change, Faults, Physics, Said, Where
 
 KILL_S = 0.5
 """From SIGTERM to an empty process tree."""
@@ -63,7 +63,9 @@ class Simulated:
         self._report_s = report_s
         self._attempts: dict[int, Attempt] = {}  # those that are not over, by op
         self._last_op = 0
-        self._saved: dict[str, float] = {}
+        self._saved: dict[str, tuple[float, float]] = {}  # work and steps, by job
+        self._taken: dict[str, set[str]] = {}  # the GPUs that are occupied, by node
+        self._spread: dict[str, set[int]] = {}  # attempts on several nodes, by node
         self._offered: list[tuple[float, int]] = [(heap.now_s, self._count())]
 
     # The protocol of executors.
@@ -101,8 +103,9 @@ class Simulated:
             self._nodes[fact.node.name] = fact.node
         elif isinstance(fact, NodeLost):
             self._nodes.pop(fact.name, None)
-            for attempt in list(self._attempts.values()):
-                self._strike(attempt, fact.name)
+            if fact.name in self._taken:
+                for attempt in list(self._attempts.values()):
+                    self._strike(attempt, fact.name)
         self._offered.append((self._heap.now_s, self._count()))
         return (fact,)
 
@@ -132,9 +135,11 @@ class Simulated:
         luck = self._faults.draw(self._seed, action.job, action.attempt, self._heap.now_s)
         physics = self._physics[action.job]
         gpus = self._pick(action.job, action.alloc)
-        attempt = Attempt(action, physics, luck, gpus, ranks=gpus)
-        attempt.began = attempt.saved = attempt.done = self._saved.get(action.job, 0.0)
+        attempt = Attempt(action, physics, luck, (), ranks=gpus)
+        done, attempt.steps = self._saved.get(action.job, (0.0, 0.0))
+        attempt.began = attempt.saved = attempt.done = done
         self._attempts[action.op], self._last_op = attempt, action.op
+        self._occupy(attempt, gpus)
         self._heap.after(physics.launch_s, lambda: self._launched(attempt))
 
     def _launched(self, attempt: Attempt) -> tuple[Fact, ...]:
@@ -160,13 +165,29 @@ class Simulated:
         if attempt.asked and not attempt.luck.deaf:
             # The signal came during the launch. It was blocked, and so it was kept.
             self._save(attempt)
-        fact = Registered(job, op, int(attempt.began), attempt.physics.in_place)
+        physics, step = attempt.physics, whole(attempt.steps)
+        fact = Registered(job, op, step, physics.in_place or physics.elastic, physics.elastic)
         return self._tell(attempt, fact, late=False)
 
     def _train(self, attempt: Attempt) -> None:
-        """Go on; it completes if nothing comes between."""
-        attempt.train(self._heap.now_s)
-        self._later(attempt, attempt.left_s, lambda: self._completed(attempt))
+        """Go on, at the speed that it has now; it completes if nothing comes between."""
+        now_s, physics = self._heap.now_s, attempt.physics
+        where, done = self._where(attempt), attempt.trained_to(now_s)
+        attempt.train(now_s, physics.stretch(where, done))
+        ends = attempt.until >= physics.work
+        then = self._completed if ends else self._stretched
+        self._later(attempt, attempt.left_s, lambda: then(attempt))
+
+    def _stretched(self, attempt: Attempt) -> tuple[Fact, ...]:
+        """Go on at another speed."""
+        self._train(attempt)
+        return ()
+
+    def _where(self, attempt: Attempt) -> Where:
+        nodes = attempt.nodes()
+        kind = next((self._nodes[name].kind for name in nodes if name in self._nodes), "")
+        crowded = len(nodes) > 1 and any(len(self._spread[name]) > 1 for name in nodes)
+        return attempt.where(kind, crowded=crowded)
 
     def _later(
         self, attempt: Attempt, delay_s: float, produce: Callable[[], tuple[Fact, ...]]
@@ -202,11 +223,14 @@ class Simulated:
 
     def _strike(self, attempt: Attempt, node: str) -> None:
         """Take a node away from under an attempt."""
-        if node not in attempt.order.alloc:
+        if not any(node_of(gpu) == node for gpu in attempt.gpus):
             return
-        attempt.gpus = tuple(gpu for gpu in attempt.gpus if gpu.rpartition(":")[0] != node)
+        elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
+        attempt.ranks = tuple(gpu for gpu in attempt.ranks if node_of(gpu) != node)
+        self._occupy(attempt, tuple(gpu for gpu in attempt.gpus if node_of(gpu) != node))
         if attempt.gpus:
-            attempt.stop(self._heap.now_s, Phase.BROKEN)
+            # What is elastic waits to be told what it has now.
+            attempt.stop(self._heap.now_s, Phase.STALLED if elastic else Phase.BROKEN)
             return
         # Nobody is left to tell it now; what is late or repeated comes when it is stale.
         self._end(attempt, Outcome.LOST, None)
@@ -215,10 +239,11 @@ class Simulated:
         """Empty the process tree; the job goes on from what is saved."""
         order = attempt.order
         attempt.stop(self._heap.now_s, Phase.OVER)
-        self._saved[order.job] = attempt.saved
+        self._saved[order.job] = (attempt.saved, attempt.saved_steps())
         del self._attempts[order.op]
         parts = {"write_s": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
         ended = Ended(order.job, order.op, outcome, code, suspend_s=parts)
+        self._occupy(attempt, ())
         # As on a real machine, who never had a session never reported.
         last = (self._progress(attempt),) if attempt.registered else ()
         return self._tell(attempt, *last, ended, late=True)
@@ -231,22 +256,30 @@ class Simulated:
             if answer := attempt.answer:
                 self._heap.after(0.0, lambda: (answer,))
             return
-        if attempt.phase is not Phase.TRAINING:
+        physics, phases = attempt.physics, {Phase.TRAINING}
+        if physics.elastic:
+            # It has lost a node, perhaps while it changed its size.
+            phases.add(Phase.STALLED)
+        if attempt.phase not in phases:
             return  # It is ending; a suspension, say, goes before.
         attempt.resize, attempt.answer = action.resize, None
-        now_s, physics = self._heap.now_s, attempt.physics
         change = self._faults.draw_change(
-            self._seed, action.job, action.attempt, action.resize, now_s
+            self._seed, action.job, action.attempt, action.resize, self._heap.now_s
         )
-        used = collections.Counter(gpu.rpartition(":")[0] for gpu in attempt.gpus)
-        attempt.gpus += self._pick(action.job, collections.Counter(action.alloc) - used)
-        grows = total(action.alloc) > len(attempt.ranks)
+        used = collections.Counter(map(node_of, attempt.gpus))
+        more = self._pick(action.job, collections.Counter(action.alloc) - used)
+        self._occupy(attempt, attempt.gpus + more)
+        grows = bool(collections.Counter(action.alloc) - attempt.nodes())
         stall_s = physics.rescale_up_s if grows else physics.rescale_down_s
-        if change is not Change.MUTE:
-            ok = change is Change.MADE
-            alloc = action.alloc if ok else used
-            join_s = physics.join_s if grows else 0.0
-            self._later(attempt, join_s, lambda: self._stall(attempt, alloc, stall_s, ok=ok))
+        if change is Change.MUTE:
+            return
+        ok = change is Change.MADE
+        alloc = action.alloc if ok else attempt.nodes()
+        if attempt.phase is Phase.STALLED:
+            self._stall(attempt, alloc, stall_s, ok=ok)
+            return
+        join_s = physics.join_s if grows else 0.0
+        self._later(attempt, join_s, lambda: self._stall(attempt, alloc, stall_s, ok=ok))
 
     def _stall(
         self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool
@@ -259,7 +292,8 @@ class Simulated:
         self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool
     ) -> tuple[Fact, ...]:
         """Train on, with other GPUs or with the same as before."""
-        attempt.gpus = attempt.ranks = attempt.chosen(alloc)
+        attempt.ranks = attempt.chosen(alloc)
+        self._occupy(attempt, attempt.ranks)
         self._train(attempt)
         order, why = attempt.order, "" if ok else "a rank did not come up"
         attempt.answer = Rescaled(
@@ -276,18 +310,37 @@ class Simulated:
         return self._report(attempt)
 
     def _report(self, attempt: Attempt) -> tuple[Fact, ...]:
-        return (self._progress(attempt),) if attempt.phase is Phase.TRAINING else ()
+        if attempt.phase is not Phase.TRAINING:
+            return ()
+        said = attempt.physics.said(self._where(attempt), attempt.trained_to(self._heap.now_s))
+        facts = (self._progress(attempt, said),)
+        if not isinstance(attempt.physics.speed, Mapping):
+            # Having looked at itself it may train in another way.
+            self._train(attempt)
+        return facts
 
-    def _progress(self, attempt: Attempt) -> Progressed:
+    def _progress(self, attempt: Attempt, said: Said | None = None) -> Progressed:
         now_s, order = self._heap.now_s, attempt.order
         done, saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
-        trained = done > attempt.began
-        rate = attempt.rate if trained else None
+        steps = attempt.steps_to(now_s)
+        saved_steps = steps - (done - saved) / attempt.stretch.step_work
+        trained = done > attempt.base
+        rate = attempt.stretch.rate if trained else None
         parts = {"restore_s": attempt.physics.resume_s} if trained else None
         if attempt.reported:
             parts = None
         attempt.reported |= trained
-        return Progressed(order.job, order.op, int(done), int(saved), done, rate, resume_s=parts)
+        return Progressed(
+            order.job,
+            order.op,
+            whole(steps),
+            whole(max(0.0, saved_steps)),
+            done,
+            rate,
+            metrics={"loss": said.loss} if said and said.loss is not None else {},
+            resume_s=parts,
+            goodput=said.goodput if said else None,
+        )
 
     def _tell(self, attempt: Attempt, *facts: Fact, late: bool) -> tuple[Fact, ...]:
         """Make facts known: now or late, and perhaps once more."""
@@ -304,15 +357,45 @@ class Simulated:
 
     def _pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
         """The GPUs with the lowest numbers that nobody occupies."""
-        taken = set(self.occupied())
         picked: list[str] = []
         for name, gpus in alloc.items():
             known = self._nodes[name].gpus if name in self._nodes else 0
+            taken = self._taken.get(name, ())
             free = [gpu for i in range(known) if (gpu := f"{name}:{i}") not in taken]
             if len(free) < gpus:
                 raise RuntimeError(f"job {job}: {gpus} GPUs of {name}, {len(free)} free")
             picked += free[:gpus]
         return tuple(picked)
+
+    def _occupy(self, attempt: Attempt, gpus: tuple[str, ...]) -> None:
+        """Let an attempt occupy these GPUs and no others."""
+        op, before = attempt.order.op, set(map(node_of, attempt.gpus))
+        for gpu in attempt.gpus:
+            self._taken[node_of(gpu)].discard(gpu)
+        for gpu in gpus:
+            self._taken.setdefault(node_of(gpu), set()).add(gpu)
+        attempt.gpus = gpus
+        after = set(map(node_of, gpus))
+        for name in before - after:
+            if not self._taken[name]:
+                del self._taken[name]
+        several = (each if len(each) > 1 else set() for each in (before, after))
+        self._spread_out(op, *several)
+
+    def _spread_out(self, op: int, before: set[str], after: set[str]) -> None:
+        """Note on which nodes an attempt is beside others, and let those feel it."""
+        for name in before - after:
+            self._spread[name].discard(op)
+        for name in after - before:
+            self._spread.setdefault(name, set()).add(op)
+        near = {other for name in before ^ after for other in self._spread[name]} - {op}
+        for name in before:
+            if not self._spread[name]:
+                del self._spread[name]
+        for other in sorted(near):
+            attempt = self._attempts[other]
+            if attempt.physics.interference and attempt.phase is Phase.TRAINING:
+                self._train(attempt)
 
     def _count(self) -> int:
         return sum(node.gpus for node in self._nodes.values())

@@ -10,10 +10,77 @@ import enum
 import math
 import random
 from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from hpcext.core.estimate import GoodputReport
 from hpcext.scaling.curve import interpolate
+
+
+class Where(NamedTuple):
+    """What a job trains on.
+
+    Attributes
+    ----------
+    gpus : tuple of int
+        On each of its nodes, descending.
+    kind : str
+        Of these, as :class:`~hpcext.core.values.Node` has it.
+    crowded : bool
+        It is on several nodes and shares one of them with another job that is.
+    """
+
+    gpus: tuple[int, ...]
+    kind: str = ""
+    crowded: bool = False
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.gpus)
+
+
+class Stretch(NamedTuple):
+    """For how far a job goes on at one speed.
+
+    Attributes
+    ----------
+    rate : float
+        Work per second, > 0.
+    until : float
+        Work done at which that changes; infinite: never.
+    step_work : float
+        Work of an optimizer step, > 0.
+    """
+
+    rate: float
+    until: float = math.inf
+    step_work: float = 1.0
+
+
+class Said(NamedTuple):
+    """What a training says of itself when it reports, beside its progress."""
+
+    goodput: GoodputReport | None = None
+    loss: float | None = None
+
+
+class Speed(Protocol):
+    """How fast one job truly is, where a curve does not say it.
+
+    It belongs to one job and may remember: it stands for the user's training process, which may
+    choose its batch by itself, say.
+    """
+
+    def stretch(self, where: Where, done: float) -> Stretch:
+        """How it goes on, having done so much: asked whenever it begins to train on something
+        else, at the end of a stretch, and after each report."""
+        ...
+
+    def said(self, where: Where, done: float) -> Said:
+        """What it reports."""
+        ...
 
 
 class Physics(msgspec.Struct, frozen=True):
@@ -21,7 +88,7 @@ class Physics(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    speed : Mapping[int, float]
+    speed : Mapping[int, float] or Speed
         GPUs → work per second, > 0; what lies between as
         :func:`~hpcext.scaling.curve.interpolate` has it.
     work : float
@@ -33,13 +100,18 @@ class Physics(msgspec.Struct, frozen=True):
     suspend_s : float
         From the signal until the processes are gone: agree, write, leave.
     checkpoint_s : float or None
-        Training time between periodic checkpoints; None: only a suspension saves.
+        Training time between periodic checkpoints; 0: nothing is ever lost; None: only a
+        suspension saves.
     in_place : bool
         Whether it can change its number of GPUs without stopping.
+    elastic : bool
+        Whether it can change its nodes too, and goes on when it loses some.
     join_s : float
         From the order to grow in place until the new ranks are there; it trains meanwhile.
     rescale_up_s, rescale_down_s : float
         Without progress while it then grows in place, and while it shrinks.
+    interference : float
+        Share of its speed that it loses where it is crowded (:class:`Where`).
 
     Raises
     ------
@@ -47,40 +119,53 @@ class Physics(msgspec.Struct, frozen=True):
         A speed, the work or a cost is out of range.
     """
 
-    speed: Mapping[int, float]
+    speed: Mapping[int, float] | Speed
     work: float
     launch_s: float = 0.0
     resume_s: float = 0.0
     suspend_s: float = 0.0
     checkpoint_s: float | None = None
     in_place: bool = False
+    elastic: bool = False
     join_s: float = 0.0
     rescale_up_s: float = 0.0
     rescale_down_s: float = 0.0
+    interference: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.speed or not all(
-            gpus > 0 and 0 < speed < math.inf for gpus, speed in self.speed.items()
+        curve = self.speed
+        if isinstance(curve, Mapping) and not (
+            curve and all(gpus > 0 and 0 < speed < math.inf for gpus, speed in curve.items())
         ):
-            raise ValueError(f"speed={self.speed}: needs at least one point, all above zero")
+            raise ValueError(f"speed={curve}: needs at least one point, all above zero")
         if not 0 < self.work < math.inf:
             raise ValueError(f"work={self.work}: must be above zero")
         costs = ("launch_s", "resume_s", "suspend_s", "join_s", "rescale_up_s", "rescale_down_s")
         for name in costs:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)}: must not be negative")
-        if self.checkpoint_s is not None and self.checkpoint_s <= 0:
-            raise ValueError(f"checkpoint_s={self.checkpoint_s}: must be above zero")
+        if self.checkpoint_s is not None and not 0 <= self.checkpoint_s < math.inf:
+            raise ValueError(f"checkpoint_s={self.checkpoint_s}: must not be negative")
+        if not 0 <= self.interference < 1:
+            raise ValueError(f"interference={self.interference}: must be from 0 to less than 1")
 
-    def rate(self, gpus: int) -> float:
-        """Work per second on so many GPUs, `gpus` > 0.
+    def stretch(self, where: Where, done: float) -> Stretch:
+        """How it goes on, having done so much.
 
         Examples
         --------
-        >>> Physics({2: 4.0, 4: 6.0}, work=1).rate(3)
-        5.0
+        >>> Physics({2: 4.0, 4: 6.0}, work=1).stretch(Where((2, 1)), 0.0)
+        Stretch(rate=5.0, until=inf, step_work=1.0)
         """
-        return interpolate(self.speed, gpus)
+        if isinstance(self.speed, Mapping):
+            found = Stretch(interpolate(self.speed, where.total))
+        else:
+            found = self.speed.stretch(where, done)
+        return found._replace(rate=found.rate * (1 - self.interference)) if where.crowded else found
+
+    def said(self, where: Where, done: float) -> Said:
+        """What it reports of itself beside its progress."""
+        return Said() if isinstance(self.speed, Mapping) else self.speed.said(where, done)
 
 
 class Faults(msgspec.Struct, frozen=True):

@@ -123,6 +123,10 @@ def scenarios(
 @st.composite
 def _jobs(draw: st.DrawFn, job_id: str, earlier: Sequence[str], quiet: bool, supple: bool) -> v.Job:
     all_sizes = set(range(1, MOST_GPUS + 1))
+    # Then it takes a node of four, which there is from the beginning of the calm.
+    spreads = not supple and draw(st.sampled_from([False, False, True]))
+    if spreads:
+        all_sizes = {1, 2, 4}
     sizes = all_sizes if supple else draw(st.sets(st.sampled_from(sorted(all_sizes)), min_size=1))
     most_needs = draw(st.sampled_from([0, 0, 2])) if earlier else 0
     after = draw(st.sets(st.sampled_from(earlier), max_size=most_needs)) if most_needs else set()
@@ -132,6 +136,7 @@ def _jobs(draw: st.DrawFn, job_id: str, earlier: Sequence[str], quiet: bool, sup
         int(job_id),
         tuple(sorted(sizes)),
         draw(st.sampled_from(sorted(sizes))),
+        nodes=(1, 3) if spreads else None,
         estimate=Estimate(by_kind=draw(st.sampled_from(CURVES))),
         priority=0.0 if quiet else draw(st.sampled_from([0.0, 0.0, 1.0])),
         after=tuple(sorted(after)),
@@ -150,7 +155,9 @@ def _physics(draw: st.DrawFn, supple: bool) -> Physics:
         launch_s=draw(costs),
         resume_s=draw(costs),
         suspend_s=draw(costs),
-        checkpoint_s=draw(st.sampled_from([None, 5.0, 40.0])),
+        checkpoint_s=draw(st.sampled_from([None, 0.0, 5.0, 40.0])),
+        elastic=draw(st.booleans()),
+        interference=draw(st.sampled_from([0.0, 0.3])),
         in_place=supple or draw(st.booleans()),
         join_s=draw(costs),
         rescale_up_s=draw(costs),

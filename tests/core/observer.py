@@ -29,9 +29,12 @@ class Held:
 
     job: str
     alloc: dict[str, int]
+    ranks: dict[str, int]
     started: bool = False
     registered: bool = False
     in_place: bool = False
+    elastic: bool = False
+    lame: bool = False
     resize: int = 0
     resized_s: float | None = None
     suspended_s: float | None = None
@@ -130,7 +133,13 @@ class Observer:
     def _note_lost(self, name: str) -> None:
         self.nodes.pop(name, None)
         for op, held in list(self.holders.items()):
-            if held.alloc.pop(name, None) is not None:
+            if held.alloc.pop(name, None) is None:
+                continue
+            held.ranks = {node: gpus for node, gpus in held.ranks.items() if node != name}
+            goes_on = held.elastic and held.suspended_s is None and held.killed_s is None
+            if goes_on and held.ranks:
+                held.lame, held.resized_s = True, None
+            else:
                 held.broken, held.resized_s = True, None
             if not held.alloc:
                 del self.holders[op]
@@ -144,7 +153,7 @@ class Observer:
             return
         if isinstance(fact, f.Registered):
             if not held.registered or (fact.in_place and not held.resize):
-                held.in_place = fact.in_place
+                held.in_place, held.elastic = fact.in_place, fact.elastic
             held.registered = True
             return
         if isinstance(fact, f.Rescaled):
@@ -160,7 +169,9 @@ class Observer:
             return
         held.resized_s = None
         held.alloc = dict(collections.Counter(gpu.split(":")[0] for gpu in fact.gpus))
-        held.in_place = fact.ok
+        held.ranks, held.lame = dict(held.alloc), False
+        held.in_place &= fact.ok
+        held.elastic &= fact.ok
         self.rescaled += fact.ok
 
     def _note_request(self, fact: f.Hold | f.Release | f.Resize | f.Cancel) -> None:
@@ -221,12 +232,12 @@ class Observer:
         assert job.id not in self.final
         assert job.id not in self.on_hold | self.cancelled | self.completed
         assert self.may_start is None or job.id in self.may_start, "started while draining"
-        assert sum(action.alloc.values()) in self.sizes[job.id]
+        assert self._takes(job.id, action.alloc)
         used = self._used()
         for node, gpus in action.alloc.items():
             assert 1 <= gpus <= self.nodes[node] - used[node], f"{node} is overcommitted"
         self.last_op, self.attempts[job.id] = action.op, action.attempt
-        self.holders[action.op] = Held(job.id, dict(action.alloc))
+        self.holders[action.op] = Held(job.id, dict(action.alloc), dict(action.alloc))
 
     def _check_suspend(self, now_s: float, action: v.Action) -> None:
         held = self._addressed(action)
@@ -236,6 +247,9 @@ class Observer:
         if held.resized_s is not None:
             overdue_s = held.resized_s + self.jobs[held.job].suspend_timeout_s
             assert not goal or now_s >= overdue_s, "it is changing its size"
+        elif held.elastic and goal:
+            both = {n: min(g, held.alloc.get(n, 0)) for n, g in goal.items() if n in held.alloc}
+            assert not both or not v.suits(self.engine.world.jobs[held.job], both)
         elif held.in_place and goal and goal.keys() == held.alloc.keys():
             ways = {goal[node] > gpus for node, gpus in held.alloc.items() if goal[node] != gpus}
             assert ways == {True, False}, "it can change its size in place"
@@ -251,14 +265,15 @@ class Observer:
         assert action.resize == held.resize + 1
         assert held.job not in self.on_hold | self.cancelled
         assert self.may_start is None or held.job in self.may_start, "resized while draining"
-        assert action.alloc.keys() == held.alloc.keys()
-        assert action.alloc != held.alloc
-        assert sum(action.alloc.values()) in self.sizes[held.job]
+        assert action.alloc.keys() == held.alloc.keys() or held.elastic
+        assert not held.alloc.keys().isdisjoint(action.alloc), "nobody has its state"
+        assert action.alloc != held.alloc or held.lame
+        assert self._takes(held.job, action.alloc)
         used = self._used()
         for node, gpus in action.alloc.items():
-            more = gpus - held.alloc[node]
+            more = gpus - held.alloc.get(node, 0)
             assert more <= max(0, self.nodes[node] - used[node]), f"{node} is overcommitted"
-            held.alloc[node] = max(gpus, held.alloc[node])
+            held.alloc[node] = max(gpus, held.alloc.get(node, 0))
         held.resized_s, held.resize = now_s, action.resize
 
     def _check_kill(self, now_s: float, action: v.Action) -> None:
@@ -322,6 +337,13 @@ class Observer:
         assert self.engine.world.jobs == before
         self.wakes.append(wake_s)
 
+    def _takes(self, job: str, alloc: v.Alloc) -> bool:
+        """Whether a job has ever said that it runs on this."""
+        nodes = self.jobs[job].nodes
+        if nodes is None:
+            return sum(alloc.values()) in self.sizes[job]
+        return set(alloc.values()) <= self.sizes[job] and nodes[0] <= len(alloc) <= nodes[1]
+
     def _used(self) -> collections.Counter[str]:
         used: collections.Counter[str] = collections.Counter()
         for held in self.holders.values():
@@ -345,7 +367,12 @@ def misfit(now: v.Snapshot, target: v.Target) -> bool:
         job = known.get(job_id)
         if job is None or not job.ready or any(gpus < 1 for gpus in grant.alloc.values()):
             return True
-        if sum(grant.alloc.values()) not in job.sizes and grant.alloc != job.goal:
+        if job.nodes is None:
+            takes = sum(grant.alloc.values()) in job.sizes
+        else:
+            alike = len(set(grant.alloc.values())) == 1 and {*grant.alloc.values()} <= {*job.sizes}
+            takes = alike and job.nodes[0] <= len(grant.alloc) <= job.nodes[1]
+        if not takes and grant.alloc != job.goal:
             return True
         asked.update(grant.alloc)
     return any(node not in now.nodes or gpus > now.nodes[node].gpus for node, gpus in asked.items())

@@ -13,7 +13,7 @@ from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
 from hpcext.sim.executor import Simulated
 from hpcext.sim.heap import Heap, drive
-from hpcext.sim.physics import Faults, Physics
+from hpcext.sim.physics import Faults, Physics, Where
 from hpcext.sim.simulate import Result, simulate
 
 EXCLUSIVE = find_policy("exclusive")
@@ -136,12 +136,13 @@ def test_physics_must_be_there_and_make_sense() -> None:
         with pytest.raises(ValueError, match=r"zero|negative"):
             Physics(**{"speed": {1: 1.0}, "work": 1.0, **wrong})
     with pytest.raises(ValueError, match="checkpoint_s"):
-        Physics({1: 1.0}, work=1, checkpoint_s=0)
+        Physics({1: 1.0}, work=1, checkpoint_s=-1)
 
 
 def test_speed_between_the_points() -> None:
     physics = Physics({2: 4.0, 4: 6.0}, work=1)
-    assert [physics.rate(gpus) for gpus in (1, 2, 3, 4, 9)] == [2.0, 4.0, 5.0, 6.0, 6.0]
+    rates = [physics.stretch(Where((gpus,)), 0.0).rate for gpus in (1, 2, 3, 4, 9)]
+    assert rates == [2.0, 4.0, 5.0, 6.0, 6.0]
 
 
 def test_the_executor_refuses_to_overcommit() -> None:
