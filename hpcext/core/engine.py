@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -53,6 +53,7 @@ class Engine:
         self._policy = policy
         self.world = World.restore(saved) if saved else World()
         self.refusal = ""
+        self._mentioned: Set[str] = frozenset()  # by the last target
         self._wake_s: float | None = None
         self._until_s = -math.inf  # until then, progress alone needs no decision
 
@@ -87,7 +88,7 @@ class Engine:
             cause |= Cause.TIME
         if cause & ASKED:
             self._decide(world.snapshot(now_s, cause))
-        actions = reconcile(world.snapshot(now_s, cause))
+        actions = reconcile(world.snapshot(now_s, cause, busy=True))
         carried_out = tuple(world.carry_out(now_s, action) for action in actions)
         self._wake_s = self._next_wake_s(now_s)
         self._until_s = math.inf if self._wake_s is None else self._wake_s
@@ -126,25 +127,33 @@ class Engine:
 
         A policy that fails costs a decision, never the manager and what it looks after.
         """
+        world = self.world
+        busy = world.queue.busy()
+        world.unsettled = any(job.state is State.RESCALING for job in busy)
         try:
             target = self._policy(now)
         except Exception as error:
             # It may call a function of the user's own.
             self.refusal = f"failed with {type(error).__name__}: {error}"
             return
-        self.refusal = refusal(now, target)
+        self.refusal = refusal(now, target, world.jobs)
         if self.refusal:
             return
-        world = self.world
         world.memo = target.memo
         later = target.wake_s is not None and target.wake_s > now.now_s
         world.wake_s = target.wake_s if later else None
-        for job in now.jobs:
+        # Of all others is known already why they wait.
+        about = world.queue.unexplained() | self._mentioned | {job.id for job in busy}
+        self._mentioned = target.grants.keys() | target.waits.keys()
+        for job_id in about | self._mentioned:
+            job = world.jobs.get(job_id)
+            if job is None or job.state.final:
+                continue
             grant = target.grants.get(job.id)
             why = grant.why if grant else self._waits(job, target)
             goal, role = (dict(grant.alloc), grant.role) if grant else (None, None)
             if (goal, role, why) != (job.goal, job.role, job.why):
-                world.jobs[job.id] = replace(job, goal=goal, role=role or job.role, why=why)
+                world.put(replace(job, goal=goal, role=role or job.role, why=why))
         if world.draining:
             # A job whose goal was taken back is not ready any more: while draining, none is given.
             world.refresh(now.now_s)
@@ -166,26 +175,21 @@ class Engine:
         return target.waits.get(job.id, "waits for its turn")
 
     def _next_wake_s(self, now_s: float) -> float | None:
-        times = [self.world.wake_s] if self.world.wake_s is not None else []
-        for job in self.world.unfinished():
-            if job.deadline_s is not None:
-                times.append(job.deadline_s)
-            if job.not_before_s > now_s:
-                times.append(job.not_before_s)
-        return min(times, default=None)
+        world = self.world
+        times = (world.wake_s, world.queue.wake_s(now_s, world.jobs))
+        return min((each for each in times if each is not None), default=None)
 
 
-def refusal(now: Snapshot, target: Target) -> str:
+def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
     """Why a target cannot be carried out; empty if it can.
 
-    A target must name unfinished, ready jobs and known nodes, give each job a size that it can
-    run on (or what it has), and fit the nodes.
+    A target must name unfinished, ready jobs, of all `jobs`, and known nodes, give each job a size
+    that it can run on (or what it has), and fit the nodes.
     """
-    jobs = {job.id: job for job in now.jobs}
-    left = {name: node.gpus for name, node in now.nodes.items()}
+    used: dict[str, int] = {}
     for job_id, grant in target.grants.items():
         job = jobs.get(job_id)
-        if job is None:
+        if job is None or job.state.final:
             return f"grants GPUs to job {job_id}, which is unknown or finished"
         if not job.ready:
             return f"grants GPUs to job {job_id}, which is not ready"
@@ -193,9 +197,10 @@ def refusal(now: Snapshot, target: Target) -> str:
             takes = f"{job.sizes}" + (f" on {job.nodes} nodes" if job.nodes else "")
             return f"grants {total(grant.alloc)} GPUs to job {job_id}, which takes {takes}"
         for node, gpus in grant.alloc.items():
-            if node not in left:
+            if node not in now.nodes:
                 return f"grants GPUs on node {node}, which is not there"
-            if gpus < 1 or gpus > left[node]:
-                return f"grants {gpus} GPUs on node {node}, which has {left[node]} left"
-            left[node] -= gpus
+            left = now.nodes[node].gpus - used.get(node, 0)
+            if gpus < 1 or gpus > left:
+                return f"grants {gpus} GPUs on node {node}, which has {left} left"
+            used[node] = used.get(node, 0) + gpus
     return ""

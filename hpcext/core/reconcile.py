@@ -41,6 +41,8 @@ def reconcile(now: Snapshot) -> tuple[Action, ...]:
         queue. A start has op 0: the engine numbers it.
     """
     stops = [action for job in now.jobs if (action := _stop(job, now.now_s))]
+    if all(job.goal == job.held and not job.maimed for job in now.jobs if job.goal):
+        return tuple(stops)
     free = free_gpus(now)
     others: list[Action] = []
     for job in now.jobs:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +29,7 @@ from hpcext.core.facts import (
     Started,
     Submitted,
 )
+from hpcext.core.queue import Queue
 from hpcext.core.values import (
     TRANSITIONS,
     Action,
@@ -62,6 +62,7 @@ class Saved(msgspec.Struct, frozen=True):
     next_op: int
     memo: dict[str, Any] | None
     wake_s: float | None
+    unsettled: bool = False
 
 
 class World:
@@ -75,6 +76,10 @@ class World:
     records : dict of str to Record
     draining, stopping : bool
         Nothing new is started; and what runs is suspended too.
+    unsettled : bool
+        At the last decision some job was changing its size, so that it could not be given another.
+    queue : Queue
+        The unfinished jobs.
     """
 
     def __init__(self) -> None:
@@ -86,7 +91,9 @@ class World:
         self.next_op = 1
         self.memo: dict[str, Any] | None = None
         self.wake_s: float | None = None
-        self._queue: list[tuple[float, int, str]] = []
+        self.unsettled = False
+        self.queue = Queue()
+        self._nodes: dict[str, Node] | None = None  # a copy, until they change
         self._dependents: dict[str, list[str]] = {}
         self._apply: dict[type, Callable[[float, Any], Cause]] = {
             NodeJoined: self._node_joined,
@@ -118,20 +125,33 @@ class World:
     def refresh(self, now_s: float) -> Cause:
         """Bring `ready` up to date for every unfinished job."""
         changed = False
-        for job in self.unfinished():
+        for job_id in self.queue.unchecked(now_s):
+            job = self.jobs.get(job_id)
+            if job is None or job.state.final:
+                continue
             ready = self._ready(job, now_s)
             if ready != job.ready:
-                self.jobs[job.id] = replace(job, ready=ready)
+                self.put(replace(job, ready=ready))
                 changed = True
         return Cause.TIME if changed else NOTHING
 
-    def unfinished(self) -> Iterator[Job]:
+    def unfinished(self) -> tuple[Job, ...]:
         """Jobs that are not final, by priority and order."""
-        return (self.jobs[key[2]] for key in self._queue)
+        return self.queue.jobs()
 
-    def snapshot(self, now_s: float, cause: Cause) -> Snapshot:
-        """What is true now, as one value."""
-        return Snapshot(now_s, dict(self.nodes), tuple(self.unfinished()), cause, self.memo)
+    def snapshot(self, now_s: float, cause: Cause, *, busy: bool = False) -> Snapshot:
+        """What is true now, as one value; if only `busy` ones count, of jobs that hold something
+        or are to have something."""
+        if self._nodes is None:
+            self._nodes = dict(self.nodes)
+        jobs = self.queue.busy() if busy else self.queue.jobs()
+        return Snapshot(now_s, self._nodes, jobs, cause, self.memo)
+
+    def put(self, job: Job) -> None:
+        """Have a job's new value."""
+        self.jobs[job.id] = job
+        if not job.state.final:
+            self.queue.put(job)
 
     def carry_out(self, now_s: float, action: Action) -> Action:
         """Note that an action goes to the executor; numbers it if it is a start."""
@@ -173,6 +193,7 @@ class World:
             next_op=self.next_op,
             memo=self.memo,
             wake_s=self.wake_s,
+            unsettled=self.unsettled,
         )
 
     @classmethod
@@ -184,6 +205,7 @@ class World:
         world.draining, world.stopping = saved.draining, saved.stopping
         world.next_op = saved.next_op
         world.memo, world.wake_s = saved.memo, saved.wake_s
+        world.unsettled = saved.unsettled
         for job in saved.jobs:
             world._add(job)
         return world
@@ -194,13 +216,14 @@ class World:
         if self.nodes.get(fact.node.name) == fact.node:
             return NOTHING
         self.nodes[fact.node.name] = fact.node
+        self._nodes = None
         self._refit(fact.node)
         return Cause.NODES
 
     def _refit(self, node: Node) -> None:
         """Take back what was granted on a node that came again with fewer GPUs."""
         left = node.gpus
-        for job in list(self.unfinished()):
+        for job in self.queue.busy():
             granted = job.goal.get(node.name, 0) if job.goal else 0
             if granted > left:
                 self._set(job, goal=None)
@@ -210,7 +233,8 @@ class World:
     def _node_lost(self, now_s: float, fact: NodeLost) -> Cause:
         if self.nodes.pop(fact.name, None) is None:
             return NOTHING
-        for job in list(self.unfinished()):
+        self._nodes = None
+        for job in self.queue.busy():
             self._forget_node(job, fact.name, now_s)
         return Cause.NODES
 
@@ -238,6 +262,7 @@ class World:
         job = replace(fact.job, submitted_s=now_s, since_s=now_s)
         self._add(job)
         self.records[job.id] = Record()
+        self._touch_dependents(job.id)
         needs = (self.jobs[need] for need in job.after if need in self.jobs)
         gone = (need for need in needs if need.state.final and need.state is not State.COMPLETED)
         if need := next(gone, None):
@@ -278,7 +303,8 @@ class World:
         if job.gpus != had:
             record = self.records[job.id]
             self.records[job.id] = records.rescaled(record, now_s, job, fact)
-        return Cause.RESCALED
+        # It has what it was to have: no news, unless a decision had to leave it out.
+        return NOTHING if fact.ok and not self.unsettled else Cause.RESCALED
 
     def _progressed(self, now_s: float, fact: Progressed) -> Cause:
         job = self._current(fact)
@@ -328,14 +354,16 @@ class World:
 
     def _drain(self, now_s: float, fact: Drain) -> Cause:
         self.draining = True
+        self.queue.touch_all()
         if fact.stop:
             self.stopping = True
-            for job in list(self.unfinished()):
+            for job in self.queue.busy():
                 self._set(job, goal=None)
         return Cause.REQUEST
 
     def _began(self, now_s: float, fact: Began) -> Cause:
         self.draining = self.stopping = False
+        self.queue.touch_all()
         return Cause.REQUEST
 
     def _request(self, fact: Hold | Release | Resize | Cancel, **changes: Any) -> Cause:
@@ -380,20 +408,15 @@ class World:
 
     def _settle(self, job: Job, state: State, now_s: float, why: str) -> Job:
         """Enter a final state, and leave the queue."""
-        key = self._key(job)
-        del self._queue[bisect.bisect_left(self._queue, key)]
-        return self._enter(job, state, now_s, goal=None, why=why, ready=False)
+        self.queue.drop(job)
+        job = self._enter(job, state, now_s, goal=None, why=why, ready=False)
+        self._touch_dependents(job.id)
+        return job
 
     # Small parts.
 
-    @staticmethod
-    def _key(job: Job) -> tuple[float, int, str]:
-        return (-job.priority, job.order, job.id)
-
     def _add(self, job: Job) -> None:
-        self.jobs[job.id] = job
-        if not job.state.final:
-            bisect.insort(self._queue, self._key(job))
+        self.put(job)
         for need in job.after:
             self._dependents.setdefault(need, []).append(job.id)
 
@@ -404,8 +427,15 @@ class World:
             return None
         return job
 
+    def _touch_dependents(self, need: str) -> None:
+        """What a job waits for is different now."""
+        for name in self._dependents.get(need, ()):
+            if not self.jobs[name].state.final:
+                self.queue.touch(name)
+
     def _set(self, job: Job, **changes: Any) -> Job:
-        self.jobs[job.id] = job = replace(job, **changes)
+        job = replace(job, **changes)
+        self.put(job)
         return job
 
     def _enter(self, job: Job, state: State, now_s: float, **changes: Any) -> Job:

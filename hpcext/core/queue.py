@@ -1,0 +1,117 @@
+"""The unfinished jobs in their order, and those of them that something is to be done about.
+
+A queue may be long and a step is about a few of its jobs: what a step costs must not grow with it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+
+from hpcext.core.values import Job
+
+Key = tuple[float, int, str]
+
+
+class Queue:
+    """Unfinished jobs, by priority and order; neither of a job changes."""
+
+    def __init__(self) -> None:
+        self._keys: list[Key] = []
+        self._jobs: list[Job] = []
+        self._all: tuple[Job, ...] | None = None
+        self._busy: set[Key] = set()
+        self._deadlines: list[tuple[float, str]] = []
+        self._waits: list[tuple[float, str]] = []
+        self._unchecked: set[str] = set()
+        self._unexplained: set[str] = set()
+
+    def put(self, job: Job) -> None:
+        """Add a job, or have its new value."""
+        key = _key(job)
+        at = bisect.bisect_left(self._keys, key)
+        known = at < len(self._keys) and self._keys[at] == key
+        before = self._jobs[at] if known else None
+        if known:
+            self._jobs[at] = job
+        else:
+            self._keys.insert(at, key)
+            self._jobs.insert(at, job)
+        self._all = None
+        if job.goal is not None or job.state.active:
+            self._busy.add(key)
+        else:
+            self._busy.discard(key)
+        if job.deadline_s is not None and (before is None or before.deadline_s != job.deadline_s):
+            heapq.heappush(self._deadlines, (job.deadline_s, job.id))
+        if job.not_before_s and (before is None or before.not_before_s != job.not_before_s):
+            heapq.heappush(self._waits, (job.not_before_s, job.id))
+        self.touch(job.id)
+
+    def drop(self, job: Job) -> None:
+        """Have a job no more."""
+        key = _key(job)
+        at = bisect.bisect_left(self._keys, key)
+        del self._keys[at], self._jobs[at]
+        self._all = None
+        self._busy.discard(key)
+        self._unchecked.discard(job.id)
+        self._unexplained.discard(job.id)
+
+    def touch(self, job_id: str) -> None:
+        """Something that is about a job has changed."""
+        self._unchecked.add(job_id)
+        self._unexplained.add(job_id)
+
+    def touch_all(self) -> None:
+        """Something that is about all jobs has changed."""
+        ids = [key[2] for key in self._keys]
+        self._unchecked.update(ids)
+        self._unexplained.update(ids)
+
+    def jobs(self) -> tuple[Job, ...]:
+        """All of them."""
+        if self._all is None:
+            self._all = tuple(self._jobs)
+        return self._all
+
+    def busy(self) -> tuple[Job, ...]:
+        """Those that hold or are to have something."""
+        return tuple(map(self._get, sorted(self._busy)))
+
+    def unchecked(self, now_s: float) -> set[str]:
+        """Jobs that changed since this was asked last, and those whose wait is over."""
+        while self._waits and self._waits[0][0] <= now_s:
+            self._unchecked.add(heapq.heappop(self._waits)[1])
+        found, self._unchecked = self._unchecked, set()
+        return found
+
+    def unexplained(self) -> set[str]:
+        """Jobs that changed since this was asked last."""
+        found, self._unexplained = self._unexplained, set()
+        return found
+
+    def wake_s(self, now_s: float, jobs: dict[str, Job]) -> float | None:
+        """The first instant at which one of them is to be looked at; see `jobs` by id."""
+        while self._deadlines and not self._due(jobs.get(self._deadlines[0][1]), now_s):
+            heapq.heappop(self._deadlines)
+        while self._waits and not self._waiting(jobs.get(self._waits[0][1]), now_s):
+            self._unchecked.add(heapq.heappop(self._waits)[1])
+        return min((heap[0][0] for heap in (self._deadlines, self._waits) if heap), default=None)
+
+    def _due(self, job: Job | None, now_s: float) -> bool:
+        """Whether the first deadline is still a job's."""
+        return job is not None and not job.state.final and job.deadline_s == self._deadlines[0][0]
+
+    def _waiting(self, job: Job | None, now_s: float) -> bool:
+        """Whether the first wait is still a job's, and not over."""
+        if job is None or job.state.final:
+            return False
+        return job.not_before_s == self._waits[0][0] and job.not_before_s > now_s
+
+    def _get(self, key: Key) -> Job:
+        return self._jobs[bisect.bisect_left(self._keys, key)]
+
+
+def _key(job: Job) -> Key:
+    return (-job.priority, job.order, job.id)
