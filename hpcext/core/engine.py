@@ -129,7 +129,7 @@ class Engine:
         """
         world = self.world
         busy = world.queue.busy()
-        world.unsettled = any(job.state is State.RESCALING for job in busy)
+        world.unsettled = any(job.state in _COMING and not _settled(job) for job in busy)
         try:
             target = self._policy(now)
         except Exception as error:
@@ -180,6 +180,14 @@ class Engine:
         return min((each for each in times if each is not None), default=None)
 
 
+_COMING = frozenset({State.STARTING, State.RUNNING, State.RESCALING})
+
+
+def _settled(job: Job) -> bool:
+    """Whether what a job is asked to do next depends on nothing that it has yet to say."""
+    return job.state is State.RUNNING and job.registered
+
+
 def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
     """Why a target cannot be carried out; empty if it can.
 
@@ -187,6 +195,7 @@ def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
     that it can run on (or what it has), and fit the nodes.
     """
     used: dict[str, int] = {}
+    nodes = now.nodes
     for job_id, grant in target.grants.items():
         job = jobs.get(job_id)
         if job is None or job.state.final:
@@ -196,11 +205,11 @@ def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
         if grant.alloc != job.goal and not suits(job, grant.alloc):
             takes = f"{job.sizes}" + (f" on {job.nodes} nodes" if job.nodes else "")
             return f"grants {total(grant.alloc)} GPUs to job {job_id}, which takes {takes}"
-        for node, gpus in grant.alloc.items():
-            if node not in now.nodes:
-                return f"grants GPUs on node {node}, which is not there"
-            left = now.nodes[node].gpus - used.get(node, 0)
-            if gpus < 1 or gpus > left:
-                return f"grants {gpus} GPUs on node {node}, which has {left} left"
-            used[node] = used.get(node, 0) + gpus
+        for name, gpus in grant.alloc.items():
+            node, taken = nodes.get(name), used.get(name, 0)
+            if node is None:
+                return f"grants GPUs on node {name}, which is not there"
+            if gpus < 1 or taken + gpus > node.gpus:
+                return f"grants {gpus} GPUs on node {name}, which has {node.gpus - taken} left"
+            used[name] = taken + gpus
     return ""

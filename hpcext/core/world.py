@@ -77,7 +77,8 @@ class World:
     draining, stopping : bool
         Nothing new is started; and what runs is suspended too.
     unsettled : bool
-        At the last decision some job was changing its size, so that it could not be given another.
+        At the last decision some job could not be given another size, since it was changing its
+        size or had no session yet. If none was, it is no news that one has what it was to have.
     queue : Queue
         The unfinished jobs.
     """
@@ -291,7 +292,7 @@ class World:
         self.records[job.id] = records.registered(self.records[job.id], job, fact)
         at = {"step": fact.step, "saved_step": fact.step}
         self._set(job, registered=True, in_place=fact.in_place, elastic=fact.elastic, **at)
-        return Cause.REGISTERED
+        return Cause.REGISTERED if self.unsettled else NOTHING
 
     def _rescaled(self, now_s: float, fact: Rescaled) -> Cause:
         job = self._current(fact)
@@ -303,7 +304,6 @@ class World:
         if job.gpus != had:
             record = self.records[job.id]
             self.records[job.id] = records.rescaled(record, now_s, job, fact)
-        # It has what it was to have: no news, unless a decision had to leave it out.
         return NOTHING if fact.ok and not self.unsettled else Cause.RESCALED
 
     def _progressed(self, now_s: float, fact: Progressed) -> Cause:

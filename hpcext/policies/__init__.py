@@ -37,7 +37,7 @@ class Known(NamedTuple):
 POLICIES: dict[str, Known] = {
     "marble": Known(marble.allocate),
     "exclusive": Known(exclusive.allocate),
-    "equal_share": Known(equal_share.allocate),
+    "equal_share": Known(equal_share.allocate, equal_share.Options),
     "bftrainer": Known(bftrainer.allocate, bftrainer.Options),
     "optimus": Known(optimus.allocate, optimus.Options),
     "doubling": Known(doubling.allocate, doubling.Options),

@@ -27,6 +27,7 @@ from hpcext.policies.divide import (
     Ask,
     Gpus,
     On,
+    Parallel,
     Plan,
     Values,
     Worth,
@@ -66,6 +67,8 @@ class Options(msgspec.Struct, frozen=True):
         limits; the paper's own programme over maps, slow and for comparison.
     limits : str
         Absolute path of a file of limits (:mod:`hpcext.policies.limits`), for `counting`.
+    parallel : int or None
+        How many jobs run at once at most, the first ones of the queue: ``Pjmax`` (section 5.3).
     nodes : int
         Nodes of a programme's search tree after which the best division so far is taken.
     """
@@ -74,6 +77,7 @@ class Options(msgspec.Struct, frozen=True):
     forward_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
     solver: Literal["exact", "counting", "milp"] = "exact"
     limits: str = ""
+    parallel: Parallel | None = None
     nodes: Annotated[int, msgspec.Meta(ge=1)] = 10_000
 
     def __post_init__(self) -> None:
@@ -91,10 +95,11 @@ def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job its part of the division that gains most."""
     gain = functools.partial(_gain, objective_of(options.objective), options.forward_s)
     if options.solver == "milp":
-        return settle(now, functools.partial(_paper, gain, options))
+        return settle(now, functools.partial(_paper, gain, options), parallel=options.parallel)
     if options.limits or options.solver == "counting":
-        return settle(now, functools.partial(_counting, gain, options, now))
-    return divide(now, gain)
+        decide = functools.partial(_counting, gain, options, now)
+        return settle(now, decide, parallel=options.parallel)
+    return divide(now, gain, parallel=options.parallel)
 
 
 def _counting(
@@ -146,12 +151,25 @@ def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On
     """Eq. 16, for one job. To change the kind of its GPUs costs what the dearer change does."""
     has = total(job.goal)
     up_s, down_s = changes_s(job)
-    cost_s: Values = np.select([sizes.gpus > has, sizes.gpus < has], [up_s, down_s], 0.0)
-    if has and on.kind != on.has:
-        cost_s = np.where(sizes.gpus > 0, max(up_s, down_s), down_s)
-    here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
-    lost = float(objective(job, here, on.has)[0])
-    return job.weight * (forward_s * objective(job, sizes, on.kind) - lost * cost_s)
+    gained = objective(job, sizes, on.kind)
+    gains = (job.weight * forward_s) * gained
+    if not has:
+        return gains
+    moves = on.kind != on.has
+    at = int(np.searchsorted(sizes.gpus, has))
+    same = at < len(gains) and sizes.gpus[at] == has and sizes.nodes[at] == len(job.goal or ())
+    if same and not moves:
+        lost = float(gained[at])
+    else:
+        here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
+        lost = float(objective(job, here, on.has)[0])
+    lost *= job.weight
+    if moves:
+        gains -= lost * np.where(sizes.gpus > 0, max(up_s, down_s), down_s)
+    else:
+        gains[:at] -= lost * down_s
+        gains[at + bool(sizes.gpus[at : at + 1] == has) :] -= lost * up_s
+    return gains
 
 
 def changes_s(job: Job) -> tuple[float, float]:

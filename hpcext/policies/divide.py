@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
+from hpcext.core.values import Alloc, Grant, Job, Node, Role, Snapshot, Target, per_node, total
 from hpcext.policies.apportion import Table, apportion
 from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named
 from hpcext.policies.kinds import share
 from hpcext.policies.place import Shape, Wish, place
 from hpcext.scaling.estimator import Sizes, speedups
+from hpcext.scaling.identity import by_identity
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -37,6 +41,9 @@ class On(NamedTuple):
     kind: str = ""
     has: str = ""
 
+
+Parallel = Annotated[int, msgspec.Meta(ge=1)]
+"""How many jobs may have anything."""
 
 Worth = Callable[[Job, Sizes, On], Values]
 """What each of several sizes, the first one 0, is worth to a job; of 0 it is the same for all
@@ -65,7 +72,7 @@ class Ask(NamedTuple):
     @property
     def sizes(self) -> Sizes:
         """Nothing, and what it may have."""
-        return _sizes(tuple(self.shapes.values()))
+        return _sizes(self.shapes)
 
     def on(self, kind: str | None) -> Mapping[int, Shape]:
         """What it may have of a kind; None: of any."""
@@ -73,14 +80,14 @@ class Ask(NamedTuple):
 
     def sizes_on(self, kind: str | None) -> Sizes:
         """Nothing, and what it may have of a kind."""
-        return _sizes(tuple(self.on(kind).values()))
+        return _sizes(self.on(kind))
 
 
-@functools.lru_cache(maxsize=4096)
-def _sizes(shapes: tuple[Shape, ...]) -> Sizes:
+@by_identity
+def _sizes(shapes: Mapping[int, Shape]) -> Sizes:
     """As arrays, which all that ask for the same share; so nobody may write into them."""
-    gpus = np.array([0, *(shape.total for shape in shapes)], dtype=np.int64)
-    nodes = np.array([0, *(shape.nodes for shape in shapes)], dtype=np.int64)
+    gpus = np.array([0, *shapes], dtype=np.int64)
+    nodes = np.array([0, *(shape.nodes for shape in shapes.values())], dtype=np.int64)
     gpus.setflags(write=False)
     nodes.setflags(write=False)
     return Sizes(gpus, nodes)
@@ -129,6 +136,7 @@ def settle(
     *,
     apart: bool = False,
     reserved: Alloc | None = None,
+    parallel: int | None = None,
 ) -> Target:
     """Let jobs whose size may be changed now have what is decided, as far as nodes have room.
 
@@ -140,10 +148,13 @@ def settle(
         No node is shared by two jobs that each have several (Pollux, section 4.2).
     reserved : Mapping[str, int] or None
         GPUs on each node that nobody is to have.
+    parallel : int or None
+        How many jobs, the first of the queue that are ready, may have anything.
     """
+    now = now if parallel is None else replace(now, jobs=_first(now.jobs, parallel))
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
-    free = {name: node.gpus for name, node in now.nodes.items()}
+    free = dict(_widths(now.nodes))
     for grant in grants.values():
         for node, gpus in grant.alloc.items():
             free[node] -= gpus
@@ -160,7 +171,7 @@ def settle(
         totals[now.nodes[name].kind] += left
     plans = decide(asks, totals)
     shared = taken if apart else None
-    kinds = {name: now.nodes[name].kind for name in free}
+    kinds = _kinds(now.nodes)
     tried = [
         placed
         for plan in _several(plans)
@@ -173,6 +184,13 @@ def settle(
         grants[job.id] = granted(job, alloc, plan.counts[number], now)
     waits = {job: why for job, why in waits.items() if job not in grants}
     return Target(grants, waits, value=value if plan.worth else None, bound=plan.bound)
+
+
+def _first(jobs: Sequence[Job], parallel: int) -> tuple[Job, ...]:
+    """So many of those that are ready, and whoever has what cannot be taken back now."""
+    ready = (job for job in jobs if job.ready)
+    front = tuple(itertools.islice(ready, parallel))
+    return (*front, *(job for job in ready if job.goal and fixed(job)))
 
 
 class _Placed(NamedTuple):
@@ -227,14 +245,16 @@ def _several(plans: Plan | Sequence[Plan]) -> Sequence[Plan]:
     return [plans] if isinstance(plans, Plan) else plans
 
 
-def divide(now: Snapshot, worth: Worth, *, apart: bool = False) -> Target:
+def divide(
+    now: Snapshot, worth: Worth, *, apart: bool = False, parallel: int | None = None
+) -> Target:
     """Give GPUs to jobs so that the sum of what they are worth is largest.
 
     Counts are the best (:mod:`hpcext.policies.apportion`; of several kinds of GPUs near to it,
     :mod:`hpcext.policies.kinds`); where nodes have no room for one (:mod:`hpcext.policies.place`)
     its job gets less. Jobs whose size cannot be changed now keep it.
     """
-    return settle(now, functools.partial(best, worth), apart=apart)
+    return settle(now, functools.partial(best, worth), apart=apart, parallel=parallel)
 
 
 class Solved(Protocol):
@@ -319,12 +339,30 @@ class _Part(NamedTuple):
     widest: int
 
 
+@by_identity
+def _parts(nodes: Mapping[str, Node]) -> Mapping[str, _Part]:
+    """By kind."""
+    widths: dict[str, list[int]] = {}
+    for node in nodes.values():
+        widths.setdefault(node.kind, []).append(node.gpus)
+    return {kind: _Part(len(each), max(each)) for kind, each in widths.items()}
+
+
+@by_identity
+def _widths(nodes: Mapping[str, Node]) -> Mapping[str, int]:
+    """GPUs by node."""
+    return {name: node.gpus for name, node in nodes.items()}
+
+
+@by_identity
+def _kinds(nodes: Mapping[str, Node]) -> Mapping[str, str]:
+    """By node."""
+    return {name: node.kind for name, node in nodes.items()}
+
+
 def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Ask]:
     """The jobs that may be given something, without some; those without a shape too."""
-    widths: dict[str, list[int]] = {}
-    for node in now.nodes.values():
-        widths.setdefault(node.kind, []).append(node.gpus)
-    parts = {kind: _Part(len(each), max(each)) for kind, each in widths.items()}
+    parts = _parts(now.nodes)
     return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
 
 
@@ -370,7 +408,8 @@ def _less(ask: Ask, plan: Plan, number: int) -> list[Shape]:
 
 def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
     """What a job is told of what it gets, where it was to have so many."""
-    best_ = max(largest(job, min(job.optimal, now.nodes[node].gpus)) for node in alloc)
+    widest = max(map(_widths(now.nodes).__getitem__, alloc))
+    best_ = largest(job, min(job.optimal, widest))
     role = Role.PRIMARY if per_node(alloc) >= best_ else Role.SECONDARY
     has = total(alloc)
     why = f"runs on {named(has)}, its part of the division"

@@ -5,13 +5,27 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+import msgspec
+
 from hpcext.core.values import Snapshot, Target
-from hpcext.policies.divide import Ask, Gpus, Plan, settle
+from hpcext.policies.divide import Ask, Gpus, Parallel, Plan, settle
 
 
-def allocate(now: Snapshot) -> Target:
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen.
+
+    Attributes
+    ----------
+    parallel : int or None
+        How many jobs run at once at most, the first ones of the queue.
+    """
+
+    parallel: Parallel | None = None
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job as much as every other, by its weight and within what it may have."""
-    return settle(now, share)
+    return settle(now, share, parallel=options.parallel)
 
 
 def share(asks: Sequence[Ask], gpus: Gpus) -> Plan:

@@ -108,11 +108,12 @@ class _Free:
         self._shared: set[str] | None = None if apart is None else set(apart)
         # Dictionaries keep an order, so that what is chosen depends on nothing else.
         widest = max(capacity.values(), default=0)
-        self._nodes: dict[str, list[dict[str, None]]] = {
-            kinds[node]: [{} for _ in range(widest + 1)] for node in capacity
-        }
+        self._nodes: dict[str, list[dict[str, None]]] = {}
         for node, gpus in capacity.items():
-            self._nodes[kinds[node]][gpus][node] = None
+            kind = kinds[node]
+            if kind not in self._nodes:
+                self._nodes[kind] = [{} for _ in range(widest + 1)]
+            self._nodes[kind][gpus][node] = None
 
     def take(self, alloc: Alloc, sign: int = 1) -> None:
         """Let somebody have this."""

@@ -19,6 +19,7 @@ from hpcext.core.losses import Point
 from hpcext.scaling import allreduce, convergence, throughput
 from hpcext.scaling.curve import interpolate
 from hpcext.scaling.goodput import MOST_TIMES, Goodput
+from hpcext.scaling.identity import by_identity
 from hpcext.scaling.kinds import curve_of
 
 Floats = NDArray[np.float64]
@@ -128,15 +129,22 @@ def _alone(known: Estimate, ring: bool) -> float | None:
     curves = known.by_kind.values() or ([known.stated] if known.stated else [])
     if curves and (ring or known.goodput is None):
         # Without arrays: it is asked of every job in every decision.
-        return min(interpolate(curve, 1) for curve in curves)
+        return min(map(_on_one, curves))
     kinds = [*known.by_kind] or {each.kind for each in known.observed} or [""]
     found = [_speeds(known, ONE, ring, kind) for kind in kinds]
     return min((float(each[0]) for each in found if each is not None), default=None)
 
 
+@by_identity
+def _on_one(curve: Mapping[int, float]) -> float:
+    return interpolate(curve, 1)
+
+
+@by_identity
 def _interpolated(curve: Mapping[int, float], gpus: NDArray[Any]) -> Floats:
     points, speeds = zip((0, 0.0), *sorted(curve.items()), strict=True)
     found: Floats = np.interp(gpus, points, speeds)
+    found.setflags(write=False)
     return found
 
 

@@ -64,9 +64,10 @@ class Simulated:
         self._attempts: dict[int, Attempt] = {}  # those that are not over, by op
         self._last_op = 0
         self._saved: dict[str, tuple[float, float]] = {}  # work and steps, by job
-        self._taken: dict[str, set[str]] = {}  # the GPUs that are occupied, by node
+        self._taken: dict[str, dict[str, int]] = {}  # node → GPU that is occupied → by which op
         self._spread: dict[str, set[int]] = {}  # attempts on several nodes, by node
-        self._offered: list[tuple[float, int]] = [(heap.now_s, self._count())]
+        self._gpus = sum(node.gpus for node in self._nodes.values())
+        self._offered: list[tuple[float, int]] = [(heap.now_s, self._gpus)]
 
     # The protocol of executors.
 
@@ -100,13 +101,14 @@ class Simulated:
     def happen(self, fact: Fact) -> tuple[Fact, ...]:
         """Make a fact from outside true here: nodes that come and go take jobs with them."""
         if isinstance(fact, NodeJoined):
+            before = self._nodes.get(fact.node.name)
             self._nodes[fact.node.name] = fact.node
+            self._offer(fact.node.gpus - (before.gpus if before else 0))
         elif isinstance(fact, NodeLost):
-            self._nodes.pop(fact.name, None)
-            if fact.name in self._taken:
-                for attempt in list(self._attempts.values()):
-                    self._strike(attempt, fact.name)
-        self._offered.append((self._heap.now_s, self._count()))
+            before = self._nodes.pop(fact.name, None)
+            self._offer(-before.gpus if before else 0)
+            for op in sorted(set(self._taken.get(fact.name, {}).values())):
+                self._strike(self._attempts[op], fact.name)
         return (fact,)
 
     def offered_gpu_s(self, until_s: float) -> float:
@@ -223,8 +225,6 @@ class Simulated:
 
     def _strike(self, attempt: Attempt, node: str) -> None:
         """Take a node away from under an attempt."""
-        if not any(node_of(gpu) == node for gpu in attempt.gpus):
-            return
         elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
         attempt.ranks = tuple(gpu for gpu in attempt.ranks if node_of(gpu) != node)
         self._occupy(attempt, tuple(gpu for gpu in attempt.gpus if node_of(gpu) != node))
@@ -355,6 +355,14 @@ class Simulated:
 
     # GPUs.
 
+    def _offer(self, more: int) -> None:
+        """Have more GPUs than before, or fewer."""
+        now_s = self._heap.now_s
+        self._gpus += more
+        if self._offered[-1][0] == now_s:
+            self._offered.pop()
+        self._offered.append((now_s, self._gpus))
+
     def _pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
         """The GPUs with the lowest numbers that nobody occupies."""
         picked: list[str] = []
@@ -371,9 +379,9 @@ class Simulated:
         """Let an attempt occupy these GPUs and no others."""
         op, before = attempt.order.op, set(map(node_of, attempt.gpus))
         for gpu in attempt.gpus:
-            self._taken[node_of(gpu)].discard(gpu)
+            del self._taken[node_of(gpu)][gpu]
         for gpu in gpus:
-            self._taken.setdefault(node_of(gpu), set()).add(gpu)
+            self._taken.setdefault(node_of(gpu), {})[gpu] = op
         attempt.gpus = gpus
         after = set(map(node_of, gpus))
         for name in before - after:
@@ -396,6 +404,3 @@ class Simulated:
             attempt = self._attempts[other]
             if attempt.physics.interference and attempt.phase is Phase.TRAINING:
                 self._train(attempt)
-
-    def _count(self) -> int:
-        return sum(node.gpus for node in self._nodes.values())
