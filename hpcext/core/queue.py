@@ -58,6 +58,9 @@ class Queue:
         self._unchecked.discard(job.id)
         self._unexplained.discard(job.id)
 
+    def __len__(self) -> int:
+        return len(self._keys)
+
     def touch(self, job_id: str) -> None:
         """Something that is about a job has changed."""
         self._unchecked.add(job_id)

@@ -183,6 +183,20 @@ class World:
             self._enter(job, State.STOPPING, now_s, kills=kills, deadline_s=deadline_s, asked={})
         return action
 
+    def forget(self, job_id: str) -> None:
+        """Know nothing more of a job that has ended, if no other one waits for it.
+
+        A manager keeps all jobs; a simulated year has too many of them.
+        """
+        job = self.jobs[job_id]
+        waiting = (self.jobs[name] for name in self._dependents.get(job_id, ()))
+        if job.state.final and all(each.state.final for each in waiting):
+            del self.jobs[job_id], self.records[job_id]
+            self._dependents.pop(job_id, None)
+            for need in job.after:
+                if job_id in self._dependents.get(need, ()):
+                    self._dependents[need].remove(job_id)
+
     def save(self) -> Saved:
         """All of it as one value."""
         return Saved(

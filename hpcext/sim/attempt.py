@@ -56,6 +56,10 @@ class Attempt:
         Work that was done when it began to train on these ranks.
     trained_s : float
         Time that it has trained by then, over all its stretches.
+    trained_gpu_s : float
+        GPU-seconds in which it trained until then.
+    held_s : float
+        When what it occupies changed last.
     saved : float
         Work in the newest checkpoint, as of `since_s`.
     done : float
@@ -79,6 +83,8 @@ class Attempt:
     began: float = 0.0
     steps: float = 0.0
     trained_s: float = 0.0
+    trained_gpu_s: float = 0.0
+    held_s: float = 0.0
     saved: float = 0.0
     done: float = 0.0
     base: float = 0.0
@@ -165,6 +171,7 @@ class Attempt:
         self.done = self.trained_to(now_s)
         if self.phase is Phase.TRAINING:
             self.trained_s += now_s - self.since_s
+            self.trained_gpu_s += len(self.ranks) * (now_s - self.since_s)
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase

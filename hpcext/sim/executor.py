@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from hpcext.core.facts import (
     Ended,
@@ -23,6 +25,25 @@ from hpcext.sim.physics import Change, Faults, Physics, Said, Where
 
 KILL_S = 0.5
 """From SIGTERM to an empty process tree."""
+
+
+class Use(NamedTuple):
+    """GPUs that there are, that are occupied and that are trained on; attempts that there are."""
+
+    offered: int
+    held: int
+    trained: int
+    attempts: int
+
+
+@dataclasses.dataclass
+class Spent:
+    """What a job had, over all its attempts: GPU-seconds, work done, and done in vain."""
+
+    held_gpu_s: float = 0.0
+    trained_gpu_s: float = 0.0
+    done: float = 0.0
+    lost: float = 0.0
 
 
 class Simulated:
@@ -57,7 +78,8 @@ class Simulated:
     ) -> None:
         self._heap = heap
         self._nodes = {node.name: node for node in nodes}
-        self._physics = physics
+        self._physics = dict(physics)
+        self.spent: dict[str, Spent] = {}
         self._faults = faults or Faults()
         self._seed = seed
         self._report_s = report_s
@@ -111,6 +133,34 @@ class Simulated:
                 self._strike(self._attempts[op], fact.name)
         return (fact,)
 
+    def expect(self, job: str, physics: Physics) -> None:
+        """Know how a job behaves that is yet to come."""
+        self._physics[job] = physics
+
+    def forget(self, job: str) -> Spent:
+        """Know nothing more of a job that has ended but what it had."""
+        self._physics.pop(job, None)
+        self._saved.pop(job, None)
+        return self.spent.pop(job, Spent())
+
+    def settle(self) -> None:
+        """Bring up to date what jobs had that still run; nothing is simulated after it."""
+        now_s = self._heap.now_s
+        for attempt in self._attempts.values():
+            phase = Phase.STALLED if attempt.phase is Phase.TRAINING else attempt.phase
+            attempt.stop(now_s, phase)
+            spent = self.spent[attempt.order.job]
+            spent.held_gpu_s += len(attempt.gpus) * (now_s - attempt.held_s)
+            spent.trained_gpu_s += attempt.trained_gpu_s
+            spent.done, attempt.held_s = attempt.done, now_s
+
+    def use(self) -> Use:
+        """What there is at the moment."""
+        attempts = self._attempts.values()
+        held = sum(len(attempt.gpus) for attempt in attempts)
+        trains = sum(len(each.ranks) for each in attempts if each.phase is Phase.TRAINING)
+        return Use(self._gpus, held, trains, len(attempts))
+
     def offered_gpu_s(self, until_s: float) -> float:
         """GPU-seconds that the nodes offered from the beginning to an instant."""
         ends = [start_s for start_s, _ in self._offered[1:]] + [until_s]
@@ -137,7 +187,8 @@ class Simulated:
         luck = self._faults.draw(self._seed, action.job, action.attempt, self._heap.now_s)
         physics = self._physics[action.job]
         gpus = self._pick(action.job, action.alloc)
-        attempt = Attempt(action, physics, luck, (), ranks=gpus)
+        attempt = Attempt(action, physics, luck, (), ranks=gpus, held_s=self._heap.now_s)
+        self.spent.setdefault(action.job, Spent())
         done, attempt.steps = self._saved.get(action.job, (0.0, 0.0))
         attempt.began = attempt.saved = attempt.done = done
         self._attempts[action.op], self._last_op = attempt, action.op
@@ -226,11 +277,11 @@ class Simulated:
     def _strike(self, attempt: Attempt, node: str) -> None:
         """Take a node away from under an attempt."""
         elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
+        # What is elastic waits to be told what it has now.
+        attempt.stop(self._heap.now_s, Phase.STALLED if elastic else Phase.BROKEN)
         attempt.ranks = tuple(gpu for gpu in attempt.ranks if node_of(gpu) != node)
         self._occupy(attempt, tuple(gpu for gpu in attempt.gpus if node_of(gpu) != node))
         if attempt.gpus:
-            # What is elastic waits to be told what it has now.
-            attempt.stop(self._heap.now_s, Phase.STALLED if elastic else Phase.BROKEN)
             return
         # Nobody is left to tell it now; what is late or repeated comes when it is stale.
         self._end(attempt, Outcome.LOST, None)
@@ -240,6 +291,10 @@ class Simulated:
         order = attempt.order
         attempt.stop(self._heap.now_s, Phase.OVER)
         self._saved[order.job] = (attempt.saved, attempt.saved_steps())
+        spent = self.spent[order.job]
+        spent.trained_gpu_s += attempt.trained_gpu_s
+        spent.done = attempt.saved
+        spent.lost += attempt.done - attempt.saved
         del self._attempts[order.op]
         parts = {"write_s": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
         ended = Ended(order.job, order.op, outcome, code, suspend_s=parts)
@@ -377,7 +432,10 @@ class Simulated:
 
     def _occupy(self, attempt: Attempt, gpus: tuple[str, ...]) -> None:
         """Let an attempt occupy these GPUs and no others."""
-        op, before = attempt.order.op, set(map(node_of, attempt.gpus))
+        op, before, now_s = attempt.order.op, set(map(node_of, attempt.gpus)), self._heap.now_s
+        held_gpu_s = len(attempt.gpus) * (now_s - attempt.held_s)
+        self.spent[attempt.order.job].held_gpu_s += held_gpu_s
+        attempt.held_s = now_s
         for gpu in attempt.gpus:
             del self._taken[node_of(gpu)][gpu]
         for gpu in gpus:

@@ -6,6 +6,7 @@ to an executor; it only does not wait.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -45,6 +46,25 @@ class Heap:
         """Add an event so long from now."""
         self.at(self.now_s + delay_s, produce)
 
+    def feed(self, events: Iterable[tuple[float, Produce]]) -> None:
+        """Add events that come in order of time, each when its predecessor has happened.
+
+        However many they are, one of them is on the heap. Several that come at one instant are one
+        step after the other.
+        """
+        following = iter(events)
+
+        def pull() -> None:
+            for when_s, produce in itertools.islice(following, 1):
+                self.at(when_s, functools.partial(happen, produce))
+
+        def happen(produce: Produce) -> Iterable[Fact]:
+            facts = produce()
+            pull()
+            return facts
+
+        pull()
+
     @property
     def next_s(self) -> float:
         """When the next event comes; infinite if there is none."""
@@ -70,6 +90,7 @@ def drive(
     *,
     until_s: float = math.inf,
     observe: Observe | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> None:
     """Step an engine from event to event until nothing more can happen.
 
@@ -83,6 +104,8 @@ def drive(
     until_s : float
         Leave before the first event later than this; calling again goes on from there.
     observe : callable, optional
+    stop : callable, optional
+        Asked after each step: whether to leave now.
     """
     for action in engine.outstanding():
         executor.perform(action)
@@ -97,3 +120,5 @@ def drive(
             observe(heap.now_s, facts, actions)
         for action in actions:
             executor.perform(action)
+        if stop is not None and stop():
+            return

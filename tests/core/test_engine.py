@@ -193,7 +193,7 @@ def test_a_policy_that_fails_costs_a_decision_and_nothing_else() -> None:
     engine = Engine(policy)
     assert run(engine, 0, f.NodeJoined(NODE), job(1, (1, 2))) == ["start 1 2"]
     begin(engine, 1, "1", register=False)
-    engine.step(2, [f.Registered("1", engine.world.jobs["1"].op, 0)])
+    engine.step(2, [f.NodeJoined(v.Node("other", 1))])
     assert engine.refusal == "failed with ZeroDivisionError: of a user's own"
     assert (engine.world.jobs["1"].goal, state(engine, "1")) == ({"n": 2}, v.State.RUNNING)
 

@@ -1,0 +1,147 @@
+"""What is noted of a simulated run while it goes on, in memory that does not grow with its length.
+
+Jobs are the exception: of each there is a row at the end.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hpcext.core.engine import Engine
+from hpcext.core.facts import Fact
+from hpcext.core.values import Action, Job, Record
+from hpcext.sim.executor import Simulated, Spent
+from hpcext.sim.outcome import JobRow, Span
+
+MOST_SPANS = 2048
+FIRST_SPAN_S = 1.0
+
+Levels = tuple[float, float, float, float, float]
+"""Offered, held, training, running, waiting, as :class:`~hpcext.sim.outcome.Span` has them."""
+
+
+class Timeline:
+    """Means over spans that are alike, and twice as long whenever they become too many."""
+
+    def __init__(self, most: int = MOST_SPANS) -> None:
+        self._most = most
+        self._width_s = FIRST_SPAN_S
+        self._sums: list[list[float]] = []
+        self._until_s = 0.0
+
+    def add(self, until_s: float, levels: Levels) -> None:
+        """From where it ends to an instant, this was so."""
+        while until_s > self._most * self._width_s:
+            self._halve()
+        while self._until_s < until_s:
+            at = int(self._until_s / self._width_s)
+            end_s = min(until_s, (at + 1) * self._width_s)
+            if end_s <= self._until_s:
+                # The next edge, where rounding has put the instant just before it.
+                at, end_s = at + 1, min(until_s, (at + 2) * self._width_s)
+            while len(self._sums) <= at:
+                self._sums.append([0.0] * len(levels))
+            span_s = end_s - self._until_s
+            sums = self._sums[at]
+            for number, level in enumerate(levels):
+                sums[number] += level * span_s
+            self._until_s = end_s
+
+    def spans(self) -> tuple[Span, ...]:
+        """All of them; the last one ends where the timeline does."""
+        found = []
+        for at, sums in enumerate(self._sums):
+            start_s = at * self._width_s
+            end_s = min(start_s + self._width_s, self._until_s)
+            if end_s > start_s:
+                found.append(Span(start_s, end_s, *(each / (end_s - start_s) for each in sums)))
+        return tuple(found)
+
+    def _halve(self) -> None:
+        """Have half as many, each twice as long."""
+        self._width_s *= 2
+        pairs = range(0, len(self._sums), 2)
+        self._sums = [
+            [math.fsum(both) for both in zip(*self._sums[at : at + 2], strict=True)] for at in pairs
+        ]
+
+
+class Recorder:
+    """Told of each step of an engine, it keeps what a :class:`~hpcext.sim.outcome.Run` says.
+
+    Of jobs that have ended engine and executor forget all.
+    """
+
+    def __init__(self, engine: Engine, executor: Simulated) -> None:
+        self.events = 0
+        self.done = 0.0
+        self.last_end_s = 0.0
+        self._engine = engine
+        self._executor = executor
+        self._timeline = Timeline()
+        self._levels: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
+        self._rows: list[JobRow] = []
+        self._works: dict[str, float] = {}
+        self._started_s: dict[str, float] = {}
+
+    def expect(self, job: str, work: float) -> None:
+        """Know what a job has to do in all."""
+        self._works[job] = work
+
+    def watch(self, now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
+        """Note one step."""
+        self.events += 1
+        self._timeline.add(now_s, self._levels)
+        world = self._engine.world
+        for action in actions:
+            self._started_s.setdefault(action.job, now_s)
+        # Of several facts about one job none need be the one that ended it.
+        for job_id in dict.fromkeys(fact.job for fact in facts if hasattr(fact, "job")):
+            name = job_id if isinstance(job_id, str) else job_id.id
+            job = world.jobs.get(name)
+            if job is not None and job.state.final:
+                self._end(now_s, job)
+
+    def after(self) -> None:
+        """Note what is so from now on, when the actions of a step were given."""
+        use = self._executor.use()
+        waiting = len(self._engine.world.queue) - use.attempts
+        self._levels = (use.offered, use.held, use.trained, use.attempts, max(0, waiting))
+
+    def finish(self, now_s: float) -> tuple[tuple[JobRow, ...], tuple[Span, ...]]:
+        """All rows, by the time of submission, and all spans until an instant."""
+        self._timeline.add(now_s, self._levels)
+        self._executor.settle()
+        for job in list(self._engine.world.jobs.values()):
+            self._end(now_s, job)
+        rows = sorted(self._rows, key=lambda row: row.submitted_s)
+        return tuple(rows), self._timeline.spans()
+
+    def _end(self, now_s: float, job: Job) -> None:
+        world = self._engine.world
+        record = world.records.get(job.id, Record())
+        spent = self._executor.forget(job.id)
+        started_s = self._started_s.pop(job.id, None)
+        self._rows.append(_row(job, record, spent, self._works.pop(job.id, 0.0), started_s))
+        self.done += spent.done
+        if job.state.final:
+            self.last_end_s = max(self.last_end_s, job.since_s)
+            world.forget(job.id)
+
+
+def _row(job: Job, record: Record, spent: Spent, work: float, started_s: float | None) -> JobRow:
+    return JobRow(
+        job.id,
+        job.name,
+        job.state.value,
+        job.submitted_s,
+        started_s,
+        job.since_s if job.state.final else None,
+        spent.held_gpu_s,
+        max(0.0, spent.held_gpu_s - spent.trained_gpu_s),
+        work,
+        spent.lost,
+        job.attempt,
+        record.suspends,
+        record.rescales,
+    )

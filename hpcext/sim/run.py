@@ -1,0 +1,156 @@
+"""Run a scenario under a policy on a virtual clock, however long it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from hpcext.core.engine import Engine, Policy
+from hpcext.core.facts import Fact, NodeJoined, Submitted
+from hpcext.core.values import Job, Node, Snapshot, Target
+from hpcext.sim.executor import Simulated
+from hpcext.sim.heap import Heap, Produce, drive
+from hpcext.sim.outcome import Run
+from hpcext.sim.physics import Faults, Physics
+from hpcext.sim.recorder import Recorder
+
+
+class Scenario(NamedTuple):
+    """What happens to a policy from outside.
+
+    Attributes
+    ----------
+    jobs : iterable of (Job, Physics)
+        Each is submitted at its `submitted_s`, in this order; and how it truly behaves. May be
+        a stream that is read once.
+    nodes : tuple of Node
+        There from the beginning.
+    changes : iterable of (float, tuple of Fact)
+        What else happens, in order of time: nodes that come and go. May be a stream.
+    """
+
+    jobs: Iterable[tuple[Job, Physics]]
+    nodes: tuple[Node, ...] = ()
+    changes: Iterable[tuple[float, tuple[Fact, ...]]] = ()
+
+
+class How(NamedTuple):
+    """How it is simulated.
+
+    Attributes
+    ----------
+    seed : int
+        Of the faults.
+    faults : Faults
+    report_s : float or None
+        Time between reports of progress; None: only when an attempt stops training.
+    until_s : float
+        Look at nothing that happens later; infinite: until all jobs have ended, or nothing happens
+        any more.
+    """
+
+    seed: int = 0
+    faults: Faults = Faults()
+    report_s: float | None = None
+    until_s: float = math.inf
+
+
+class Named(NamedTuple):
+    """What a run is called; see :class:`~hpcext.sim.outcome.Run`."""
+
+    policy: str
+    workload: str = ""
+    source: str = ""
+    label: str = ""
+
+
+class _Counted:
+    """A policy, and how often it was asked."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.calls = 0
+
+    def __call__(self, now: Snapshot) -> Target:
+        self.calls += 1
+        return self._policy(now)
+
+
+def run(scenario: Scenario, policy: Policy, named: Named, how: How | None = None) -> Run:
+    """Run jobs to their end, or until nothing happens any more.
+
+    Memory grows with the jobs that have been, by a row for each, and with those that are there; not
+    with the length of the run.
+
+    Raises
+    ------
+    RuntimeError
+        The policy failed, or its answer was refused: in a simulation that is its mistake.
+    """
+    how = how or How()
+    heap = Heap()
+    executor = Simulated(
+        heap, scenario.nodes, {}, faults=how.faults, seed=how.seed, report_s=how.report_s
+    )
+    counted = _Counted(policy)
+    engine = Engine(counted)
+    recorder = Recorder(engine, executor)
+    coming = _Coming(scenario.jobs, executor, recorder)
+    heap.at(0.0, lambda: [executor.happen(NodeJoined(node))[0] for node in scenario.nodes])
+    heap.feed(coming)
+    heap.feed((when_s, _happening(executor, facts)) for when_s, facts in scenario.changes)
+
+    def stop() -> bool:
+        recorder.after()
+        if engine.refusal:
+            raise RuntimeError(f"{named.policy} {engine.refusal}")
+        return coming.over and not len(engine.world.queue)
+
+    drive(engine, heap, executor, until_s=how.until_s, observe=recorder.watch, stop=stop)
+    over = coming.over and not len(engine.world.queue)
+    end_s = recorder.last_end_s if over else min(max(heap.now_s, 0.0), how.until_s)
+    if math.isfinite(how.until_s) and not over:
+        end_s = how.until_s
+        heap.advance(end_s)
+    rows, spans = recorder.finish(end_s)
+    return Run(
+        named.label or named.policy,
+        named.workload,
+        named.source,
+        named.policy,
+        how.seed,
+        end_s,
+        rows,
+        spans,
+        recorder.events,
+        counted.calls,
+        recorder.done,
+    )
+
+
+class _Coming:
+    """The submissions as events, and whether they are over."""
+
+    def __init__(
+        self, jobs: Iterable[tuple[Job, Physics]], executor: Simulated, recorder: Recorder
+    ) -> None:
+        self._jobs = iter(jobs)
+        self._executor = executor
+        self._recorder = recorder
+        self.over = False
+
+    def __iter__(self) -> Iterator[tuple[float, Produce]]:
+        for job, physics in self._jobs:
+            self._executor.expect(job.id, physics)
+            self._recorder.expect(job.id, physics.work)
+            yield job.submitted_s, _submission(job)
+        self.over = True
+
+
+def _submission(job: Job) -> Produce:
+    return lambda: (Submitted(job),)
+
+
+def _happening(executor: Simulated, facts: tuple[Fact, ...]) -> Produce:
+    return lambda: tuple(known for fact in facts for known in executor.happen(fact))
