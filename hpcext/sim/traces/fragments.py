@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -91,10 +92,53 @@ class IdleStats(msgspec.Struct, frozen=True):
         return next(each for each in self.lengths if each.minutes == SHORT_MINUTES)
 
 
+class IdleTally:
+    """Looks at the changes of a trace as they pass; memory is bounded by the nodes."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+        self._seen: set[int] = set()
+        self._lengths = _Lengths()
+        self._events = self._inc = self._dec = self._most = 0
+        self._node_s = self._now_s = 0.0
+        self._start_s: float | None = None
+
+    def __call__(self, changes: Iterable[Change]) -> Iterator[Change]:
+        """The same changes, looked at."""
+        for change in changes:
+            self._add(change)
+            yield change
+
+    def _add(self, change: Change) -> None:
+        since = self._since
+        if self._start_s is None:
+            self._start_s = self._now_s = change.time_s
+        self._node_s += len(since) * (change.time_s - self._now_s)
+        self._now_s = now_s = change.time_s
+        self._events += bool(change.joined or change.left)
+        self._inc += bool(change.joined)
+        self._dec += bool(change.left)
+        self._lengths.add([now_s - since.pop(node) for node in change.left])
+        since.update(dict.fromkeys(change.joined, now_s))
+        self._seen.update(change.joined)
+        self._most = max(self._most, len(since))
+
+    def stats(self, *, nodes: int | None = None, end_s: float | None = None) -> IdleStats:
+        """What was seen; parameters as :func:`idle_stats` has them."""
+        start_s, ended_s = self._start_s or 0.0, max(self._now_s, end_s or 0.0)
+        node_s = self._node_s + len(self._since) * (ended_s - self._now_s)
+        span_s, count = ended_s - start_s, self._lengths.count
+        return IdleStats(
+            start_s, ended_s, self._events, self._inc, self._dec, len(self._seen),
+            nodes or len(self._seen), self._most, node_s / span_s if span_s else 0.0,
+            count, self._lengths.sum_s / count if count else 0.0, self._lengths.lengths(),
+        )  # fmt: skip
+
+
 def idle_stats(
     changes: Iterable[Change], *, nodes: int | None = None, end_s: float | None = None
 ) -> IdleStats:
-    """Look at a trace, in one pass; memory is bounded by the nodes.
+    """Look at a trace, in one pass.
 
     Parameters
     ----------
@@ -104,33 +148,9 @@ def idle_stats(
     end_s : float, optional
         When the trace ends; by default at its last change.
     """
-    since: dict[int, float] = {}
-    seen: set[int] = set()
-    tally = _Lengths()
-    events = inc = dec = most = 0
-    node_s = 0.0
-    start_s: float | None = None
-    now_s = 0.0
-    for change in changes:
-        if start_s is None:
-            start_s = now_s = change.time_s
-        node_s += len(since) * (change.time_s - now_s)
-        now_s = change.time_s
-        events += bool(change.joined or change.left)
-        inc += bool(change.joined)
-        dec += bool(change.left)
-        tally.add([now_s - since.pop(node) for node in change.left])
-        since.update(dict.fromkeys(change.joined, now_s))
-        seen.update(change.joined)
-        most = max(most, len(since))
-    begun_s, ended_s = start_s or 0.0, max(now_s, end_s or 0.0)
-    node_s += len(since) * (ended_s - now_s)
-    span_s = ended_s - begun_s
-    return IdleStats(
-        begun_s, ended_s, events, inc, dec, len(seen), nodes or len(seen), most,
-        node_s / span_s if span_s else 0.0,
-        tally.count, tally.sum_s / tally.count if tally.count else 0.0, tally.lengths(),
-    )  # fmt: skip
+    tally = IdleTally()
+    deque(tally(changes), maxlen=0)
+    return tally.stats(nodes=nodes, end_s=end_s)
 
 
 class _Lengths:

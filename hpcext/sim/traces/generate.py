@@ -3,19 +3,20 @@
 What is stated of a machine is in :class:`Machine`; the rest follows from it:
 
 - Changes are on a grid of ten seconds, the interval at which Summit was looked at (section 2.1). In
-  each of its steps nodes join, or leave, or both, with the probabilities that INC/h, DEC/h and events/h
-  give.
+  each of its steps nodes join, or leave, or both, with the probabilities that INC/h, DEC/h and
+  events/h give.
 - The length of a fragment is a minute, below which the real week has none, and a Weibull time: its
   two numbers are those with which 58 % of the fragments are under ten minutes and carry 10 % of the
-  node-time (Figure 1). With the week's own 59.5 and 13.3 % this gives the whole distribution of the week:
-  at no length between 5 minutes and 4 hours is it off by more than 2.5 % of all fragments or node-time.
+  node-time (Figure 1). With the week's own 59.5 and 13.3 % this gives the whole distribution of the
+  week: at no length between 5 minutes and 4 hours is it off by more than 2.5 % of all fragments or
+  node-time.
 - Nodes join in groups, of log-normal sizes: in the real week the 25th, 50th, 75th, 90th, 95th and
-  99th percentile are 1, 4, 16, 50, 100 and 512, which is a sigma of 2. Their mean is what eq-Nodes asks
-  for.
+  99th percentile are 1, 4, 16, 50, 100 and 512, which is a sigma of 2. Their mean is what eq-Nodes
+  asks for.
 - A group leaves as a whole or in parts: as often as in the real week, where a group of g nodes had
   1 + 0.42 ln g parts in the mean and the largest was 83 % of it. A part leaves at the instant, of
-  those at which nodes leave at all, that is nearest to the end of its time: so that parts of several groups
-  leave together, as nodes do when one job takes them.
+  those at which nodes leave at all, that is nearest to the end of its time: so that parts of
+  several groups leave together, as nodes do when one job takes them.
 
 Which nodes they are is drawn: in the real week node numbers of a group are no more in sequence than
 drawn ones are.
@@ -158,7 +159,7 @@ def _ascending(parts: list[Ints]) -> tuple[int, ...]:
 
 
 class _Pool:
-    """The nodes of a machine: those that are busy in one array, the idle ones by when they leave."""
+    """The nodes of a machine: the busy ones in one array, the idle ones by when they leave."""
 
     def __init__(self, nodes: int, rng: np.random.Generator) -> None:
         self._busy = rng.permutation(nodes)
@@ -173,7 +174,7 @@ class _Pool:
             return None
         # Neighbours in the array, from a place that is drawn; the last ones fill the gap.
         first = int(self._rng.random() * (self._count - count + 1))
-        taken = self._busy[first : first + count].copy()
+        taken: Ints = self._busy[first : first + count].copy()
         last = self._busy[max(first + count, self._count - count) : self._count]
         self._busy[first : first + len(last)] = last
         self._count -= count
@@ -205,7 +206,8 @@ def _flow(
         parts = 1 + rng.poisson(PARTS * np.log(sizes))
         lives = iter(model.lives(rng, int(parts[chunk.joins].sum())).tolist())
         shares = iter((MOST_SHARE * rng.random(int((parts - 1).sum()))).tolist())
-        rows = zip(chunk.times.tolist(), chunk.joins.tolist(), sizes.tolist(), parts.tolist())
+        columns = (chunk.times, chunk.joins, sizes, parts)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         for now_s, joins, size, count in rows:
             left = pool.release(now_s)
             joined = []
@@ -235,8 +237,9 @@ class _Model:
         self._most = max(1.0, LARGEST_GROUP * machine.nodes)
         self._inc_h = machine.inc_h
         self.slots_h, self._size_mu = machine.dec_h, 0.0
-        # At some of the instants of leaving nobody leaves, and a fragment ends a little earlier or later
-        # than was drawn: how much, and with which sizes the rest comes out, is found by trial.
+        # At some of the instants of leaving nobody leaves, and a fragment ends a little earlier or
+        # later than was drawn: how much, and with which sizes the rest comes out, is found by
+        # trial.
         for _ in range(ROUNDS):
             used, mean_h = self._trial()
             self._size_mu = _fit_sizes(machine.eq_nodes / machine.inc_h / mean_h, self._most)
@@ -248,7 +251,7 @@ class _Model:
         self.rates_h = (machine.inc_h - both_h, self.slots_h - both_h, both_h)
 
     def _trial(self) -> tuple[float, float]:
-        """At which share of the instants some part leaves, and the mean length of fragments in hours."""
+        """At which share of the instants some part leaves; the mean fragment in hours."""
         rng = np.random.default_rng(0)
         joins_s = np.cumsum(rng.exponential(3600 / self._inc_h, TRIAL))
         parts = 1 + rng.poisson(PARTS * np.log(self.sizes(rng, TRIAL)))
@@ -273,7 +276,8 @@ class _Model:
         """Nodes of groups."""
         top = norm.cdf((math.log(self._most) - self._size_mu) / GROUP_SIGMA)
         drawn = np.exp(self._size_mu + GROUP_SIGMA * norm.ppf(top * rng.random(count)))
-        return np.maximum(1, np.rint(drawn)).astype(np.int64)
+        sizes: Ints = np.maximum(1, np.rint(drawn)).astype(np.int64)
+        return sizes
 
 
 def _fit_lives(short: float, short_time: float) -> tuple[float, float]:

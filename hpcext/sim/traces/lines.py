@@ -8,9 +8,9 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NoReturn, cast
+from typing import BinaryIO, NoReturn, TypeVar, cast
 
 from hpcext.core.errors import InputError
 from hpcext.text import clean
@@ -19,6 +19,8 @@ MAGIC = b"\x1f\x8b"
 """What a gzip file begins with (RFC 1952), whatever it is called."""
 
 BUFFER_BYTES = 1 << 17
+
+T = TypeVar("T")
 
 
 def place(path: Path | str, number: int) -> str:
@@ -102,6 +104,43 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
                 yield cast(BinaryIO, io.BufferedReader(packed, BUFFER_BYTES))
     finally:
         os.close(fd)
+
+
+def parsed(
+    path: Path, parse: Callable[[Iterator[str]], Iterable[T]], most_bytes: int
+) -> Iterator[tuple[int, T]]:
+    """Let a parser of lines read a file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    parse : callable
+        From the lines to what they say. Its errors need not say where they are.
+    most_bytes : int
+
+    Yields
+    ------
+    (int, T)
+        What the parser says, and how many lines it had read then.
+
+    Raises
+    ------
+    InputError
+        That of the file or of the parser, with the number of the line.
+    """
+    number = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal number
+        for number, line in read_lines(path, most_bytes):  # noqa: B007 (what is known outside)
+            yield line
+
+    try:
+        for found in parse(counted()):
+            yield number, found
+    except InputError as error:
+        where = error.where or place(path, number)
+        raise InputError(error.what, where=where, valid=error.valid, do=error.do) from None
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
