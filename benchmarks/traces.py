@@ -14,6 +14,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ PAPER = {
 
 
 def jobs(count: int, seed: int = 0) -> Iterator[SwfJob]:
-    """Jobs for a machine of 4,608 nodes that are submitted at random, nine tenths of what it can do."""
+    """Jobs for a machine of 4,608 nodes, submitted at random, that fill nine tenths of it."""
     rng = np.random.default_rng(seed)
     time_s = 0.0
     for first in range(0, count, 10_000):
@@ -102,9 +103,7 @@ def said(stats: IdleStats) -> str:
     )
 
 
-def _child(
-    send: multiprocessing.connection.Connection, what: Callable[..., str], *args: object
-) -> None:
+def _child(send: Connection, what: Callable[..., str], *args: object) -> None:
     begin = time.perf_counter()
     text = what(*args)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

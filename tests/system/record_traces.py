@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 
@@ -51,5 +50,5 @@ def record(one: Cluster, where: Path) -> None:
 
 if __name__ == "__main__":
     with cluster() as started:
-        release = re.sub(r"\D*(\d+\.\d+).*", r"\1", started.run("sinfo", "--version").stdout.strip())
-        record(started, REPOSITORY / "tests" / "sim" / "recorded" / f"slurm-{release}")
+        name = "slurm-{}.{:02}".format(*started.release)
+        record(started, REPOSITORY / "tests" / "sim" / "recorded" / name)

@@ -95,9 +95,9 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InputError("not a regular file", where=where, valid="a text file, or one of gzip")
-        with open(fd, "rb", closefd=False, buffering=BUFFER_BYTES) as file:
+        with io.BufferedReader(io.FileIO(fd, closefd=False), BUFFER_BYTES) as file:
             if file.peek(2)[:2] != MAGIC:
-                yield file
+                yield cast(BinaryIO, file)
                 return
             with gzip.GzipFile(fileobj=file) as packed:
                 # GzipFile reads lines slowly by itself.

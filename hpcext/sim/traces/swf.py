@@ -97,7 +97,7 @@ def header_count(header: Mapping[str, str], key: str) -> int | None:
     return int(found[0]) or None if found else None
 
 
-def read_swf(path: Path, *, reorder: int = REORDER) -> Iterator[SwfJob]:
+def read_swf(path: Path, *, reorder: int | None = REORDER) -> Iterator[SwfJob]:
     """Read a log, one job at a time, in the order of submission.
 
     Logs that are written when jobs end are not in that order. So many jobs as `reorder` says are
@@ -109,8 +109,8 @@ def read_swf(path: Path, *, reorder: int = REORDER) -> Iterator[SwfJob]:
     ----------
     path : pathlib.Path
         Compressed with gzip or not.
-    reorder : int
-        0: the log has to be in order.
+    reorder : int or None
+        0: the log has to be in order. None: as it is, whatever the order.
 
     Yields
     ------
@@ -121,6 +121,8 @@ def read_swf(path: Path, *, reorder: int = REORDER) -> Iterator[SwfJob]:
     InputError
         Names the line that is damaged or out of order.
     """
+    if reorder is None:
+        return (job for _, job in _numbered(path))
     return in_order(_numbered(path), path, reorder)
 
 
