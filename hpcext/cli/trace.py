@@ -9,10 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hpcext.cli.output import Output
-from hpcext.cli.view import duration
+from hpcext.cli.trace_report import idle_document, log_document, say_idle, say_log, span
 from hpcext.core.errors import InputError
 from hpcext.sim.mainqueue import DEPTH, MainQueue
 from hpcext.sim.traces import looks, lsf, slurm
@@ -24,7 +22,6 @@ from hpcext.sim.traces.swf import (
     MOST_LINE_BYTES,
     REORDER,
     SwfJob,
-    SwfStats,
     SwfTally,
     header_count,
     in_order,
@@ -40,19 +37,6 @@ MOST_TEXT_BYTES = 4 << 20
 
 MOST_HOURS = 10 * 365 * 24
 MOST_DEPTH = MOST_REORDER = 10_000_000
-
-PAPER = {
-    "Summit": (68.1, 41.8, 31.5, 407, 0.086, 0.58, 0.10),
-    "Theta": (None, 6.3, 6.2, 547, 0.125, None, None),
-    "Mira": (None, 2.8, 2.4, 5071, 0.103, None, None),
-}
-"""BFTrainer's section 2.1 and Figure 1 (Summit, two weeks), and Table 1."""
-
-FIGURES = (
-    "changes an hour", "... in which nodes joined", "... in which nodes left",
-    "idle nodes in the mean", "share of the machine", "fragments under 10 min",
-    "... and of the node-time",
-)  # fmt: skip
 
 
 def add(subparsers: Any) -> None:
@@ -199,9 +183,9 @@ def _write_log(
     write_swf(args.output, tally(shifted), header)
     stats = tally.stats()
     if args.json:
-        out.document(_log_document(args.output, stats, None) | {"left_out": dict(left)})
+        out.document(log_document(args.output, stats, None) | {"left_out": dict(left)})
         return 0
-    out.line(f"{args.output}: {stats.jobs} jobs of {_span(stats.end_s - stats.start_s)}")
+    out.line(f"{args.output}: {stats.jobs} jobs of {span(stats.end_s - stats.start_s)}")
     if left:
         out.note(f"left out: {_reasons(left)}")
     return 0
@@ -306,95 +290,26 @@ def stat(args: argparse.Namespace, out: Output) -> int:
     nodes = args.nodes or header_count(read_header(args.file), "MaxProcs")
     stats = swf_stats(read_swf(args.file, reorder=None))
     if args.json:
-        out.document(_log_document(args.file, stats, nodes))
-        return 0
-    out.line(f"{args.file}: {stats.jobs} jobs of {_span(stats.end_s - stats.start_s)}")
-    out.table(("figure", "here"), _log_rows(stats, nodes))
+        out.document(log_document(args.file, stats, nodes))
+    else:
+        say_log(out, args.file, stats, nodes)
     return 0
-
-
-def _check(flag: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InputError(str(value), where=flag, valid=f"{least} to {most}")
-
-
-def _span(seconds: float) -> str:
-    return duration(seconds) if seconds < 4 * 86_400 else f"{seconds / 86_400:.1f} days"
 
 
 def _say_idle(
     args: argparse.Namespace,
     out: Output,
     stats: IdleStats,
-    more: str,
-    beside: Mapping[str, float] | None = None,
+    said: str,
+    more: Mapping[str, float] | None = None,
 ) -> int:
-    """Print what a trace is like, beside what the paper says of three machines."""
     if args.json:
-        out.document(_idle_document(args.output, stats) | dict(beside or {}))
-        return 0
-    what = f"{args.output}: {stats.events} changes in {_span(stats.end_s - stats.start_s)}"
-    out.line(f"{what}, {stats.nodes} nodes{f'; {more}' if more else ''}")
-    rows = zip(FIGURES, *map(_column, (_figures(stats), *PAPER.values())), strict=True)
-    out.table(("figure", "here", *PAPER), list(rows))
-    lengths = [each for each in stats.lengths if 5 <= each.minutes <= 240]
-    out.table(
-        ("fragments shorter than", *(f"{each.minutes} min" for each in lengths)),
-        [
-            ("by count", *(f"{each.by_count:.1%}" for each in lengths)),
-            ("by node-time", *(f"{each.by_time:.1%}" for each in lengths)),
-        ],
-    )
+        out.document(idle_document(args.output, stats, more))
+    else:
+        say_idle(out, args.output, stats, said)
     return 0
 
 
-def _figures(stats: IdleStats) -> tuple[float | None, ...]:
-    some = bool(stats.fragments)
-    return (
-        stats.per_hour(stats.events), stats.per_hour(stats.inc), stats.per_hour(stats.dec),
-        stats.eq_nodes, stats.ratio, stats.short.by_count if some else None,
-        stats.short.by_time if some else None,
-    )  # fmt: skip
-
-
-def _column(figures: tuple[float | None, ...]) -> list[str]:
-    forms = ("{:.1f}", "{:.1f}", "{:.1f}", "{:.0f}", "{:.1%}", "{:.0%}", "{:.0%}")
-    return [
-        "" if figure is None else form.format(figure)
-        for form, figure in zip(forms, figures, strict=True)
-    ]
-
-
-def _idle_document(path: Path, stats: IdleStats) -> dict[str, Any]:
-    hour = {
-        name: stats.per_hour(count)
-        for name, count in (("events", stats.events), ("inc", stats.inc), ("dec", stats.dec))
-    }
-    document: dict[str, Any] = {"schema": "hpcext.idle-trace/1", "file": str(path)}
-    return document | msgspec.to_builtins(stats) | {"ratio": stats.ratio, "per_hour": hour}
-
-
-def _log_document(path: Path, stats: SwfStats, nodes: int | None) -> dict[str, Any]:
-    document: dict[str, Any] = {"schema": "hpcext.job-log/1", "file": str(path), "nodes": nodes}
-    return document | msgspec.to_builtins(stats) | {"load": _load(stats, nodes)}
-
-
-def _load(stats: SwfStats, nodes: int | None) -> float | None:
-    """Share of a machine that the jobs ask for, over the time of the submissions."""
-    span_s = stats.end_s - stats.start_s
-    return stats.proc_s / (nodes * span_s) if nodes and span_s > 0 else None
-
-
-def _log_rows(stats: SwfStats, nodes: int | None) -> list[tuple[str, str]]:
-    hours = (stats.end_s - stats.start_s) / 3600
-    load = _load(stats, nodes)
-    return [
-        ("jobs that ran", str(stats.ran)),
-        ("jobs an hour", f"{stats.jobs / hours:.2f}" if hours else ""),
-        ("processors of a job", f"{stats.procs:.1f}"),
-        ("run time", _span(stats.run_s)),
-        ("waiting time", _span(stats.wait_s)),
-        ("run time / time asked for", f"{stats.accuracy:.0%}" if stats.accuracy else ""),
-        ("processor-hours", f"{stats.proc_s / 3600:.0f}"),
-        *([(f"load of {nodes} processors", f"{load:.0%}")] if load is not None else []),
-    ]
+def _check(flag: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InputError(str(value), where=flag, valid=f"{least} to {most}")

@@ -37,6 +37,7 @@ class Start(NamedTuple):
     Attributes
     ----------
     job : SwfJob
+        With its submission counted from that of the first one, as `start_s` is.
     start_s : float
     promised_s : float
         When it was to start at the latest, as was said when it became the first that waits;

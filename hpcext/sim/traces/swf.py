@@ -25,6 +25,9 @@ MOST_LINE_BYTES = 64 << 10
 REORDER = 100_000
 """Jobs that are held back until one that was submitted earlier can no longer come."""
 
+MOST = 1e15
+"""Of any number; and seconds are exact below it."""
+
 UNKNOWN = -1
 FAILED, COMPLETED, PARTIAL, PARTIAL_END, PARTIAL_FAILED, CANCELLED = range(6)
 """What a status means; PARTIAL and the two after it are parts of a job that the log lists apart."""
@@ -187,16 +190,17 @@ def parse_job(line: str) -> SwfJob:
         raise InputError(f"{len(cells)} fields", valid=f"{FIELDS} numbers, -1 where one is unknown")
     numbers = [_number(cells[at]) for at in PLACES]
     for name, number in zip(SwfJob._fields, numbers, strict=True):
-        if not -1 <= number < math.inf or (number < 0 and name in {"number", "submit_s"}):
-            valid = "0 or more" if name in {"number", "submit_s"} else "-1 or more"
-            raise InputError(f"{name} {number:g}", valid=valid)
+        least = 0 if name in {"number", "submit_s"} else UNKNOWN
+        if not least <= number <= MOST:
+            raise InputError(f"{name} {number:g}", valid=f"{least} to {MOST:.0e}")
     return SwfJob(*numbers)  # type: ignore[arg-type]
 
 
 def _number(cell: str) -> float:
     """An int where it is one: the format has hardly anything else."""
     try:
-        return int(cell[:40])
+        # Python reads no integer of more than 4,300 digits.
+        return int(cell) if len(cell) <= 20 else float(cell)
     except ValueError:
         pass
     try:
