@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpcext.sim.measures import Measure
@@ -29,10 +29,20 @@ def time_scale(longest_s: float) -> Scale:
     return Scale(1.0, "s")
 
 
-def scale_of(measure: Measure, values: Iterable[Over | None]) -> Scale:
-    """One unit for a measure in all columns of a table, so that they can be compared."""
+def scale_of(measure: Measure, columns: Iterable[Mapping[str, Over | None]]) -> Scale:
+    """One unit for a measure in all columns of a table, so that they can be compared.
+
+    Parameters
+    ----------
+    measure : Measure
+    columns : iterable of Mapping
+        Measure's key → figure, for each column. The mean, the median and the tail of a time get
+        one unit too, that of its 90th percentile.
+    """
     if measure.unit == "s" and measure.key != "idle_gpu_s":
-        return time_scale(max((value.mean for value in values if value), default=0.0))
+        key = f"{measure.key.partition('_')[0]}_p90_s"
+        known = [figure for each in columns if (figure := each.get(key, each.get(measure.key)))]
+        return time_scale(max((figure.mean for figure in known), default=0.0))
     if measure.unit == "share":
         return Scale(0.01, "%")
     return Scale(1.0, {"h": "h", "s": "s"}.get(measure.unit, ""))

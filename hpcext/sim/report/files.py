@@ -50,13 +50,14 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
         A file cannot be written.
     """
     ordered = [run for group in by_label(runs).values() for run in group]
+    rows = compared(ordered, about.watts)
     # The page first, for it may fail; the files of figures are whole in themselves.
     made = {
-        PAGE: page(ordered, about).encode(),
+        PAGE: page(ordered, about, rows).encode(),
         "jobs.csv": _table(_job_lines(ordered)),
         "spans.csv": _table(_span_lines(ordered)),
         "summary.csv": _table(_summary_lines(ordered)),
-        "summary.json": msgspec.json.format(msgspec.json.encode(summary(ordered, about))) + b"\n",
+        "summary.json": msgspec.json.format(msgspec.json.encode(summary(rows, about))) + b"\n",
     }
     for name, data in made.items():
         try:
@@ -66,9 +67,8 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
     return folder / PAGE
 
 
-def summary(runs: Iterable[Run], about: About) -> dict[str, Any]:
+def summary(rows: Sequence[Row], about: About) -> dict[str, Any]:
     """What the tables of the page say, as a document; schema hpcext.summary/1."""
-    rows = compared(runs, about.watts)
     return {
         "schema": SUMMARY,
         "version": __version__,

@@ -58,7 +58,11 @@ def paragraph(words: str, kind: str = "") -> str:
 
 
 def table(
-    caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, what: bool = False
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    words: Sequence[int] = (),
 ) -> str:
     """A table; the first cell of a row is its heading.
 
@@ -67,16 +71,19 @@ def table(
     caption : str
     columns : sequence of str
     rows : iterable of sequence of str
-    what : bool
-        The last column is words, not figures.
+    words : sequence of int
+        Columns that are words, not figures.
     """
-    head = "".join(f'<th scope="col">{text(cell)}</th>' for cell in columns)
+    kinds = [' class="words"' if column in words else "" for column in range(len(columns))]
+    head = "".join(
+        f'<th scope="col"{kind}>{text(cell)}</th>'
+        for kind, cell in zip(kinds, columns, strict=True)
+    )
     lines = []
     for first, *cells in rows:
-        kinds = [""] * len(cells)
-        if what:
-            kinds[-1] = ' class="what"'
-        inner = "".join(f"<td{kind}>{text(c)}</td>" for kind, c in zip(kinds, cells, strict=True))
+        inner = "".join(
+            f"<td{kind}>{text(cell)}</td>" for kind, cell in zip(kinds[1:], cells, strict=True)
+        )
         lines.append(f'<tr><th scope="row">{text(first)}</th>{inner}</tr>')
     # A wide table is moved by itself, also with the keyboard.
     return (

@@ -37,10 +37,10 @@ DARK: dict[str, str] = {
     INK: "#e8eaee",
     MUTED: "#a0a8b5",
     RULE: "#333a45",
-    TRAINING: "#5f9ff2",
+    TRAINING: "#4f8fe0",
     HELD: "#2f4c73",
     OFFERED: "#20252d",
-    WAITING: "#e8b23e",
+    WAITING: "#cf9a32",
     CURVES[0]: "#5b9cf0",
     CURVES[1]: "#e6b13c",
     CURVES[2]: "#d8577a",
@@ -92,7 +92,8 @@ thead th{{font-weight:600;color:var(--muted);border-bottom:2px solid var(--rule)
 vertical-align:bottom}}
 tbody th{{font-weight:600;min-width:10rem;max-width:20rem}}
 td{{white-space:nowrap}}
-td.what{{white-space:normal;min-width:16rem;overflow-wrap:anywhere;text-align:left;color:var(--muted)}}
+td.words{{white-space:normal;min-width:16rem;overflow-wrap:anywhere;text-align:left;color:var(--muted)}}
+th.words{{text-align:left}}
 figure{{margin:1rem 0 1.6rem}}
 figure svg{{display:block;width:100%;height:auto;margin:.4rem 0}}
 svg text{{font-family:inherit!important}}
