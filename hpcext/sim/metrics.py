@@ -22,10 +22,12 @@ HOUR_S = 3600.0
 
 Floats = npt.NDArray[np.float64]
 
+_FINAL = frozenset(state.value for state in State if state.final)
+
 
 def figures(run: Run) -> Figures:
     """A run in figures."""
-    ended = [row for row in run.jobs if State(row.state).final]
+    ended = [row for row in run.jobs if row.state in _FINAL]
     completed = sum(row.state == State.COMPLETED for row in ended)
     lost = math.fsum(row.lost for row in run.jobs)
     return Figures(
@@ -90,7 +92,7 @@ def last_end_s(rows: Iterable[JobRow]) -> float | None:
     """When the last job ended; None if there is none, or one is unfinished."""
     last: float | None = None
     for row in rows:
-        if row.ended_s is None or not State(row.state).final:
+        if row.ended_s is None or row.state not in _FINAL:
             return None
         last = row.ended_s if last is None else max(last, row.ended_s)
     return last

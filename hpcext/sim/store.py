@@ -22,6 +22,7 @@ from hpcext import __version__
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.protocol import write_file
 from hpcext.sim.outcome import Run
+from hpcext.text import shown
 
 SCHEMA = "hpcext.simulate/1"
 TIMINGS = "hpcext.timings/1"
@@ -143,7 +144,7 @@ class Store:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _foreign(path, f"is not a whole run: {error}") from None
         if file.schema != SCHEMA:
-            raise _foreign(path, f"has schema {file.schema!r}")
+            raise _foreign(path, f"has schema {shown(file.schema)}")
         if file.key != key or (file.run.label, file.run.seed) != (key.label, key.seed):
             raise _foreign(path, "is of another run than its name says")
         return file.run
@@ -155,10 +156,16 @@ class Store:
         ------
         HpcextError
             It cannot be written.
+        InputError
+            A name in it is not UTF-8.
         """
         path = self.path(key)
         try:
-            write_file(path, msgspec.json.encode(_File(SCHEMA, key, run)) + b"\n", mode=0o644)
+            data = msgspec.json.encode(_File(SCHEMA, key, run))
+        except UnicodeEncodeError:
+            raise InputError("a name in it is not UTF-8", where=f"run {shown(key.label)}") from None
+        try:
+            write_file(path, data + b"\n", mode=0o644)
             if wall_s is not None:
                 self._write_timings({**self.timings(), key.name: wall_s})
         except OSError as error:
@@ -178,7 +185,7 @@ class Store:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _foreign(self._timings, f"is not whole: {error}") from None
         if file.schema != TIMINGS:
-            raise _foreign(self._timings, f"has schema {file.schema!r}")
+            raise _foreign(self._timings, f"has schema {shown(file.schema)}")
         return file.wall_s
 
     def _write_timings(self, wall_s: dict[str, float]) -> None:

@@ -98,7 +98,7 @@ def efficiency(rows: Sequence[Row]) -> str:
 
 def allocation(every: Sequence[Group]) -> str:
     """What was done with the GPUs over time: the first seed of each label."""
-    firsts = [group[0] for group in every if group[0].spans]
+    firsts = [group[0] for group in every if _lasts(group[0])]
     shown = firsts[:MOST_RUNS]
     if not shown:
         return ""
@@ -187,6 +187,10 @@ def _use(row: Row, held: Over) -> Bar:
 
 def _without(name: str, title: str, words: str) -> str:
     return markup.section(name, title, markup.paragraph(words))
+
+
+def _lasts(run: Run) -> bool:
+    return any(span.end_s > span.start_s for span in run.spans)
 
 
 def _told(bars: Sequence[Bar]) -> str:

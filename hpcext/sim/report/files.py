@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
         "jobs.csv": _table(_job_lines(ordered)),
         "spans.csv": _table(_span_lines(ordered)),
         "summary.csv": _table(_summary_lines(ordered)),
-        "summary.json": msgspec.json.format(msgspec.json.encode(summary(rows, about))) + b"\n",
+        # Not by msgspec, which has no escape for bytes of a command line that were not UTF-8.
+        "summary.json": json.dumps(summary(rows, about), indent=2).encode() + b"\n",
     }
     for name, data in made.items():
         try:
@@ -87,19 +89,17 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _job_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
-    fields = JobRow.__struct_fields__
-    yield ("label", "seed", *fields, "jct_s")
+    yield ("label", "seed", *JobRow.__struct_fields__, "jct_s")
     for run in runs:
         for row in run.jobs:
-            yield (run.label, run.seed, *(getattr(row, field) for field in fields), row.jct_s)
+            yield (run.label, run.seed, *msgspec.structs.astuple(row), row.jct_s)
 
 
 def _span_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
-    fields = Span.__struct_fields__
-    yield ("label", "seed", *fields)
+    yield ("label", "seed", *Span.__struct_fields__)
     for run in runs:
         for span in run.spans:
-            yield (run.label, run.seed, *(getattr(span, field) for field in fields))
+            yield (run.label, run.seed, *msgspec.structs.astuple(span))
 
 
 def _summary_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
@@ -120,16 +120,14 @@ def _table(lines: Iterable[Sequence[object]]) -> bytes:
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for line in lines:
-        writer.writerow([_cell(value) for value in line])
+        writer.writerow([_cell(value) if isinstance(value, str) else value for value in line])
     return written.getvalue().encode()
 
 
-def _cell(value: object) -> object:
-    """A value as a cell: one line, and no formula of a spreadsheet's.
+def _cell(words: str) -> str:
+    """Words as a cell: one line, and no formula of a spreadsheet's.
 
     The names of other people's jobs must not do anything in the programme of who opens the file;
     the runs themselves have them as they are.
     """
-    if not isinstance(value, str):
-        return value
-    return clean(f"'{value}" if value.startswith(_FORMULA) else value)
+    return clean(f"'{words}" if words.startswith(_FORMULA) else words)
