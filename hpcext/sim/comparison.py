@@ -66,7 +66,7 @@ class Versus(msgspec.Struct, frozen=True):
     ----------
     ratios : dict of str to (float or None)
         Measure → this run's figure as a multiple of the baseline's. Figures of jobs
-        (:data:`~hpcext.sim.measures.JOBWISE`) are of the jobs that completed in both.
+        (:func:`~hpcext.sim.metrics.jobwise`) are of the jobs that completed in both.
     both : int
         How many these are.
     gained_gpu_h : float

@@ -69,8 +69,8 @@ class Measure(NamedTuple):
     better: int = 0
 
 
-_JCT = "from submission to the end, of the jobs that completed"
-_WAIT = "from submission until the job was first given a GPU, of those that were"
+_JCT = "From submission to the end, of the jobs that completed"
+_WAIT = "From submission until the job was first given a GPU, of those that were"
 _RHO = "JCT as a multiple of the time alone on a fair share, of completed jobs where that is known"
 
 MEASURES: tuple[Measure, ...] = (
@@ -78,15 +78,15 @@ MEASURES: tuple[Measure, ...] = (
     Measure("completed", "Completed", "jobs", "Jobs that did all their work.", 1),
     Measure("failed", "Failed", "jobs", "Jobs that failed or were cancelled.", -1),
     Measure("unfinished", "Unfinished", "jobs", "Neither completed nor failed at the end.", -1),
-    Measure("jct_mean_s", "Mean JCT", "s", f"Job completion time: {_JCT}.", -1),
-    Measure("jct_median_s", "Median JCT", "s", f"Half of the JCT are below it; {_JCT}.", -1),
-    Measure("jct_p90_s", "90th percentile JCT", "s", f"{_JCT.capitalize()}.", -1),
-    Measure("jct_p99_s", "99th percentile JCT", "s", f"{_JCT.capitalize()}.", -1),
-    Measure("jct_max_s", "Longest JCT", "s", f"{_JCT.capitalize()}.", -1),
-    Measure("wait_mean_s", "Mean wait", "s", f"{_WAIT.capitalize()}.", -1),
-    Measure("wait_median_s", "Median wait", "s", f"{_WAIT.capitalize()}.", -1),
-    Measure("wait_p90_s", "90th percentile wait", "s", f"{_WAIT.capitalize()}.", -1),
-    Measure("wait_p99_s", "99th percentile wait", "s", f"{_WAIT.capitalize()}.", -1),
+    Measure("jct_mean_s", "Mean JCT", "s", f"Job completion time (JCT). {_JCT}.", -1),
+    Measure("jct_median_s", "Median JCT", "s", f"Half of them are below it. {_JCT}.", -1),
+    Measure("jct_p90_s", "90th percentile JCT", "s", f"{_JCT}.", -1),
+    Measure("jct_p99_s", "99th percentile JCT", "s", f"{_JCT}.", -1),
+    Measure("jct_max_s", "Longest JCT", "s", f"{_JCT}.", -1),
+    Measure("wait_mean_s", "Mean wait", "s", f"{_WAIT}.", -1),
+    Measure("wait_median_s", "Median wait", "s", f"{_WAIT}.", -1),
+    Measure("wait_p90_s", "90th percentile wait", "s", f"{_WAIT}.", -1),
+    Measure("wait_p99_s", "99th percentile wait", "s", f"{_WAIT}.", -1),
     Measure("never_started", "Never started", "jobs", "Jobs that were never given a GPU.", -1),
     Measure("rho_mean", "Mean finish-time fairness", "", f"{_RHO}.", -1),
     Measure("rho_p99", "99th percentile of finish-time fairness", "", f"{_RHO}.", -1),
@@ -175,8 +175,3 @@ MEASURES: tuple[Measure, ...] = (
     ),
 )
 """Every figure, in the order in which tables have them."""
-
-JOBWISE = frozenset(
-    measure.key for measure in MEASURES if measure.key.startswith(("jct_", "wait_", "rho_"))
-)
-"""Figures of jobs that completed or started: to compare them, the jobs must be the same."""

@@ -51,7 +51,10 @@ def figures(run: Run) -> Figures:
 
 
 def jobwise(rows: Sequence[JobRow]) -> dict[str, float | None]:
-    """The figures in :data:`JOBWISE` of some jobs."""
+    """The figures of single jobs, of those that started or completed: JCT, wait, fairness.
+
+    Runs can be compared by them only where the jobs are the same.
+    """
     jct_s = [row.jct_s for row in rows if row.jct_s is not None]
     wait_s = [row.started_s - row.submitted_s for row in rows if row.started_s is not None]
     rho = fairness(rows)

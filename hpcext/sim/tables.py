@@ -66,16 +66,23 @@ def against(rows: Sequence[Row]) -> Table:
 
 
 def everything(rows: Sequence[Row]) -> Table:
-    """All figures that are known: a line for each, a column for each label; then what it is."""
+    """All figures that are known: a line for each, a column for each label."""
     shown = [each for each in MEASURES if any(row.figures[each.key] for row in rows)]
     scales = _scales(shown, rows)
     return Table(
-        ("Figure", *(row.label for row in rows), "What it is"),
+        ("Figure", *(row.label for row in rows)),
         tuple(
-            (_titled(m.title, scales[m.key]), *(_cell(m, row, scales) for row in rows), m.help)
+            (_titled(m.title, scales[m.key]), *(_cell(m, row, scales) for row in rows))
             for m in shown
         ),
     )
+
+
+def definitions(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
+    """Title of a figure that is known → what it is."""
+    return {
+        each.title: (each.help,) for each in MEASURES if any(row.figures[each.key] for row in rows)
+    }
 
 
 def delayed(row: Row, most: int = 8) -> Table:

@@ -119,13 +119,14 @@ def legend(entries: Sequence[tuple[str, str, Sequence[float] | None]]) -> str:
     )
 
 
-def terms(entries: Mapping[str, Sequence[str]]) -> str:
+def terms(entries: Mapping[str, Sequence[str]], kind: str = "") -> str:
     """A list of what something is called and what it is."""
+    given = f' class="{kind}"' if kind else ""
     lines = [
         f"<dt>{text(name)}</dt><dd>{'<br>'.join(text(words) for words in described)}</dd>"
         for name, described in entries.items()
     ]
-    return f"<dl>{''.join(lines)}</dl>"
+    return f"<dl{given}>{''.join(lines)}</dl>"
 
 
 def bullets(entries: Iterable[str]) -> str:

@@ -68,8 +68,8 @@ def page(runs: Iterable[Run], about: About, rows: Sequence[Row] | None = None) -
         charts.efficiency(rows),
         charts.allocation(every),
         charts.fairness(every),
-        _delayed(rows),
         _all_figures(rows),
+        _delayed(rows),
         _made(rows, about),
     ]
     return markup.page(about.title, (part for part in parts if part))
@@ -144,7 +144,8 @@ def _all_figures(rows: Sequence[Row]) -> str:
     return markup.section(
         "figures",
         "All figures",
-        markup.table(caption, *table, words=(len(rows) + 1,)),
+        markup.table(caption, *table),
+        markup.terms(tables.definitions(rows), "note"),
         markup.paragraph(note, "note"),
     )
 

@@ -84,7 +84,7 @@ h1,h3,dd,li,figcaption,caption,tbody th{{overflow-wrap:anywhere}}
 .scroll{{overflow-x:auto;margin:.6rem 0 1.2rem}}
 table{{border-collapse:collapse;min-width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}}
 caption{{text-align:left;padding:0 0 .4rem}}
-th,td{{padding:.38rem .8rem;text-align:right;border-bottom:1px solid var(--rule);
+th,td{{padding:.38rem .65rem;text-align:right;border-bottom:1px solid var(--rule);
 vertical-align:baseline}}
 th:first-child,td:first-child{{text-align:left;padding-left:0}}
 th:last-child,td:last-child{{padding-right:0}}
@@ -108,5 +108,6 @@ a{{color:var(--training)}}
 :focus-visible{{outline:2px solid var(--training);outline-offset:2px}}
 @media (max-width:40rem){{dl{{grid-template-columns:1fr}}dd{{margin-bottom:.5rem}}}}
 @media print{{main{{max-width:none;padding:0}}body{{font-size:11pt}}.scroll{{overflow:visible}}
+table{{font-size:8pt}}td{{white-space:normal}}th,td{{padding:.25rem .4rem}}tbody th{{min-width:0}}
 h2,h3{{break-after:avoid}}figure,tr{{break-inside:avoid}}}}
 """
