@@ -121,6 +121,8 @@ def test_completion_times_are_compared_over_the_same_jobs() -> None:
     assert both is not None
     # Not 20 / 505: that x left the long one undone is no speed.
     assert (ratio.mean, both.mean) == (2, 1)
+    turned = compared([other, base])[1].ratios["jct_mean_s"]
+    assert turned == Over(0.5, None, 1)
 
 
 def test_delayed_jobs() -> None:
