@@ -77,7 +77,8 @@ class Run(msgspec.Struct, frozen=True):
     Attributes
     ----------
     label : str
-        What tells it from the other runs of one comparison, as ``pollux:p=-1``.
+        What tells it from the other runs of one comparison, as ``pollux:p=-1``. Runs of one label
+        differ in their seed alone, and are summed up together.
     workload, source, policy : str
         As they were given.
     seed : int
@@ -91,6 +92,9 @@ class Run(msgspec.Struct, frozen=True):
         How many instants the engine was stepped at, and how often the policy was asked.
     done : float
         Work done by all jobs, what was lost not counted.
+    ideal : float or None
+        Work that the same GPUs would have done in the same time had they been as many throughout,
+        where that is known: A_s of BFTrainer §4.1, with which its utilisation efficiency compares.
     """
 
     label: str
@@ -104,3 +108,4 @@ class Run(msgspec.Struct, frozen=True):
     events: int = 0
     decisions: int = 0
     done: float = 0.0
+    ideal: float | None = None

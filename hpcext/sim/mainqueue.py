@@ -1,0 +1,276 @@
+"""The main queue of a machine, first come first served with backfill, and the holes that it leaves.
+
+It stands for Slurm or LSF themselves: how nodes come and go under the harvester, not one of our
+policies. EASY backfill (Lifka 1995): the first waiting job has a reservation, the earliest time at
+which enough nodes are free if every running job takes as long as it asked for. A job behind it
+starts now if that does not delay the reservation: it ends before, or it takes nodes that the first
+job leaves.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcext.core.errors import InputError
+from hpcext.sim.traces.idle import MOST_NODES, Change
+from hpcext.sim.traces.swf import SwfJob
+
+DEPTH = 500
+"""Waiting jobs that are looked at for backfill: Slurm's ``bf_max_job_test``, slurm.conf(5)."""
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+_Plan = tuple[float | None, tuple[int, ...]]
+
+
+class Start(NamedTuple):
+    """A job that starts.
+
+    Attributes
+    ----------
+    job : SwfJob
+        With its submission counted from that of the first one, as `start_s` is.
+    start_s : float
+    promised_s : float
+        When it was to start at the latest, as was said when it became the first that waits;
+        infinity where it never was.
+    nodes : ndarray of int
+        Ascending.
+    """
+
+    job: SwfJob
+    start_s: float
+    promised_s: float
+    nodes: Ints
+
+
+class _Waiting(NamedTuple):
+    job: SwfJob
+    need: int
+    limit_s: float
+
+
+class MainQueue:
+    """A machine of equal nodes and its queue.
+
+    Nodes are given by their number, the lowest that are idle first.
+
+    Parameters
+    ----------
+    nodes : int
+    procs_per_node : int
+        Processors of a node: a job gets as many nodes as its processors fill. Nodes are not shared.
+    depth : int
+        How many jobs behind the first one may be tried for backfill each time; 0: none.
+    observe : callable, optional
+        Told of every job that starts.
+
+    Attributes
+    ----------
+    jobs, skipped : int
+        Jobs that were submitted, and those that were left out because the log says not how long or
+        on how many processors they ran, or that they did not run.
+    too_large, most_needed : int
+        Those that were left out because they need more nodes than there are, and the most needed.
+    waited_s : float
+        Sum over the jobs that started.
+    started : int
+    node_s : float
+        Node-seconds of the jobs that started.
+    most_waiting : int
+    """
+
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        procs_per_node: int = 1,
+        depth: int = DEPTH,
+        observe: Callable[[Start], None] | None = None,
+    ) -> None:
+        if not 1 <= nodes <= MOST_NODES:
+            raise InputError(f"{nodes} nodes", valid=f"1 to {MOST_NODES}")
+        if procs_per_node < 1 or depth < 0:
+            raise InputError(f"{procs_per_node} processors a node, depth {depth}", valid="1 and 0")
+        self.nodes, self.procs_per_node, self.depth = nodes, procs_per_node, depth
+        self._observe = observe
+        self.jobs = self.skipped = self.started = self.most_waiting = 0
+        self.too_large = self.most_needed = 0
+        self.waited_s = self.node_s = 0.0
+        self._idle = np.ones(nodes, dtype=np.bool_)
+        self._free = nodes
+        # Those that may start now, the first one and `depth` more; the rest of the queue behind.
+        self._near: list[_Waiting] = []
+        self._far: deque[_Waiting] = deque()
+        # What runs: (end, order, limit, nodes), a heap; and (limit, order, nodes), sorted.
+        self._ends: list[tuple[float, int, float, Ints]] = []
+        self._limits: list[tuple[float, int, Ints]] = []
+        # The first that waits, what it was promised, when it starts now, what it leaves then.
+        self._first: _Waiting | None = None
+        self._promised_s = self._shadow_s = math.inf
+        self._spare = 0
+
+    def changes(
+        self, jobs: Iterable[SwfJob], *, planned: bool = False, drain: bool = False
+    ) -> Iterator[Change]:
+        """Let jobs run, and say which nodes are idle.
+
+        Parameters
+        ----------
+        jobs : iterable of SwfJob
+            By their submission; the first one's is 0 s.
+        planned : bool
+            With what is planned for the first waiting job; then there is a change, without nodes,
+            where only the plan changes.
+        drain : bool
+            Go on until the last job has ended. By default the last submission is the end: what is
+            idle later is so because the log ends.
+
+        Yields
+        ------
+        Change
+        """
+        arrivals = self._arrivals(jobs)
+        arrival = next(arrivals, None)
+        before = np.zeros(self.nodes, dtype=np.bool_)
+        plan: _Plan = (None, ())
+        now_s = told_s = 0.0
+        while arrival is not None or (drain and self._ends):
+            now_s = arrival.job.submit_s if arrival else math.inf
+            now_s = min(now_s, self._ends[0][0]) if self._ends else now_s
+            # Where nothing ended, those that could not start before cannot now.
+            known = 0 if self._end(now_s) else len(self._near)
+            while arrival is not None and arrival.job.submit_s <= now_s:
+                self._submit(arrival)
+                arrival = next(arrivals, None)
+            self._schedule(now_s, known)
+            new = self._planned() if planned else plan
+            if new != plan or not np.array_equal(before, self._idle):
+                yield _change(now_s, before, self._idle, new)
+                before, plan, told_s = self._idle.copy(), new, now_s
+        if now_s > told_s:
+            yield Change(now_s, (), (), *plan)
+
+    def _arrivals(self, jobs: Iterable[SwfJob]) -> Iterator[_Waiting]:
+        first_s: float | None = None
+        for job in jobs:
+            first_s = job.submit_s if first_s is None else first_s
+            self.jobs += 1
+            if job.run_s <= 0 or job.wanted <= 0:
+                self.skipped += 1
+                continue
+            need = -(-job.wanted // self.procs_per_node)
+            if need > self.nodes:
+                self.too_large += 1
+                self.most_needed = max(self.most_needed, need)
+                continue
+            # What ran longer than it had asked for was given more time; nobody says when.
+            limit_s = max(job.walltime_s, job.run_s)
+            yield _Waiting(job._replace(submit_s=job.submit_s - first_s), need, limit_s)
+
+    def _submit(self, waiting: _Waiting) -> None:
+        if self._far or len(self._near) > self.depth:
+            self._far.append(waiting)
+        else:
+            self._near.append(waiting)
+        self.most_waiting = max(self.most_waiting, len(self._near) + len(self._far))
+
+    def _end(self, now_s: float) -> bool:
+        """Take back the nodes of the jobs that end now; whether there is one."""
+        some = False
+        while self._ends and self._ends[0][0] <= now_s:
+            _, order, limit_s, nodes = heapq.heappop(self._ends)
+            del self._limits[bisect.bisect_left(self._limits, (limit_s, order))]
+            self._idle[nodes] = True
+            self._free += len(nodes)
+            some = True
+        return some
+
+    def _schedule(self, now_s: float, known: int) -> None:
+        """Start what may start; the first `known` of those that are near may not."""
+        near = self._near
+        while near and near[0].need <= self._free:
+            known = 0
+            waiting = near.pop(0)
+            self._fill()
+            self._start(waiting, now_s, self._promised_s if waiting is self._first else math.inf)
+        if not near:
+            self._first = None
+            return
+        if not known or near[0] is not self._first:
+            self._reserve(near[0])
+            known = 1
+        self._backfill(now_s, known)
+
+    def _reserve(self, first: _Waiting) -> None:
+        """When the first that waits starts at the latest, and how many nodes it leaves then."""
+        free, shadow_s = self._free, math.inf
+        for limit_s, _, nodes in self._limits:
+            if free >= first.need and limit_s > shadow_s:
+                break
+            free += len(nodes)
+            shadow_s = limit_s
+        self._shadow_s, self._spare = shadow_s, free - first.need
+        if first is not self._first:
+            self._first, self._promised_s = first, shadow_s
+
+    def _backfill(self, now_s: float, at: int) -> None:
+        """Start what does not delay the first one, from a place among those that are near."""
+        near = self._near
+        while at < len(near) and self._free:
+            waiting = near[at]
+            _, need, limit_s = waiting
+            ends_before = now_s + limit_s <= self._shadow_s
+            if need > self._free or not (ends_before or need <= self._spare):
+                at += 1
+                continue
+            if not ends_before:
+                self._spare -= need
+            del near[at]
+            self._fill()
+            self._start(waiting, now_s, math.inf)
+
+    def _fill(self) -> None:
+        """One more comes near."""
+        if self._far:
+            self._near.append(self._far.popleft())
+
+    def _start(self, waiting: _Waiting, now_s: float, promised_s: float) -> None:
+        job, need, limit_s = waiting
+        nodes = np.flatnonzero(self._idle)[:need]
+        self._idle[nodes] = False
+        self._free -= need
+        # What is put in order by time must not compare nodes where times are equal.
+        order = self.started
+        heapq.heappush(self._ends, (now_s + job.run_s, order, now_s + limit_s, nodes))
+        bisect.insort(self._limits, (now_s + limit_s, order, nodes))
+        self.started += 1
+        self.waited_s += now_s - job.submit_s
+        self.node_s += need * job.run_s
+        if self._observe:
+            self._observe(Start(job, now_s, promised_s, nodes))
+
+    def _planned(self) -> _Plan:
+        """When the first one that waits is to start, and on which nodes of those that are idle."""
+        if self._first is None:
+            return None, ()
+        will = self._idle.copy()
+        for limit_s, _, nodes in self._limits:
+            if limit_s > self._shadow_s:
+                break
+            will[nodes] = True
+        chosen = np.flatnonzero(will)[: self._first.need]
+        return self._shadow_s, tuple(chosen[self._idle[chosen]].tolist())
+
+
+def _change(now_s: float, before: Bools, after: Bools, plan: _Plan) -> Change:
+    joined, left = np.flatnonzero(after & ~before), np.flatnonzero(before & ~after)
+    return Change(now_s, tuple(joined.tolist()), tuple(left.tolist()), *plan)

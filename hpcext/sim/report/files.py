@@ -1,0 +1,133 @@
+"""Everything that a folder of runs gets beside the runs: the page, and the figures behind it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcext import __version__
+from hpcext.core.errors import HpcextError
+from hpcext.protocol import write_file
+from hpcext.sim.comparison import Row, compared
+from hpcext.sim.measures import MEASURES
+from hpcext.sim.metrics import by_label, figures
+from hpcext.sim.outcome import JobRow, Run, Span
+from hpcext.sim.report.page import About, page
+from hpcext.text import clean
+
+PAGE = "report.html"
+SUMMARY = "hpcext.summary/1"
+
+_FORMULA = ("=", "+", "-", "@")
+
+
+def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
+    """Write the page, and jobs.csv, spans.csv, summary.csv and summary.json beside it.
+
+    Parameters
+    ----------
+    folder : Path
+        Is there already.
+    runs : sequence of Run
+        Those of one label together; the first label is the baseline.
+    about : About
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed: nothing was written. Two runs have the same label and seed.
+    HpcextError
+        A file cannot be written.
+    """
+    ordered = [run for group in by_label(runs).values() for run in group]
+    rows = compared(ordered, about.watts)
+    # The page first, for it may fail; the files of figures are whole in themselves.
+    made = {
+        PAGE: page(ordered, about, rows).encode(),
+        "jobs.csv": _table(_job_lines(ordered)),
+        "spans.csv": _table(_span_lines(ordered)),
+        "summary.csv": _table(_summary_lines(ordered)),
+        # Not by msgspec, which has no escape for bytes of a command line that were not UTF-8.
+        "summary.json": json.dumps(summary(rows, about), indent=2).encode() + b"\n",
+    }
+    for name, data in made.items():
+        try:
+            write_file(folder / name, data, mode=0o644)
+        except OSError as error:
+            raise HpcextError(error.strerror or str(error), where=str(folder / name)) from None
+    return folder / PAGE
+
+
+def summary(rows: Sequence[Row], about: About) -> dict[str, Any]:
+    """What the tables of the page say, as a document; schema hpcext.summary/1."""
+    return {
+        "schema": SUMMARY,
+        "version": __version__,
+        "title": about.title,
+        "assumed": about.assumed,
+        "stated": about.stated,
+        "watts": None if about.watts is None else about.watts._asdict(),
+        "baseline": rows[0].label if rows else None,
+        "measures": [measure._asdict() for measure in MEASURES],
+        "policies": [_plain(row) for row in rows],
+    }
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {name: msgspec.to_builtins(value) for name, value in msgspec.structs.asdict(row).items()}
+
+
+def _job_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
+    yield ("label", "seed", *JobRow.__struct_fields__, "jct_s")
+    for run in runs:
+        for row in run.jobs:
+            yield (run.label, run.seed, *msgspec.structs.astuple(row), row.jct_s)
+
+
+def _span_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
+    yield ("label", "seed", *Span.__struct_fields__)
+    for run in runs:
+        for span in run.spans:
+            yield (run.label, run.seed, *msgspec.structs.astuple(span))
+
+
+def _summary_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
+    yield (
+        "label", "policy", "workload", "source", "seed", "end_s", "events", "decisions",
+        *(measure.key for measure in MEASURES),
+    )  # fmt: skip
+    for run in runs:
+        own = figures(run)
+        yield (
+            run.label, run.policy, run.workload, run.source, run.seed, run.end_s, run.events,
+            run.decisions, *(getattr(own, measure.key) for measure in MEASURES),
+        )  # fmt: skip
+
+
+def _table(lines: Iterable[Sequence[object]]) -> bytes:
+    """Lines as CSV; what is not known is empty."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    for line in lines:
+        writer.writerow([_cell(value) if isinstance(value, str) else value for value in line])
+    return written.getvalue().encode()
+
+
+def _cell(words: str) -> str:
+    """Words as a cell: one line, and no formula of a spreadsheet's.
+
+    The names of other people's jobs must not do anything in the programme of who opens the file;
+    the runs themselves have them as they are.
+    """
+    return clean(f"'{words}" if words.startswith(_FORMULA) else words)

@@ -1,0 +1,145 @@
+"""Pieces of HTML. Whatever is given as text is escaped here, and nowhere else."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+
+from hpcext.sim.report.style import CSS
+from hpcext.text import clean
+
+# Nothing is fetched, nothing runs: a name that were to slip through could still do no harm.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def text(words: object) -> str:
+    """Words of any origin, to stand between tags or in an attribute.
+
+    What does not print (control characters, changes of the direction of writing, bytes that were
+    not UTF-8) is shown as an escape.
+    """
+    return html.escape(clean(str(words)), quote=True)
+
+
+def page(title: str, body: Iterable[str]) -> str:
+    """A whole document."""
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{text(title)}</title>",
+            f"<style>{CSS}</style>",
+            "</head>",
+            "<body>",
+            "<main>",
+            *body,
+            "</main>",
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def section(name: str, title: str, *body: str) -> str:
+    """A part of the page with its heading; `name` is its id."""
+    inner = "\n".join(part for part in body if part)
+    heading = f'<h2 id="{name}">{text(title)}</h2>'
+    return f'<section aria-labelledby="{name}">\n{heading}\n{inner}\n</section>'
+
+
+def paragraph(words: str, kind: str = "") -> str:
+    """Plain words."""
+    return f'<p class="{kind}">{text(words)}</p>' if kind else f"<p>{text(words)}</p>"
+
+
+def table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    words: Sequence[int] = (),
+) -> str:
+    """A table; the first cell of a row is its heading.
+
+    Parameters
+    ----------
+    caption : str
+    columns : sequence of str
+    rows : iterable of sequence of str
+    words : sequence of int
+        Columns that are words, not figures.
+    """
+    kinds = [' class="words"' if column in words else "" for column in range(len(columns))]
+    head = "".join(
+        f'<th scope="col"{kind}>{text(cell)}</th>'
+        for kind, cell in zip(kinds, columns, strict=True)
+    )
+    lines = []
+    for first, *cells in rows:
+        inner = "".join(
+            f"<td{kind}>{text(cell)}</td>" for kind, cell in zip(kinds[1:], cells, strict=True)
+        )
+        lines.append(f'<tr><th scope="row">{text(first)}</th>{inner}</tr>')
+    # A wide table is moved by itself, also with the keyboard.
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
+        f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead>\n<tbody>"
+        + "\n".join(lines)
+        + "</tbody></table></div>"
+    )
+
+
+def figure(svg: str, caption: str, title: str = "", before: str = "") -> str:
+    """A plot with its words; `svg` and `before` are HTML."""
+    heading = f"<h3>{text(title)}</h3>" if title else ""
+    return f"<figure>{heading}{before}\n{svg}\n<figcaption>{text(caption)}</figcaption></figure>"
+
+
+def legend(entries: Sequence[tuple[str, str, Sequence[float] | None]]) -> str:
+    """What the colours mean.
+
+    Parameters
+    ----------
+    entries : sequence of (words, colour, dash)
+        The name of the colour; a dash as in :mod:`hpcext.sim.report.style`, None for an area.
+    """
+    return (
+        '<ul class="legend">'
+        + "".join(
+            f'<li><svg viewBox="0 0 36 12" aria-hidden="true">{_swatch(colour, dash)}</svg>'
+            f"{text(words)}</li>"
+            for words, colour, dash in entries
+        )
+        + "</ul>"
+    )
+
+
+def terms(entries: Mapping[str, Sequence[str]], kind: str = "") -> str:
+    """A list of what something is called and what it is."""
+    given = f' class="{kind}"' if kind else ""
+    lines = [
+        f"<dt>{text(name)}</dt><dd>{'<br>'.join(text(words) for words in described)}</dd>"
+        for name, described in entries.items()
+    ]
+    return f"<dl{given}>{''.join(lines)}</dl>"
+
+
+def bullets(entries: Iterable[str]) -> str:
+    """A list of plain words."""
+    return f"<ul>{''.join(f'<li>{text(words)}</li>' for words in entries)}</ul>"
+
+
+def _swatch(colour: str, dash: Sequence[float] | None) -> str:
+    if dash is None:
+        return f'<rect width="36" height="12" rx="2" fill="var(--{colour})"/>'
+    # matplotlib counts a dash in widths of the line.
+    lengths = " ".join(f"{2.5 * length:g}" for length in dash)
+    dashes = f' stroke-dasharray="{lengths}"' if dash else ""
+    return (
+        f'<line x1="0" y1="6" x2="36" y2="6" stroke="var(--{colour})" stroke-width="2.5"{dashes}/>'
+    )

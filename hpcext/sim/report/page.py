@@ -1,0 +1,174 @@
+"""The report as one page of HTML that needs nothing else: no network, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from hpcext import __version__
+from hpcext.sim import tables
+from hpcext.sim.comparison import Row, Watts, compared
+from hpcext.sim.metrics import by_label
+from hpcext.sim.outcome import Run
+from hpcext.sim.report import charts, markup
+from hpcext.sim.words import UNKNOWN
+from hpcext.text import listed
+
+FILES = ("jobs.csv", "spans.csv", "summary.csv", "summary.json")
+"""What is written beside the page."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a report says besides its figures.
+
+    Attributes
+    ----------
+    title : str
+    assumed : tuple of str
+        What was assumed, in sentences.
+    stated : dict of str to str
+        What else a reader must know to make the same again: options, digests of files.
+    watts : Watts or None
+        Of one GPU; with it the page has the energy.
+    """
+
+    title: str = "Simulated runs"
+    assumed: tuple[str, ...] = ()
+    stated: dict[str, str] = {}
+    watts: Watts | None = None
+
+
+def page(runs: Iterable[Run], about: About, rows: Sequence[Row] | None = None) -> str:
+    """The report of some runs.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        The first label is the baseline.
+    about : About
+    rows : sequence of Row, optional
+        :func:`~hpcext.sim.comparison.compared` of them, where that is at hand.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed; two runs have the same label and seed.
+    """
+    groups = by_label(runs)
+    every = list(groups.values())
+    if rows is None:
+        rows = compared((run for group in every for run in group), about.watts)
+    parts = [
+        _head(rows, about),
+        _glance(rows),
+        _against(rows, about.watts),
+        charts.completion(every),
+        charts.use(rows),
+        charts.efficiency(rows),
+        charts.allocation(every),
+        charts.fairness(every),
+        _all_figures(rows),
+        _delayed(rows),
+        _made(rows, about),
+    ]
+    return markup.page(about.title, (part for part in parts if part))
+
+
+def _head(rows: Sequence[Row], about: About) -> str:
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    jobs = max((over.mean for row in rows if (over := row.figures["jobs"])), default=0.0)
+    words = (
+        f"{len(rows)} {'policy' if len(rows) == 1 else 'policies'}, {jobs:,.0f} jobs, "
+        f"{len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}: what happened on a virtual clock."
+    )
+    return (
+        f"<header><h1>{markup.text(about.title)}</h1>"
+        f"{markup.paragraph(words if rows else 'There is no run.', 'lede')}</header>"
+    )
+
+
+def _glance(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    several = any(len(row.seeds) > 1 for row in rows)
+    caption = "The figures looked for first" + (
+        ": mean over the seeds ± standard deviation." if several else "."
+    )
+    table = markup.table(caption, *tables.headlines(rows))
+    return markup.section("glance", "At a glance", table)
+
+
+def _against(rows: Sequence[Row], watts: Watts | None) -> str:
+    table = tables.against(rows)
+    if not table.lines:
+        return ""
+    baseline = rows[0].label
+    notes = [
+        "Each run is compared with the baseline's run of the same seed, and JCT over the jobs that "
+        "completed in both. Trained more: GPU-hours in which jobs made progress, beyond the "
+        "baseline's. Freed: GPU-hours of the machine less until the last job ended, where all "
+        "ended in both. Delayed: jobs that completed later than in the baseline, or not at all."
+    ]
+    if watts is not None:
+        notes.append(
+            f"Energy until each run ends, at {watts.busy:g} W for a GPU on which a job makes "
+            f"progress and {watts.idle:g} W for every other one."
+        )
+    return markup.section(
+        "against",
+        f"Against {baseline}",
+        markup.table(f"Change against {baseline}, the baseline.", *table),
+        *(markup.paragraph(note, "note") for note in notes),
+    )
+
+
+def _delayed(rows: Sequence[Row]) -> str:
+    late = [row for row in rows[1:] if row.longest]
+    if not late:
+        return ""
+    captions = {row.label: f"{row.label}: the jobs that were delayed most." for row in late}
+    return markup.section(
+        "delayed",
+        "Jobs delayed",
+        *(markup.table(captions[row.label], *tables.delayed(row), words=(1,)) for row in late),
+    )
+
+
+def _all_figures(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    table = tables.everything(rows)
+    caption = "Every figure: mean over the seeds ± standard deviation."
+    note = "Quantiles are numpy's, method “linear”. What is said of GPUs is weighted by time."
+    return markup.section(
+        "figures",
+        "All figures",
+        markup.table(caption, *table),
+        markup.terms(tables.definitions(rows), "note"),
+        markup.paragraph(note, "note"),
+    )
+
+
+def _made(rows: Sequence[Row], about: About) -> str:
+    entries = {
+        "Workload": _unique(row.workload for row in rows),
+        "Source": _unique(row.source for row in rows),
+        "Policies": _unique(row.policy for row in rows),
+        "Seeds": [listed(map(str, sorted({seed for row in rows for seed in row.seeds})), 50)],
+        **{name: [value] for name, value in about.stated.items()},
+        "Made by": [f"hpcext {__version__}, simulate"],
+    }
+    assumed = markup.bullets(about.assumed) if about.assumed else ""
+    files = ", ".join(f'<a href="{name}">{name}</a>' for name in FILES)
+    return markup.section(
+        "made",
+        "How it was made",
+        markup.terms({name: words for name, words in entries.items() if any(words)}),
+        "<h3>What was assumed</h3>" + assumed if assumed else "",
+        f"<p>The figures behind this page: {files}.</p>",
+    )
+
+
+def _unique(words: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(words)) or [UNKNOWN]

@@ -1,0 +1,303 @@
+"""The plots, as SVG that stands in a page and takes its colours from there (matplotlib).
+
+The same values give the same bytes with the same matplotlib: no dates, no settings of the user's,
+names of parts from the plot's own. Words stay words, so that they can be read aloud and searched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hpcext.core.errors import InputError
+from hpcext.sim.metrics import Floats
+from hpcext.sim.outcome import Run
+from hpcext.sim.report import style
+from hpcext.sim.report.style import LIGHT
+from hpcext.sim.report.thin import thinned
+from hpcext.sim.words import Scale
+from hpcext.text import clean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INCHES_WIDE = 8.6
+BAR_INCHES = 0.36
+LABEL_CHARS = 30
+"""A longer label is cut beside a bar; tables have it whole."""
+
+LOG_RATIO = 50.0
+"""Times that differ by more than this are shown on a logarithmic axis."""
+
+_SETTINGS = {
+    "svg.fonttype": "none",
+    # A name such as "$x$" is a name.
+    "text.parse_math": False,
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "axes.edgecolor": LIGHT[style.MUTED],
+    "axes.labelcolor": LIGHT[style.MUTED],
+    "axes.linewidth": 0.7,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "grid.color": LIGHT[style.RULE],
+    "grid.linewidth": 0.7,
+    "text.color": LIGHT[style.INK],
+    "xtick.color": LIGHT[style.MUTED],
+    "ytick.color": LIGHT[style.MUTED],
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 0.0,
+    "lines.linewidth": 1.8,
+    "lines.scale_dashes": True,
+}
+
+_COLOURS = {value: name for name, value in LIGHT.items()}
+
+
+class Plot(NamedTuple):
+    """What every plot has.
+
+    Attributes
+    ----------
+    name : str
+        Its own in the page: letters, digits, dashes.
+    title, description : str
+        Read aloud in its place.
+    """
+
+    name: str
+    title: str
+    description: str
+
+
+class Bar(NamedTuple):
+    """One bar: its label, its parts, and what is written behind it.
+
+    Attributes
+    ----------
+    label : str
+    parts : sequence of float
+        In 0 to 1, from the left.
+    end, spread : float
+        Where the whisker is, and how far it reaches to both sides; no whisker if 0.
+    words : str
+    """
+
+    label: str
+    parts: Sequence[float]
+    end: float
+    spread: float
+    words: str
+
+
+class Most(NamedTuple):
+    """How far the axes of an allocation go."""
+
+    end_s: float
+    gpus: float
+    waiting: float
+
+
+def allocation(plot: Plot, run: Run, time: Scale, most: Most) -> str:
+    """GPUs offered, held and training over time, and below them the jobs that wait.
+
+    Parameters
+    ----------
+    plot : Plot
+    run : Run
+    time : Scale
+    most : Most
+        The same for all runs of a page, so that they can be compared.
+    """
+    edges, offered, held, training, waiting = thinned(
+        run.spans, ("offered", "held", "training", "waiting")
+    )
+    edges = edges / time.divisor
+
+    def draw(figure: Figure) -> None:
+        above, below = figure.subplots(2, sharex=True, height_ratios=(3.2, 1))
+        for values, colour in (
+            (offered, style.OFFERED),
+            (held, style.HELD),
+            (training, style.TRAINING),
+        ):
+            above.stairs(values[:-1], edges, fill=True, color=LIGHT[colour], linewidth=0)
+        above.stairs(offered[:-1], edges, color=LIGHT[style.MUTED], linewidth=0.8, baseline=None)
+        below.stairs(waiting[:-1], edges, fill=True, color=LIGHT[style.WAITING], linewidth=0)
+        above.set_ylim(0, 1.05 * most.gpus or 1)
+        above.set_ylabel("GPUs")
+        below.set_ylim(0, max(1.0, 1.1 * most.waiting))
+        below.set_ylabel("Waiting")
+        below.set_xlim(0, most.end_s / time.divisor or 1)
+        below.set_xlabel(f"Time ({time.unit})")
+        figure.align_ylabels()
+
+    return _drawn(plot, 3.0, draw)
+
+
+def curves(
+    plot: Plot,
+    series: Sequence[tuple[Floats, Floats]],
+    xlabel: str,
+    ylabel: str,
+    mark: float | None = None,
+) -> str:
+    """Cumulative distributions, one for each label; empty ones are left out.
+
+    Parameters
+    ----------
+    plot : Plot
+    series : sequence of (x, y)
+        As :func:`~hpcext.sim.report.thin.distribution` gives them; the place in the sequence
+        decides the look.
+    xlabel, ylabel : str
+    mark : float, optional
+        Where a line stands that means something.
+    """
+    shown = [(index, x, y) for index, (x, y) in enumerate(series) if len(x)]
+    lowest = min(float(x[0]) for _, x, _ in shown)
+    highest = max(float(x[-1]) for _, x, _ in shown)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        if lowest > 0 and highest / lowest > LOG_RATIO:
+            _logarithmic(axes)
+            axes.set_xlim(lowest / 1.1, highest * 1.1)
+        else:
+            axes.set_xlim(0, 1.03 * highest or 1)
+        if mark is not None:
+            axes.axvline(mark, color=LIGHT[style.MUTED], linewidth=1)
+        for index, x, y in shown:
+            colour, dash = style.look(index)
+            axes.step(
+                [x[0], *x, axes.get_xlim()[1]],
+                [0, *y, y[-1]],
+                where="post",
+                color=LIGHT[colour],
+                # Whole lines lie under broken ones, which would hide behind them.
+                zorder=2 + bool(dash),
+                dashes=dash or (None, None),
+            )
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+
+    return _drawn(plot, 3.4, draw)
+
+
+def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -> str:
+    """Shares, one bar below the other, from 0 to 100 %."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        places = np.arange(len(rows))
+        left = np.zeros(len(rows))
+        for part, colour in enumerate(colours):
+            widths = np.array([100 * row.parts[part] for row in rows])
+            axes.barh(places, widths, 0.62, left, color=LIGHT[colour], linewidth=0)
+            left += widths
+        for place, row in enumerate(rows):
+            if row.spread:
+                axes.errorbar(
+                    100 * row.end, place, xerr=100 * row.spread,
+                    color=LIGHT[style.INK], linewidth=1.2, capsize=3,
+                )  # fmt: skip
+            axes.text(101.5, place, row.words, va="center")
+        axes.set_yticks(places, [_cut(row.label) for row in rows], color=LIGHT[style.INK])
+        axes.set_xlim(0, 100)
+        axes.set_ylim(len(rows) - 0.45, -0.55)
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(xlabel)
+
+    return _drawn(plot, 0.7 + BAR_INCHES * len(rows), draw)
+
+
+def _drawn(plot: Plot, inches_high: float, draw: Callable[[Figure], None]) -> str:
+    """Let a figure be drawn, and make it a part of a page."""
+    with _matplotlib(plot.name):
+        from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import; an extra)
+
+        figure = Figure(figsize=(INCHES_WIDE, inches_high), layout="constrained")
+        draw(figure)
+        written = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(written, format="svg", metadata=nothing)
+    return _inline(plot, written.getvalue())
+
+
+@contextlib.contextmanager
+def _matplotlib(name: str) -> Iterator[None]:
+    """Settings that are ours alone.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed.
+    """
+    try:
+        from matplotlib import style as styles  # noqa: PLC0415  (slow to import; an extra)
+    except ImportError:
+        raise InputError(
+            "matplotlib is not installed", where="--report", do="pip install 'hpcext[plots]'"
+        ) from None
+    settings = {**_SETTINGS, "svg.hashsalt": name}
+    with styles.context(["default", settings]), warnings.catch_warnings():
+        # Its own fonts lack a letter of some name: the reader's browser has it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        yield
+
+
+def _inline(plot: Plot, svg: str) -> str:
+    """SVG as it stands in a page: no head, names of parts that are its own, colours of the page."""
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    _, box, inner = re.split(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', svg, maxsplit=1)
+    # Words between tags stay as they are: a label may look like a colour.
+    inner = re.sub(r"<[^>]+>", lambda tag: _tag(tag[0]), inner)
+    inner = re.sub(r"\s*\n\s*", "\n", inner.strip())
+    name = plot.name
+    return (
+        f'<svg viewBox="{box}" role="img" aria-labelledby="{name}-title {name}-text">'
+        f'<title id="{name}-title">{html.escape(clean(plot.title))}</title>'
+        f'<desc id="{name}-text">{html.escape(clean(plot.description))}</desc>\n{inner}'
+    )
+
+
+def _tag(tag: str) -> str:
+    if tag.startswith("<g id="):
+        return re.sub(r' id="[^"]*"', "", tag)
+    # A hundredth of a point is less than can be seen, and halves the page.
+    if tag.startswith("<path"):
+        tag = re.sub(r"(\.\d\d)\d+", r"\1", tag)
+    return re.sub(r"#[0-9a-f]{6}\b", _variable, tag)
+
+
+def _variable(found: re.Match[str]) -> str:
+    name = _COLOURS.get(found[0])
+    return f"var(--{name})" if name else found[0]
+
+
+def _logarithmic(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: PLC0415
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+
+
+def _cut(label: str) -> str:
+    label = clean(label)
+    return label if len(label) <= LABEL_CHARS else label[: LABEL_CHARS - 1] + "…"

@@ -1,0 +1,71 @@
+"""Curves with so many points that a page can hold them, whatever the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcext.sim.metrics import Floats
+from hpcext.sim.outcome import Span
+
+MOST_POINTS = 600
+"""More than a plot is wide in the smallest step that can be seen."""
+
+
+def thinned(spans: Sequence[Span], fields: Sequence[str], most: int = MOST_POINTS) -> Floats:
+    """Fields of the spans over time, as means over at most so many stretches.
+
+    Parameters
+    ----------
+    spans : sequence of Span
+        One behind the other.
+    fields : sequence of str
+    most : int
+
+    Returns
+    -------
+    ndarray of shape (1 + len(fields), n + 1)
+        Row 0: where each stretch begins, in seconds, and where the last one ends. The others:
+        the mean over it, weighted by time, and once more the last one. n is 0 without spans
+        that last.
+    """
+    spans = [span for span in spans if span.end_s > span.start_s]
+    if not spans:
+        return np.empty((1 + len(fields), 0))
+    edges = np.array([span.start_s for span in spans] + [spans[-1].end_s])
+    values = np.array([[getattr(span, field) for span in spans] for field in fields])
+    if len(spans) > most:
+        # The integral is a line between the edges, so that its differences are exact means.
+        area = np.concatenate(
+            [np.zeros((len(fields), 1)), np.cumsum(values * np.diff(edges), axis=1)], axis=1
+        )
+        fewer = np.linspace(edges[0], edges[-1], most + 1)
+        values = np.array([np.diff(np.interp(fewer, edges, row)) for row in area]) / np.diff(fewer)
+        edges = fewer
+    return np.vstack([edges, np.column_stack([values, values[:, -1]])])
+
+
+def distribution(values: Floats, of: int, most: int = MOST_POINTS) -> tuple[Floats, Floats]:
+    """The cumulative distribution of some values, as the corners of a curve of steps.
+
+    Parameters
+    ----------
+    values : ndarray
+    of : int
+        All of which the shares are taken: with more than there are values, the curve ends
+        below 1.
+    most : int
+        Of more values, so many are taken: the least, the greatest and what is evenly between.
+
+    Returns
+    -------
+    x, y : ndarray
+        At x the share rises to y, in 0 to 1.
+    """
+    ordered = np.sort(values)
+    if len(ordered) > most:
+        picked = np.unique(np.linspace(0, len(ordered) - 1, most).round().astype(int))
+    else:
+        picked = np.arange(len(ordered))
+    return ordered[picked], (picked + 1) / max(1, of)

@@ -1,0 +1,1 @@
+"""What machines did: when their nodes were idle, and which jobs were submitted to them."""

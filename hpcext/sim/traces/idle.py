@@ -1,0 +1,197 @@
+"""Traces of idle nodes: which node became idle or was taken, and when."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcext.core.errors import InputError
+from hpcext.sim.traces.lines import place, read_lines, write_lines
+from hpcext.text import shown
+
+HEADER = "time_s,joined,left"
+"""The columns of a trace, and its first line."""
+
+PLANNED = f"{HEADER},planned_s,planned"
+"""Those of a trace that also has what the plan of the main queue said."""
+
+MOST_NODES = 1_000_000
+"""Node numbers are below this: a range of a few characters must not fill the memory."""
+
+MOST_LINE_BYTES = 16 << 20
+"""A million nodes, each by its number."""
+
+_PART = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+
+
+class Change(NamedTuple):
+    """Nodes that the main queue gave up or took at one instant.
+
+    Attributes
+    ----------
+    time_s : float
+        From the beginning of the trace.
+    joined, left : tuple of int
+        Numbers of the nodes that became idle, and of those that were taken; both ascending.
+    planned_s : float or None
+        When the first waiting job of the main queue is planned to start; None: nothing waits, or
+        nobody knows.
+    planned : tuple of int
+        Those of the idle nodes that it is planned to start on: their hole ends at `planned_s` at
+        the latest, unless the plan changes. Ascending.
+    """
+
+    time_s: float
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
+    planned_s: float | None = None
+    planned: tuple[int, ...] = ()
+
+
+def read_idle(path: Path) -> Iterator[Change]:
+    """Read a trace of idle nodes, one change at a time.
+
+    The file is CSV with the columns ``time_s,joined,left``, and with ``planned_s,planned`` behind
+    these if it has a plan; nodes are written as ``3-7 9``. It may be compressed with gzip. At the
+    beginning no node is idle.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+
+    Yields
+    ------
+    Change
+        In the order of time. Memory is bounded by the nodes, not by the trace.
+
+    Raises
+    ------
+    InputError
+        Names the line that is damaged, out of order, or cannot be: a node that joins twice, or
+        leaves and was not there.
+    """
+    rows = read_lines(path, MOST_LINE_BYTES)
+    number, header = next(rows)
+    columns = {HEADER: 3, PLANNED: 5}.get(header.removeprefix("\ufeff").strip())
+    if columns is None:
+        raise InputError(shown(header), where=place(path, number), valid=f"{HEADER} as first line")
+    idle: set[int] = set()
+    last_s = 0.0
+    for number, row in rows:
+        try:
+            change = _parse(row, columns)
+            if change.time_s < last_s:
+                raise InputError(f"{change.time_s:g} s after {last_s:g} s", do="sort it by time")
+            last_s = change.time_s
+            _apply(change, idle)
+        except InputError as error:
+            where = place(path, number)
+            raise InputError(error.what, where=where, valid=error.valid, do=error.do) from None
+        yield change
+    if number == 1:
+        raise InputError("no changes in it", where=str(path))
+
+
+def _parse(row: str, columns: int) -> Change:
+    cells = row.split(",")
+    if len(cells) != columns:
+        raise InputError(f"{len(cells)} fields", valid=f"{columns}, as in the first line")
+    change = Change(_seconds(cells[0]), unfold(cells[1]), unfold(cells[2]))
+    if columns == 3 or not cells[3].strip():
+        return change
+    return change._replace(planned_s=_seconds(cells[3]), planned=unfold(cells[4]))
+
+
+def _seconds(cell: str) -> float:
+    try:
+        seconds = float(cell)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise InputError(f"time {shown(cell)}", valid="seconds from the beginning, 0 or more")
+    return seconds
+
+
+def _apply(change: Change, idle: set[int]) -> None:
+    """Bring the set of idle nodes up to date: what leaves was there before, what joins was not."""
+    gone, come = set(change.left), set(change.joined)
+    if len(gone) < len(change.left) or not gone <= idle:
+        raise InputError(f"node {_odd(change.left, gone - idle)} leaves and was not idle")
+    idle -= gone
+    if len(come) < len(change.joined) or not come.isdisjoint(idle):
+        raise InputError(f"node {_odd(change.joined, come & idle)} joins and was idle before")
+    idle |= come
+
+
+def _odd(nodes: tuple[int, ...], odd: set[int]) -> int:
+    """The one that is wrong: one of `odd`, else one that is there twice."""
+    seen: set[int] = set()
+    return min(odd) if odd else next(n for n in nodes if n in seen or seen.add(n))  # type: ignore[func-returns-value]
+
+
+def unfold(cell: str) -> tuple[int, ...]:
+    """Read numbers of nodes: ``3-5 9`` is 3, 4, 5, 9.
+
+    Raises
+    ------
+    InputError
+        It is not that, a number is too large, or there are more than :data:`MOST_NODES`.
+    """
+    nodes: list[int] = []
+    for part in cell.split():
+        found = _PART.fullmatch(part)
+        first = int(found[1]) if found else 1
+        last = int(found[2] or first) if found else 0
+        if not first <= last < MOST_NODES:
+            valid = f"as in 3-5 9, ascending, below {MOST_NODES}"
+            raise InputError(f"nodes {shown(part)}", valid=valid)
+        nodes.extend(range(first, last + 1))
+        if len(nodes) > MOST_NODES:
+            raise InputError(f"more than {MOST_NODES} nodes")
+    return tuple(nodes)
+
+
+def fold(nodes: Iterable[int]) -> str:
+    """Write numbers of nodes that ascend: 3, 4, 5, 9 is ``3-5 9``."""
+    parts: list[str] = []
+    first = last = -1
+    for node in nodes:
+        if node == last + 1 and parts:
+            last = node
+            parts[-1] = f"{first}-{last}"
+        else:
+            first = last = node
+            parts.append(str(node))
+    return " ".join(parts)
+
+
+def write_idle(path: Path, changes: Iterable[Change], *, planned: bool = False) -> None:
+    """Write a trace of idle nodes as :func:`read_idle` reads it.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Compressed if it ends in ``.gz``. It is renamed into place when all is written.
+    changes : iterable of Change
+    planned : bool
+        With the columns of the plan.
+    """
+    write_lines(path, _rows(changes, planned=planned))
+
+
+def _rows(changes: Iterable[Change], *, planned: bool) -> Iterator[str]:
+    yield PLANNED if planned else HEADER
+    for change in changes:
+        row = f"{_plain(change.time_s)},{fold(change.joined)},{fold(change.left)}"
+        if planned:
+            when = "" if change.planned_s is None else _plain(change.planned_s)
+            row += f",{when},{fold(change.planned)}"
+        yield row
+
+
+def _plain(seconds: float) -> str:
+    """Whole seconds without a point; others such that they are read back as they were."""
+    return str(int(seconds)) if seconds == int(seconds) else repr(float(seconds))

@@ -1,0 +1,185 @@
+"""Text files of any length, read line by line and written as a whole; gzip by the file itself."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NoReturn, TypeVar, cast
+
+from hpcext.core.errors import InputError
+from hpcext.text import clean
+
+MAGIC = b"\x1f\x8b"
+"""What a gzip file begins with (RFC 1952), whatever it is called."""
+
+BUFFER_BYTES = 1 << 17
+
+T = TypeVar("T")
+
+
+def place(path: Path | str, number: int) -> str:
+    """Where a line is, as messages say it."""
+    return f"{clean(str(path))}: line {number}"
+
+
+def read_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, str]]:
+    """Read a text file, compressed with gzip or not, one line at a time.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    most_bytes : int
+        The longest line that there may be. No more than that is in memory.
+
+    Yields
+    ------
+    (int, str)
+        Number of the line, from 1, and the line without its end.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is empty, is not UTF-8, or was cut short: its last line has no
+        end, or gzip misses its own.
+    """
+    number = 0
+    with _opened(path) as file:
+        while True:
+            number += 1
+            try:
+                data = file.readline(most_bytes + 1)
+            except EOFError:
+                _refuse(path, number, "the compressed file was cut short", "copy it again")
+            except (OSError, zlib.error) as error:
+                _refuse(path, number, f"cannot be read: {error}")
+            if not data:
+                break
+            if len(data) > most_bytes:
+                _refuse(path, number, f"longer than {most_bytes} bytes")
+            if not data.endswith(b"\n"):
+                what = "has no end: the file was cut short"
+                _refuse(path, number, what, "if it is whole, end it by a newline")
+            yield number, _decoded(data, path, number)
+    if number == 1:
+        raise InputError("empty", where=clean(str(path)))
+
+
+def _decoded(data: bytes, path: Path, number: int) -> str:
+    try:
+        return data.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8: byte 0x{data[error.start]:02x} in column {error.start + 1}"
+        raise InputError(what, where=place(path, number), do="save it as UTF-8") from None
+
+
+def _refuse(path: Path, number: int, what: str, do: str = "") -> NoReturn:
+    raise InputError(what, where=place(path, number), do=do) from None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    where = clean(str(path))
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(str(reason).lower(), where=where) from None
+    # The descriptor is ours to close: open() refuses that of a directory and leaves it open.
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise InputError("not a regular file", where=where, valid="a text file, or one of gzip")
+        with io.BufferedReader(io.FileIO(fd, closefd=False), BUFFER_BYTES) as file:
+            if file.peek(2)[:2] != MAGIC:
+                yield cast(BinaryIO, file)
+                return
+            with gzip.GzipFile(fileobj=file) as packed:
+                # GzipFile reads lines slowly by itself.
+                yield cast(BinaryIO, io.BufferedReader(packed, BUFFER_BYTES))
+    finally:
+        os.close(fd)
+
+
+def parsed(
+    path: Path, parse: Callable[[Iterator[str]], Iterable[T]], most_bytes: int
+) -> Iterator[tuple[int, T]]:
+    """Let a parser of lines read a file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    parse : callable
+        From the lines to what they say. Its errors need not say where they are.
+    most_bytes : int
+
+    Yields
+    ------
+    (int, T)
+        What the parser says, and how many lines it had read then.
+
+    Raises
+    ------
+    InputError
+        That of the file or of the parser, with the number of the line.
+    """
+    number = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal number
+        for number, line in read_lines(path, most_bytes):  # noqa: B007 (what is known outside)
+            yield line
+
+    try:
+        for found in parse(counted()):
+            yield number, found
+    except InputError as error:
+        where = error.where or place(path, number)
+        raise InputError(error.what, where=where, valid=error.valid, do=error.do) from None
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a text file line by line; it is renamed into place when all is there.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        ``.gz`` at its end: compressed. The same lines give the same bytes.
+    lines : iterable of str
+        Without their ends.
+    """
+    if path.exists() and not path.is_file():  # /dev/stdout, a FIFO: nothing to rename onto
+        with path.open("wb") as file:
+            _write(file, path, lines)
+        return
+    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with open(fd, "wb", buffering=BUFFER_BYTES) as file:
+            _write(file, path, lines)
+        draft.replace(path)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # the draft's name says nothing to whoever reads it
+        raise
+
+
+def _write(file: BinaryIO, path: Path, lines: Iterable[str]) -> None:
+    with _packing(path, file) as out:
+        out.writelines(f"{line}\n".encode() for line in lines)
+
+
+@contextlib.contextmanager
+def _packing(path: Path, file: BinaryIO) -> Iterator[BinaryIO]:
+    if path.suffix != ".gz":
+        yield file
+        return
+    # No name and no time in it, so that the same lines give the same bytes.
+    with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+        yield cast(BinaryIO, packed)

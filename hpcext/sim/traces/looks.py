@@ -1,0 +1,43 @@
+"""From looks at a machine, every few seconds, to the changes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hpcext.sim.traces.idle import Change
+from hpcext.sim.traces.slurm import Seen
+
+NOBODY: frozenset[int] = frozenset()
+
+
+def changes(looks: Iterable[Seen]) -> Iterator[Change]:
+    """Which nodes became idle and which were taken.
+
+    A node that is idle in one look and neither in that before nor in that after it is between two
+    jobs, and does not count (BFTrainer, section 2.1). Looks without a change make none (same
+    place), but the last one does, as the end of the trace.
+
+    Parameters
+    ----------
+    looks : iterable of Seen
+        In the order of time.
+
+    Yields
+    ------
+    Change
+    """
+    idle = before = NOBODY
+    now: Seen | None = None
+    for after in looks:
+        if now is not None:
+            steady = now.idle & (before | after.idle)
+            if steady != idle:
+                yield _change(now.time_s, idle, steady)
+            idle, before = steady, now.idle
+        now = after
+    if now is not None:
+        yield _change(now.time_s, idle, now.idle & before)
+
+
+def _change(time_s: float, was: frozenset[int], now: frozenset[int]) -> Change:
+    return Change(time_s, tuple(sorted(now - was)), tuple(sorted(was - now)))
