@@ -31,15 +31,23 @@ def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) ->
     if not all(spec.scaling and spec.work for spec in specs):
         return None
     jobs = admit(specs, 1, {})
-    physics = {job.id: _physics(spec) for job, spec in zip(jobs, specs, strict=True)}
+    physics = {job.id: physics_of(spec) for job, spec in zip(jobs, specs, strict=True)}
     result = simulate(jobs, nodes, policy, physics)
     return result if result.finished else None
 
 
-def _physics(spec: JobSpec) -> Physics:
+def physics_of(spec: JobSpec, *, elastic: bool = False) -> Physics:
+    """How a job behaves that is as its file says: it states its scaling and its work.
+
+    If `elastic`, it changes its nodes while it trains, where it says on how many it runs.
+    """
+    spread = elastic and spec.nodes.max > 1
     return Physics(
         speed=spec.scaling,
         work=spec.work or 0.0,
         resume_s=spec.rescale_up_s,
         suspend_s=spec.rescale_down_s,
+        elastic=spread,
+        rescale_up_s=spec.rescale_up_s if spread else 0.0,
+        rescale_down_s=spec.rescale_down_s if spread else 0.0,
     )

@@ -1,0 +1,1 @@
+"""Jobs to simulate: read from files, or made up."""

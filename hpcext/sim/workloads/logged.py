@@ -1,0 +1,47 @@
+"""Jobs of a batch system's log: each on as many nodes as it had, for as long as it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job
+from hpcext.sim.physics import Physics
+from hpcext.sim.traces.swf import read_swf
+
+
+def read_logged(
+    path: Path, *, gpus: int, per_node: int | None = None
+) -> Iterator[tuple[Job, Physics]]:
+    """Read the jobs of a log in the Standard Workload Format, one at a time.
+
+    They are rigid: a job has all GPUs of its nodes, and cannot be suspended. What the log does not
+    say enough of is left out.
+
+    Parameters
+    ----------
+    path : Path
+    gpus : int
+        Of a node.
+    per_node : int or None
+        Processors of a node, of which the log counts; None: the log counts nodes.
+    """
+    first_s = None
+    for order, logged in enumerate(read_swf(path)):
+        first_s = logged.submit_s if first_s is None else first_s
+        if logged.wanted < 1 or logged.run_s <= 0:
+            continue
+        nodes = -(-logged.wanted // (per_node or 1))
+        job = Job(
+            str(logged.number),
+            f"job{logged.number}",
+            order,
+            (gpus,),
+            gpus,
+            nodes=(nodes, nodes),
+            suspendable=False,
+            submitted_s=logged.submit_s - first_s,
+            estimate=Estimate(stated={gpus * nodes: 1.0}, work=logged.run_s),
+        )
+        yield job, Physics({gpus * nodes: 1.0}, logged.run_s)

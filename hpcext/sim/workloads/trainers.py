@@ -1,0 +1,126 @@
+"""Malleable trainers, as BFTrainer's evaluation has them: a CSV file with a row for each.
+
+::
+
+    name,submit_s,n_min,n_max,rescale_up_s,rescale_down_s,samples,rate_1,rate_2,rate_4,...
+
+Nodes that it runs on, the seconds that a change costs it, samples to train, and samples per second
+on so many nodes.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hpcext.core.errors import InputError
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job
+from hpcext.sim.physics import Physics
+from hpcext.sim.traces.lines import place, read_lines
+from hpcext.text import listed, shown
+
+COLUMNS = ("name", "submit_s", "n_min", "n_max", "rescale_up_s", "rescale_down_s", "samples")
+
+MOST_NODES = 1_000_000
+MOST_BYTES = 10_000
+"""Of a row."""
+
+_RATE = "rate_"
+
+
+def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]:
+    """Read trainers, one at a time.
+
+    A trainer begins with its newest checkpoint after the seconds that it takes to grow, as a new
+    rank does; it goes on when it loses nodes, and loses no work when it loses all: the published
+    replayer of the paper does not have that either.
+
+    Parameters
+    ----------
+    path : Path
+    gpus : int
+        Of a node; a trainer uses all of them, and its speeds are those of whole nodes.
+
+    Raises
+    ------
+    InputError
+        A row is none; file and line are named.
+    """
+    lines = read_lines(path, MOST_BYTES)
+    number, header = next(lines, (1, ""))
+    names = next(csv.reader([header]), [])
+    missing = [name for name in COLUMNS if name not in names]
+    rates = [name for name in names if name.startswith(_RATE)]
+    if missing or not rates:
+        wanted = missing[0] if missing else f"{_RATE}1"
+        raise InputError(f"no column {wanted}", where=place(path, number), valid=listed(COLUMNS))
+    before_s = 0.0
+    for order, (number, line) in enumerate(lines):
+        where = place(path, number)
+        cells = next(csv.reader([line]), [])
+        if len(cells) != len(names):
+            what = f"{len(cells)} cells, and {len(names)} columns"
+            raise InputError(what, where=where)
+        row = dict(zip(names, cells, strict=True))
+        job, physics = _trainer(row, order, rates, where, gpus)
+        if job.submitted_s < before_s:
+            raise InputError("submitted before the row above", where=where, do="sort by submit_s")
+        before_s = job.submitted_s
+        yield job, physics
+
+
+def _trainer(
+    row: Mapping[str, str], order: int, rates: list[str], where: str, gpus: int
+) -> tuple[Job, Physics]:
+    fewest, most = (_whole(row, name, where) for name in ("n_min", "n_max"))
+    if fewest > most:
+        raise InputError(f"n_min is {fewest}, more than n_max, {most}", where=where)
+    curve = {}
+    for name in rates:
+        if not name[len(_RATE) :].isdecimal() or not int(name[len(_RATE) :]):
+            raise InputError(shown(name), where=where, valid=f"{_RATE}1, {_RATE}2, ...")
+        curve[gpus * int(name[len(_RATE) :])] = _number(row, name, where, above=True)
+    up_s, down_s = (_number(row, f"rescale_{way}_s", where) for way in ("up", "down"))
+    samples = _number(row, "samples", where, above=True)
+    job = Job(
+        str(order + 1),
+        row["name"],
+        order,
+        (gpus,),
+        gpus,
+        nodes=(fewest, most),
+        submitted_s=_number(row, "submit_s", where),
+        estimate=Estimate(stated=curve, work=samples, up_s=up_s, down_s=down_s),
+    )
+    physics = Physics(
+        curve,
+        samples,
+        resume_s=up_s,
+        suspend_s=down_s,
+        checkpoint_s=0.0,
+        elastic=True,
+        rescale_up_s=up_s,
+        rescale_down_s=down_s,
+    )
+    return job, physics
+
+
+def _number(row: Mapping[str, str], name: str, where: str, *, above: bool = False) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf or (above and value == 0):
+        least = "above 0" if above else "0 or more"
+        raise InputError(f"{name} is {shown(row[name])}", where=where, valid=f"a number, {least}")
+    return value
+
+
+def _whole(row: Mapping[str, str], name: str, where: str) -> int:
+    text = row[name].strip()
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text[:9]) <= MOST_NODES:
+        raise InputError(f"{name} is {shown(text)}", where=where, valid=f"1 to {MOST_NODES}")
+    return int(text)
