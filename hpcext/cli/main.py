@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from hpcext import __version__
-from hpcext.cli import config, launch, output, pilot, plan, profile, run, suspendable, trace, verbs
+from hpcext.cli import (
+    config,
+    launch,
+    output,
+    pilot,
+    plan,
+    profile,
+    run,
+    simulate,
+    suspendable,
+    trace,
+    verbs,
+)
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.text import did_you_mean, listed, shown
 
@@ -22,6 +34,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     launch.add,
     profile.add,
     plan.add,
+    simulate.add,
     trace.add,
     verbs.add,
     config.add,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from hpcext.core.engine import Engine
-from hpcext.core.facts import Fact
+from hpcext.core.facts import Cancel, Ended, Fact
 from hpcext.core.values import Action, Job, Record
 from hpcext.sim.executor import Simulated, Spent
 from hpcext.sim.outcome import JobRow, Span
@@ -95,10 +95,10 @@ class Recorder:
         world = self._engine.world
         for action in actions:
             self._started_s.setdefault(action.job, now_s)
-        # Of several facts about one job none need be the one that ended it.
-        for job_id in dict.fromkeys(fact.job for fact in facts if hasattr(fact, "job")):
-            name = job_id if isinstance(job_id, str) else job_id.id
-            job = world.jobs.get(name)
+        # Of several facts about one job the last need not be the one that ended it.
+        ends = (fact.job for fact in facts if isinstance(fact, (Ended, Cancel)))
+        for job_id in dict.fromkeys(ends):
+            job = world.jobs.get(job_id)
             if job is not None and job.state.final:
                 self._end(now_s, job)
 

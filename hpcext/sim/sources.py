@@ -12,8 +12,10 @@ from typing import NamedTuple
 from hpcext.core.errors import InputError
 from hpcext.core.facts import Fact, NodeJoined, NodeLost
 from hpcext.core.values import Node
+from hpcext.sim.mainqueue import MainQueue
 from hpcext.sim.traces.generate import find_machine, generate
 from hpcext.sim.traces.idle import Change, read_idle
+from hpcext.sim.traces.swf import read_swf
 from hpcext.text import shown
 
 MOST_GPUS = 1_000_000
@@ -112,6 +114,27 @@ def idle(text: str, *, gpus: int = 1, skip: int = 0) -> Source:
     )
 
 
+def holes(path: Path, nodes: int, *, gpus: int = 1, per_node: int = 1) -> Source:
+    """The holes that a main queue leaves: the jobs of a log by FCFS and EASY backfill.
+
+    Parameters
+    ----------
+    path : Path
+        The log.
+    nodes : int
+    gpus : int
+        Of a node.
+    per_node : int
+        Processors of a node, of which the log counts.
+    """
+
+    def changes(_: int) -> Changes:
+        queue = MainQueue(nodes, procs_per_node=per_node)
+        return facts(queue.changes(read_swf(path)), gpus)
+
+    return Source(f"holes of {path} on {nodes} nodes", changes=changes, files=(path,))
+
+
 def _hours(options: str) -> float:
     """Of ``hours=N``; without, no end."""
     if not options:
@@ -137,12 +160,11 @@ def facts(
         there.update(change.joined)
     first_s = None
     for change in following:
-        joined, left = change.joined, change.left
         if first_s is None:
             first_s = change.time_s
-            there.difference_update(left)
-            there.update(joined)
-            joined, left = tuple(sorted(there)), ()
-        lost = [NodeLost(f"n{number}") for number in left]
-        new = [NodeJoined(Node(f"n{number}", gpus)) for number in joined]
+            there.difference_update(change.left)
+            there.update(change.joined)
+            change = Change(first_s, tuple(sorted(there)), ())  # noqa: PLW2901
+        lost = [NodeLost(f"n{number}") for number in change.left]
+        new = [NodeJoined(Node(f"n{number}", gpus)) for number in change.joined]
         yield change.time_s - first_s, (*lost, *new)

@@ -1,0 +1,254 @@
+"""``hpcext simulate``: jobs under policies on a virtual clock."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from hpcext.cli.output import Output
+from hpcext.cli.simulate_view import show
+from hpcext.config import load_settings
+from hpcext.core.errors import HpcextError, InputError
+from hpcext.policies import find_policy
+from hpcext.sim.comparison import Watts, compared
+from hpcext.sim.outcome import Run
+from hpcext.sim.report import files
+from hpcext.sim.report.page import About
+from hpcext.sim.store import Key, Store, digest
+from hpcext.sim.tasks import Place, Task, simulate_task
+from hpcext.text import shown
+
+ON_NODES = ("exclusive", "equal_share", "bftrainer", "optimus", "pollux")
+ON_HOLES = ("equal_share", "bftrainer", "pollux")
+"""What ``--compare`` compares, the first one being what the others are measured against."""
+
+REPORT_S = 30.0
+"""Between reports of progress, where policies learn from these: as a live training does."""
+
+MOST_SEEDS = 1000
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "simulate",
+        help="run jobs under policies on a virtual clock",
+        description="Run jobs on a virtual clock, by the same decisions as a real run's.",
+        epilog="example: hpcext simulate jobs.toml --nodes 4x4 --compare --report out",
+    )
+    parser.add_argument("workload", help="a job file, a log (.swf, .swf.gz) or trainers (.csv)")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--nodes", help="a machine, as 16x4 or 2xa100:4,4xv100:8")
+    where.add_argument("--idle", help="idle nodes: a trace (.csv, .csv.gz), or summit:hours=48")
+    where.add_argument("--main", help="the log of a main queue, whose holes are harvested")
+    parser.add_argument("--main-nodes", type=_count, help="nodes of the main queue's machine")
+    parser.add_argument("--per-node", type=_count, default=1, help="processors of a node in logs")
+    parser.add_argument("--gpus-per-node", type=_count, default=1, help="of idle nodes (default 1)")
+    parser.add_argument("--skip", type=_natural, default=0, help="changes of idle nodes to skip")
+    parser.add_argument("--policy", action="append", help="may be repeated; hpcext-policies(7)")
+    parser.add_argument("--compare", action="store_true", help="several policies, side by side")
+    parser.add_argument("--seed", type=_natural, action="append", help="may be repeated")
+    parser.add_argument("--hours", type=_positive, help="end after so many simulated hours")
+    parser.add_argument("--learn", action="store_true", help="hide stated speeds from policies")
+    parser.add_argument("--launch-s", type=_number, help="from the order to start until it runs")
+    parser.add_argument("--checkpoint-s", type=_number, help="between checkpoints; 0: always")
+    parser.add_argument("--interference", type=_share, help="speed lost beside another spread job")
+    parser.add_argument("--rescale-cost", type=_number, default=1.0, help="multiple (default 1)")
+    parser.add_argument("--fail-s", type=_positive, help="mean training time until a failure")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="write a page and its figures")
+    parser.add_argument("--workers", type=_count, default=1, help="runs at once (default 1)")
+    parser.add_argument("--watts", type=_watts, metavar="BUSY:IDLE", help="of a GPU, for energy")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Simulate what the command line says; 1 if some job did not complete."""
+    tasks = _tasks(args)
+    store = Store(args.report) if args.report else None
+    runs = _simulated(tasks, store, args.workers, out)
+    rows = compared(runs, args.watts)
+    if store:
+        page = files.write(store.folder, runs, About(watts=args.watts, assumed=_assumed(tasks[0])))
+        out.note(f"the report is {page}")
+    if args.json:
+        out.document(files.summary(rows, About(watts=args.watts, assumed=_assumed(tasks[0]))))
+    else:
+        show(out, rows)
+        _left_over(runs, out)
+    return 0 if all(job.state == "completed" for each in runs for job in each.jobs) else 1
+
+
+def _tasks(args: argparse.Namespace) -> list[Task]:
+    """Every policy with every seed; all are checked before the first one runs."""
+    if args.main and not args.main_nodes:
+        do = "say how many nodes the machine has"
+        raise InputError("is missing", where="--main-nodes", do=do)
+    place = Place(
+        args.nodes or "",
+        args.idle or "",
+        args.main or "",
+        args.main_nodes or 0,
+        args.per_node,
+        args.gpus_per_node,
+        args.skip,
+    )
+    defaults = ON_HOLES if place.harvest else ON_NODES
+    policies = args.policy or (defaults if args.compare else [load_settings().policy])
+    for policy in policies:
+        find_policy(policy)
+    seeds = args.seed or [0]
+    for name, values in (("--policy", policies), ("--seed", seeds)):
+        if len(set(values)) < len(values):
+            raise InputError("the same value twice", where=name)
+    tasks = [
+        Task(
+            args.workload,
+            policy,
+            place,
+            seed,
+            args.learn,
+            args.launch_s,
+            args.checkpoint_s,
+            args.interference,
+            args.rescale_cost,
+            args.fail_s,
+            REPORT_S if args.learn else None,
+            args.hours * 3600 if args.hours else None,
+        )
+        for policy in policies
+        for seed in seeds
+    ]
+    source = place.find()
+    tasks[0].jobs(source)
+    if args.hours is None and place.idle and not source.files and ":" not in place.idle:
+        do = "say --hours, or how long the trace is, as summit:hours=48"
+        raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
+    return tasks
+
+
+def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Output) -> list[Run]:
+    """The runs, in the order of the tasks; what the folder has already is not run again."""
+    keys = [_key(task) for task in tasks] if store else []
+    runs: dict[int, Run] = {}
+    for number, key in enumerate(keys):
+        if store and (found := store.load(key)):
+            runs[number] = found
+    kept = len(runs)
+    if kept:
+        out.note(f"{kept} of {len(tasks)} runs are there already")
+    left = [number for number in range(len(tasks)) if number not in runs]
+    for number, run_, wall_s in _each(tasks, left, workers):
+        runs[number] = run_
+        if store:
+            store.save(keys[number], run_, wall_s)
+        if len(tasks) > 1:
+            task = tasks[number]
+            said = f"{task.policy}, seed {task.seed}: {wall_s:.1f} s"
+            out.note(f"{len(runs)} of {len(tasks)}: {said}")
+    return [runs[number] for number in range(len(tasks))]
+
+
+def _each(
+    tasks: Sequence[Task], numbers: Sequence[int], workers: int
+) -> Iterator[tuple[int, Run, float]]:
+    """Runs as they are ready."""
+    workers = min(workers, len(numbers))
+    if workers < 2:
+        for number in numbers:
+            yield (number, *_simulate(tasks[number]))
+        return
+    # Not forked: the libraries beneath have threads of their own.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures: dict[Future[tuple[Run, float]], int] = {
+            pool.submit(_simulate, tasks[number]): number for number in numbers
+        }
+        for future in as_completed(futures):
+            yield (futures[future], *future.result())
+
+
+def _simulate(task: Task) -> tuple[Run, float]:
+    try:
+        return simulate_task(task)
+    except RuntimeError as error:
+        raise HpcextError(str(error), where=f"policy {task.policy}") from None
+
+
+def _key(task: Task) -> Key:
+    """What a run is known by: the words, and what the files behind these hold."""
+    source = task.place.find()
+    workload = task.jobs(source)
+    return Key(
+        task.policy,
+        workload.text,
+        source.text,
+        task.policy,
+        task.seed,
+        "".join(map(digest, workload.files)),
+        "".join(map(digest, source.files)),
+        task.options,
+    )
+
+
+def _assumed(task: Task) -> tuple[str, ...]:
+    """What a reader should know of how it was simulated."""
+    said = ["Policies know of a job what it states and what it reported, as on a real machine."]
+    if task.learn:
+        said = ["Policies are not told the speeds that jobs state; they learn them from reports."]
+    if task.place.harvest:
+        said.append(
+            "Nodes leave at the instant of the trace, without notice; so no job of the main queue"
+            " is delayed. What a real lease needs to end is not simulated."
+        )
+    return tuple(said)
+
+
+def _left_over(runs: Sequence[Run], out: Output) -> None:
+    """Say of which runs not all jobs completed."""
+    for each in runs:
+        left = sum(job.state != "completed" for job in each.jobs)
+        if left:
+            of = len(each.jobs)
+            out.note(f"{each.label}, seed {each.seed}: {left} of {of} jobs did not complete")
+
+
+def _checked(least: float, most: float, valid: str) -> Callable[[str], float]:
+    """A reader of numbers within limits."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{shown(text)}: {valid}")
+        return value
+
+    return read
+
+
+_number = _checked(0.0, 1e9, "a number from 0 on")
+_positive = _checked(1e-9, 1e9, "a number above 0")
+_share = _checked(0.0, 0.99, "a share from 0 to 0.99")
+
+
+def _natural(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{shown(text)}: a whole number from 0 on")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not _natural(text):
+        raise argparse.ArgumentTypeError(f"{shown(text)}: a whole number from 1 on")
+    return int(text)
+
+
+def _watts(text: str) -> Watts:
+    busy, _, idle = text.partition(":")
+    return Watts(_number(busy), _number(idle))

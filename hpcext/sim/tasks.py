@@ -1,0 +1,136 @@
+"""What is to be simulated, in words that another process understands, and the run that it gives."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import msgspec
+
+from hpcext.policies import find_policy
+from hpcext.sim import sources
+from hpcext.sim.outcome import Run
+from hpcext.sim.physics import Faults
+from hpcext.sim.run import How, Named, Scenario, run
+from hpcext.sim.sources import Source
+from hpcext.sim.workloads.find import Costs, Workload, find_workload
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where jobs run: one of the first three.
+
+    Attributes
+    ----------
+    nodes : str
+        A machine that stays, as :func:`hpcext.sim.sources.read_nodes` reads it.
+    idle : str
+        A trace of idle nodes, or the machine of which one is made up.
+    main : str
+        The log of a main queue, whose holes are harvested.
+    main_nodes : int
+        Nodes of its machine.
+    per_node : int
+        Processors of a node, where logs count these.
+    gpus : int
+        Of a node that is idle.
+    skip : int
+        Changes of idle nodes before the beginning.
+    """
+
+    nodes: str = ""
+    idle: str = ""
+    main: str = ""
+    main_nodes: int = 0
+    per_node: int = 1
+    gpus: int = 1
+    skip: int = 0
+
+    @property
+    def harvest(self) -> bool:
+        """Whether nodes come and go."""
+        return not self.nodes
+
+    def find(self) -> Source:
+        """The source of nodes."""
+        if self.nodes:
+            return sources.fixed(self.nodes)
+        if self.idle:
+            return sources.idle(self.idle, gpus=self.gpus, skip=self.skip)
+        path = Path(self.main)
+        return sources.holes(path, self.main_nodes, gpus=self.gpus, per_node=self.per_node)
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One run.
+
+    Attributes
+    ----------
+    workload, policy : str
+    place : Place
+    seed : int
+    learn : bool
+        Policies do not know the speeds that jobs state.
+    launch_s, checkpoint_s, interference : float or None
+    rescale : float
+        See :class:`~hpcext.sim.workloads.find.Costs`.
+    fail_s : float or None
+        Mean training time until an attempt fails.
+    report_s : float or None
+        Time between reports of progress.
+    until_s : float or None
+        When to end; None: when all jobs have.
+    """
+
+    workload: str
+    policy: str
+    place: Place
+    seed: int = 0
+    learn: bool = False
+    launch_s: float | None = None
+    checkpoint_s: float | None = None
+    interference: float | None = None
+    rescale: float = 1.0
+    fail_s: float | None = None
+    report_s: float | None = None
+    until_s: float | None = None
+
+    def jobs(self, source: Source) -> Workload:
+        """The jobs of it."""
+        widest = max((node.gpus for node in source.nodes), default=self.place.gpus)
+        return find_workload(
+            self.workload,
+            gpus=widest,
+            per_node=self.place.per_node if self.place.per_node > 1 else None,
+            learn=self.learn,
+            elastic=self.place.harvest,
+            costs=Costs(self.launch_s, self.checkpoint_s, self.interference, self.rescale),
+        )
+
+    @property
+    def options(self) -> dict[str, str]:
+        """All that the result depends on beside workload, source, policy and seed."""
+        skipped = {"workload", "policy", "seed", "place"}
+        said = {
+            field: str(getattr(self, field))
+            for field in self.__struct_fields__
+            if field not in skipped and getattr(self, field) not in {None, False}
+        }
+        place = {field: str(getattr(self.place, field)) for field in self.place.__struct_fields__}
+        return said | {f"place.{field}": value for field, value in place.items()}
+
+
+def simulate_task(task: Task) -> tuple[Run, float]:
+    """The run, and the seconds that it took."""
+    began = time.perf_counter()
+    source = task.place.find()
+    workload = task.jobs(source)
+    scenario = Scenario(workload.jobs(task.seed), source.nodes, source.changes(task.seed))
+    how = How(
+        task.seed,
+        Faults(fail_s=task.fail_s),
+        task.report_s,
+        math.inf if task.until_s is None else task.until_s,
+    )
+    named = Named(task.policy, workload.text, source.text)
+    return run(scenario, find_policy(task.policy), named, how), time.perf_counter() - began
