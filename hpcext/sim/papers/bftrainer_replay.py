@@ -54,7 +54,7 @@ class Replayed(NamedTuple):
     Attributes
     ----------
     end_s : float
-        When the last trainer was done, or when the replay was ended.
+        When the last trainer was done; else `until_s`.
     done : Done
     outcomes : tuple of Done
         The same at each mark.
@@ -117,7 +117,8 @@ def watched(
     watch = Watch(engine, marks_s)
     heap.feed(_submissions(jobs, executor, watch))
     heap.feed((when_s, _happening(executor, each)) for when_s, each in facts(changes, 1))
-    heap.feed((mark_s, _looking(executor)) for mark_s in (*marks_s, until_s) if mark_s < math.inf)
+    looks_s = [*marks_s, until_s] if math.isfinite(until_s) else marks_s
+    heap.feed((_before(mark_s), _looking(executor)) for mark_s in looks_s)
 
     def stop() -> bool:
         if engine.refusal:
@@ -129,7 +130,7 @@ def watched(
     executor.settle()
     spent = executor.spent.values()
     return Replayed(
-        watch.last_end_s if watch.over else heap.now_s,
+        watch.last_end_s if watch.over else until_s,
         watch.done,
         tuple(watch.outcomes),
         watch.lost,
@@ -165,6 +166,11 @@ def _submissions(
 
 def _happening(executor: Simulated, happened: tuple[Fact, ...]) -> Produce:
     return lambda: tuple(known for fact in happened for known in executor.happen(fact))
+
+
+def _before(when_s: float) -> float:
+    """The last instant before another one: who is stopped at that has not been stopped yet."""
+    return math.nextafter(when_s, -math.inf)
 
 
 def _looking(executor: Simulated) -> Produce:

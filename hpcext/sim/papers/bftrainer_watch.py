@@ -16,7 +16,7 @@ from hpcext.core.facts import (
     Started,
     Submitted,
 )
-from hpcext.core.values import Action, Job, Kind
+from hpcext.core.values import Action, Job, Kind, total
 from hpcext.policies.bftrainer import changes_s
 from hpcext.scaling.curve import interpolate
 
@@ -36,23 +36,24 @@ class Done(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What changes of size cost, in work that was not done meanwhile, at the speed before them.
-
-    That is how the paper and its own program count (Eq. 16): the first start of a trainer costs
-    nothing so.
+    """What was not done because trainers made no progress, in samples.
 
     Attributes
     ----------
     rescaling : float
-        What the policy chose: to grow, to shrink, to suspend, to start again after that.
+        While they changed their size by choice of the policy, suspensions included, at the speed
+        before: what the paper subtracts (Eq. 16).
     preemption : float
-        What lost nodes made necessary: to go on with those that are left, to start again if there
-        were none. Where a trainer gets others in the same moment, what growing takes longer than
-        shrinking is `rescaling`.
+        The same, where lost nodes made it necessary. Where a trainer gets others in the same
+        moment, what growing takes longer than shrinking is `rescaling`.
+    starts : float
+        While they started, at the speed with which they went on. For the paper and its own program
+        a start from nothing is free.
     """
 
     rescaling: float = 0.0
     preemption: float = 0.0
+    starts: float = 0.0
 
 
 class Ran(NamedTuple):
@@ -71,14 +72,16 @@ class _Pause(NamedTuple):
     ----------
     since_s : float
     rate : float
-        Speed before.
+        Speed that counts.
     forced_s : float
         So much of it at most is preemption.
+    start : bool
     """
 
     since_s: float
     rate: float
-    forced_s: float
+    forced_s: float = 0.0
+    start: bool = False
 
 
 class Watch:
@@ -109,18 +112,12 @@ class Watch:
         self._done: dict[str, float] = {}
         self._nodes: dict[str, int] = {}  # that it trained on last, by job
         self._pauses: dict[str, _Pause] = {}
-        self._forced: set[str] = set()  # those that lost all their nodes
-        self._rescaling = self._preemption = 0.0
+        self.lost = Lost()
 
     @property
     def over(self) -> bool:
         """Whether all trainers are done."""
         return self.all_there and not self._open
-
-    @property
-    def lost(self) -> Lost:
-        """So far."""
-        return Lost(self._rescaling, self._preemption)
 
     @property
     def ran(self) -> tuple[Ran, ...]:
@@ -166,8 +163,6 @@ class Watch:
 
     def _end(self, now_s: float, fact: Ended) -> None:
         self._go_on(now_s, fact.job)
-        if fact.outcome is Outcome.LOST:
-            self._forced.add(fact.job)
         if fact.outcome is Outcome.COMPLETED:
             self._ran[fact.job] = self._ran[fact.job]._replace(ended_s=now_s)
             self.last_end_s = now_s
@@ -175,31 +170,33 @@ class Watch:
 
     def _order(self, now_s: float, action: Action) -> None:
         job = self._engine.world.jobs[action.job]
+        nodes = self._nodes.get(job.id, 0)
         if action.kind is Kind.START:
             ran = self._ran[job.id]
             if ran.started_s is None:
                 self._ran[job.id] = ran._replace(started_s=now_s)
-            up_s, _ = changes_s(job)
-            self._stop(now_s, job, up_s if job.id in self._forced else 0.0)
-            self._forced.discard(job.id)
+            rate = interpolate(job.estimate.stated, total(action.alloc))
+            self._stop(job, _Pause(now_s, rate, start=True))
         elif action.kind is Kind.RESCALE:
-            lost = len(job.gpus) < self._nodes[job.id]
             _, down_s = changes_s(job)
-            self._stop(now_s, job, down_s if lost else 0.0)
+            forced_s = down_s if len(job.gpus) < nodes else 0.0
+            self._stop(job, _Pause(now_s, interpolate(job.estimate.stated, nodes), forced_s))
         elif action.kind is Kind.SUSPEND:
-            self._stop(now_s, job, 0.0)
+            self._stop(job, _Pause(now_s, interpolate(job.estimate.stated, nodes)))
 
-    def _stop(self, now_s: float, job: Job, forced_s: float) -> None:
-        self._go_on(now_s, job.id)
-        nodes = self._nodes.get(job.id, 0)
-        rate = interpolate(job.estimate.stated, nodes) if nodes else 0.0
-        self._pauses[job.id] = _Pause(now_s, rate, forced_s)
+    def _stop(self, job: Job, pause: _Pause) -> None:
+        self._go_on(pause.since_s, job.id)
+        self._pauses[job.id] = pause
 
     def _go_on(self, now_s: float, job: str) -> None:
         """It makes progress again, or begins another pause."""
         pause = self._pauses.pop(job, None)
-        if pause is not None:
-            lasted_s = now_s - pause.since_s
+        if pause is None:
+            return
+        lasted_s = now_s - pause.since_s
+        if pause.start:
+            more = Lost(starts=pause.rate * lasted_s)
+        else:
             forced_s = min(lasted_s, pause.forced_s)
-            self._preemption += pause.rate * forced_s
-            self._rescaling += pause.rate * (lasted_s - forced_s)
+            more = Lost(pause.rate * (lasted_s - forced_s), pause.rate * forced_s)
+        self.lost = Lost(*(sum(pair) for pair in zip(self.lost, more, strict=True)))
