@@ -140,7 +140,8 @@ def test_trainers_of_table_2() -> None:
     assert len(mixed) == 1000
     names = [network(job.name) for job, _ in mixed[:8]]
     assert names == [
-        "AlexNet", "VGG-16", "ResNet18", "DenseNet", "MnasNet", "ShuffleNet", "MobileNets", "AlexNet",
+        "AlexNet", "VGG-16", "ResNet18", "DenseNet", "MnasNet", "ShuffleNet", "MobileNets",
+        "AlexNet",
     ]  # fmt: skip
     job, physics = mixed[3]
     assert (job.estimate.up_s, physics.rescale_down_s, physics.work) == (36.0, 24.0, 130e6)

@@ -9,9 +9,8 @@ import pytest
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.sim.bounds import Kind, Nodes, fluid_end_s, fluid_rate
-from hpcext.sim.papers.bftrainer_setup import levels
-from hpcext.sim.papers.bftrainer_watch import Ran
 from hpcext.sim.papers.bftrainer_replay import watched
+from hpcext.sim.papers.bftrainer_setup import levels
 from hpcext.sim.physics import Physics
 from hpcext.sim.traces.idle import Change
 
@@ -46,8 +45,7 @@ def test_the_end_of_all_work(parallel: float, end_s: float) -> None:
 
 
 def test_two_kinds_share_nodes_and_places() -> None:
-    # On 4 nodes: A on 1 and B on 3 do 1 and 3 a second; of both as much is to be done, so that A
-    # has two thirds of the places in the mean: 0.75 A on 1, 0.25 A on ... all in all 400 node-s.
+    # The one on one node, the other on three: 1 and 3 a second.
     kinds = [Kind({1: 1.0}, 100.0), Kind({1: 1.0, 2: 2.0, 3: 3.0}, 300.0)]
     found = fluid_end_s(kinds, Nodes([(0.0, 4)]), 2, until_s=1000.0)
     assert found == pytest.approx(100.0, abs=1.0)
@@ -61,15 +59,16 @@ def test_no_end_before_there_is_a_node() -> None:
 
 
 def changes() -> list[Change]:
-    """Nodes 0 to 5, and one or two that come and go every few minutes."""
+    """Six nodes, and after them one or the other that comes or goes every two minutes or so."""
     found = [Change(0.0, (0, 1, 2, 3, 4, 5), ())]
-    for number in range(1, 200):
-        come, go = (6 + number % 2, number % 3), (6 + (number + 1) % 2, (number - 1) % 3)
-        joined = come if number > 1 else come[:1]
-        left = go if number > 1 else ()
-        known = {node for change in found for node in change.joined}
-        del known
-        found.append(Change(137.0 * number, joined[:1], left[:1]))
+    for number in range(50):
+        at_s, node = 548.0 * number, number % 6
+        found += [
+            Change(at_s + 137.0, (6, 7), ()),
+            Change(at_s + 274.0, (), (6, node)),
+            Change(at_s + 411.0, (node,), ()),
+            Change(at_s + 548.0, (), (7,)),
+        ]
     return found
 
 
@@ -89,6 +88,6 @@ def test_no_policy_is_faster(policy: str) -> None:
         for n in range(1, 6)
     ]  # fmt: skip
     ran = watched(jobs, changes(), policy)
-    assert all(isinstance(each, Ran) and each.ended_s for each in ran.ran)
+    assert ran.finished
     end_s = fluid_end_s([Kind(SPEED, 10_000.0)], Nodes(levels(changes())), 3, 27_000.0)
     assert 0.5 * ran.end_s < end_s < ran.end_s

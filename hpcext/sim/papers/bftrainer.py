@@ -94,15 +94,15 @@ def _assumed(setup: Setup) -> tuple[str, ...]:
         f"{trained}; 130 million samples each, on 1 to 64 nodes, one submitted every 36 s",
         "replays that need more than the week go through it again from its end on",
         "speeds between two measured sizes are on a straight line (§3.4.1); policies are told them",
-        "U = A_e / A_s (§4.1), A_s of N_eq nodes that stay, without costs. With `same Pjmax` it has "
-        "as many trainers at once as A_e; with `single nodes` one on each node: the paper does not "
-        "say which",
-        "a start from nothing takes R_up here, and is free in the paper and its program; a node that "
-        "is lost meanwhile makes the trainer start again, after 5 s",
+        "U = A_e / A_s (§4.1), A_s of N_eq nodes that stay, without costs. With `same Pjmax` it "
+        "has as many trainers at once as A_e; with `single nodes` one on each node: the paper "
+        "does not say which",
+        "a start from nothing takes R_up here, and is free in the paper and its program; a node "
+        "that is lost meanwhile makes the trainer start again, after 5 s",
         "a trainer that has lost a node stands still for R_down, one that grows for R_up; a node "
         "that leaves is gone at once. A trainer that loses all its nodes loses no samples",
-        "decisions are made when nodes or trainers come or go, and when a trainer that could not be "
-        "asked before has answered; the program's only at changes of nodes",
+        "decisions are made when nodes or trainers come or go, and when a trainer that could not "
+        "be asked before has answered; the program's only at changes of nodes",
         "MILP stands for the exact division, which is the optimum of the paper's programme",
         "the paper's figures that are curves without numbers are given as the range of their axis",
     )

@@ -133,8 +133,9 @@ def _costs(ran: Mapping[tuple[str, str], Replayed]) -> Table:
 def _cost(what: str, ours: float, paper: float) -> Row:
     row = Row(what, ours, paper, "%")
     why = (
-        "there a trainer that has lost nodes pays once for that, R_down, and its growth in the same "
-        "moment is all rescaling; here R_down of it is preemption, a pause that a lost node cuts "
-        "short costs what it lasted, and a node that is lost during a start makes it begin again"
+        "there a trainer that has lost nodes pays once for that, R_down, and its growth in the "
+        "same moment is all rescaling; here R_down of it is preemption, a pause that a lost node "
+        "cuts short costs what it lasted, and a node that is lost during a start makes it begin "
+        "again"
     )
     return Row(what, ours, paper, "%", why if row.far else "")
