@@ -118,6 +118,13 @@ def test_utilisation_by_hand() -> None:
     assert use == pytest.approx((90.0, 60.0))
 
 
+def test_the_same_again() -> None:
+    case = Case("VGG-16", "bftrainer:parallel=3", Idle(seed=5, lowest=300), 7200.0, (3600.0,))
+    first = replay(case)
+    assert first.done.samples > first.outcomes[0].samples > 0
+    assert replay(case) == first
+
+
 def test_without_costs_on_nodes_that_stay_nothing_is_lost() -> None:
     found = replay(Case("ResNet18", "bftrainer:parallel=4", 32, 3600.0, rescale=0.0))
     assert sum(found.lost) == 0.0
@@ -164,4 +171,3 @@ def test_a_part_of_it_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     used = [row.ours for name, row in rows.items() if "U by" in name and row.unit == "%"]
     assert len(used) >= 12
     assert all(ours is not None and 20 < ours < 101 for ours in used)
-    assert found == bftrainer.study(How(quick=True))

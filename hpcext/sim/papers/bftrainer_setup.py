@@ -6,9 +6,10 @@ trace, or of one that is made up after the paper's figures of Summit.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ from hpcext.sim.traces.generate import find_machine, generate
 from hpcext.sim.traces.idle import Change, read_idle
 from hpcext.sim.workloads.find import Costs, Jobs, find_workload
 
-WEEK_S = 7 * 86_400.0
+WEEK_HOURS = 168.0
+WEEK_S = 3600 * WEEK_HOURS
 
 NODES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -77,15 +79,22 @@ class Idle(NamedTuple):
 
     def changes(self) -> Iterator[Change]:
         """From the beginning on: the first one, at 0 s, has all nodes that are there."""
-        if self.trace:
-            week: Iterable[Change] = read_idle(Path(self.trace))
-        else:
-            week = generate(find_machine("summit"), self.seed, WEEK_S / 3600)
-        if self.lowest is not None:
-            week = _lowest(week, self.lowest)
-        if self.again:
-            week = _again(list(week), WEEK_S)
-        return _begun(week, self.skip)
+        if self.lowest is None and not self.again:
+            return _begun(_week(self.trace, self.seed), self.skip)
+        week = _kept(self.trace, self.seed, self.lowest)
+        return _begun(_again(week, WEEK_S) if self.again else week, self.skip)
+
+
+def _week(trace: str, seed: int) -> Iterator[Change]:
+    """What is recorded, or made up."""
+    return read_idle(Path(trace)) if trace else generate(find_machine("summit"), seed, WEEK_HOURS)
+
+
+@functools.lru_cache(maxsize=2)
+def _kept(trace: str, seed: int, lowest: int | None) -> tuple[Change, ...]:
+    """The same, to be gone through often."""
+    week = _week(trace, seed)
+    return tuple(week if lowest is None else _lowest(week, lowest))
 
 
 def _lowest(changes: Iterable[Change], nodes: int) -> Iterator[Change]:
@@ -97,7 +106,7 @@ def _lowest(changes: Iterable[Change], nodes: int) -> Iterator[Change]:
             yield Change(change.time_s, joined, left)
 
 
-def _again(week: list[Change], period_s: float) -> Iterator[Change]:
+def _again(week: Sequence[Change], period_s: float) -> Iterator[Change]:
     """One week after the other; where one begins nodes change as if they had been idle before."""
     there: set[int] = set()
     for number in itertools.count():
