@@ -110,6 +110,16 @@ def test_who_loses_all_nodes_starts_again() -> None:
     assert found.done.samples == pytest.approx(10.0 * 82 + 20.0 * 82)
 
 
+def test_who_loses_all_nodes_during_a_pause_has_paused_until_then() -> None:
+    changes = [
+        Change(0.0, (0, 1), ()), Change(100.0, (), (1,)), Change(105.0, (), (0,)),
+        Change(150.0, (2,), ()),
+    ]  # fmt: skip
+    found = alone(changes, 250.0)
+    assert found.lost == (0.0, 20.0 * 5.0, 20.0 * UP_S + 10.0 * UP_S)
+    assert found.done.samples == pytest.approx(20.0 * 82 + 10.0 * 82)
+
+
 def test_utilisation_by_hand() -> None:
     # 80 nodes: each of ten ShuffleNets on eight, 20,400 a second; and 80 on single ones, 2,800.
     offered = 80.0 * 1000.0

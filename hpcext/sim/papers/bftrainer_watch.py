@@ -132,6 +132,9 @@ class Watch:
             self._hear(now_s, fact)
         for action in actions:
             self._order(now_s, action)
+        # Of who has lost all its nodes no end is told.
+        for job in [job for job in self._pauses if not self._engine.world.jobs[job].state.active]:
+            self._go_on(now_s, job)
 
     def mark(self, now_s: float) -> None:
         """Nothing more will be said of instants before this one."""
