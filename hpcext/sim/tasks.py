@@ -8,13 +8,14 @@ from pathlib import Path
 
 import msgspec
 
+from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.policies import find_policy
 from hpcext.sim import sources
 from hpcext.sim.outcome import Run
 from hpcext.sim.physics import Faults
 from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import Source
-from hpcext.sim.workloads.find import Costs, Workload, find_workload
+from hpcext.sim.workloads.find import Costs, Workload, find_workload, is_job_file
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -106,6 +107,10 @@ class Task(msgspec.Struct, frozen=True):
             elastic=self.place.harvest,
             costs=Costs(self.launch_s, self.checkpoint_s, self.interference, self.rescale),
         )
+
+    def specs(self) -> tuple[JobSpec, ...]:
+        """What its job file says, if it is one."""
+        return read_jobs(Path(self.workload)) if is_job_file(self.workload) else ()
 
     @property
     def options(self) -> dict[str, str]:

@@ -94,7 +94,7 @@ def find_workload(
     """
     path = Path(text)
     suffixes = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
-    if suffixes == ".toml":
+    if is_job_file(text):
         jobs: Jobs = _from_file(path, elastic=elastic)
 
         def read() -> Jobs:
@@ -111,9 +111,14 @@ def find_workload(
             return read_trainers(path, gpus=gpus)
 
     else:
-        raise InputError(f"unknown workload {shown(text)}", valid=VALID)
+        raise InputError(f"unknown workload {shown(text)}", where="WORKLOAD", valid=VALID)
     given = costs or Costs()
     return Workload(text, lambda _: _changed(read(), given, learn), (path,))
+
+
+def is_job_file(text: str) -> bool:
+    """Whether a workload is a job file."""
+    return Path(text).suffix == ".toml"
 
 
 def _from_file(path: Path, *, elastic: bool) -> list[tuple[Job, Physics]]:
