@@ -216,7 +216,8 @@ def _assumed(task: Task) -> tuple[str, ...]:
     if task.place.harvest:
         said.append(
             "Nodes leave at the instant of the trace, without notice; so no job of the main queue"
-            " is delayed. What a real lease needs to end is not simulated."
+            " is delayed. What a real lease needs to end is not simulated. After the last change of"
+            " the trace the nodes that are idle then stay."
         )
     return tuple(said)
 
