@@ -31,7 +31,7 @@ Changes = Iterable[tuple[float, tuple[Fact, ...]]]
 class Group(NamedTuple):
     """So many nodes that are alike: GPUs of each, and the kind of these."""
 
-    count: int
+    nodes: int
     gpus: int
     kind: str = ""
 
@@ -93,14 +93,14 @@ def numbered(groups: Iterable[Group], nodes: str, gpus: str) -> tuple[Node, ...]
     """
     made: list[Node] = []
     for group in groups:
-        for where, number in ((gpus, group.gpus), (nodes, group.count)):
+        for where, number in ((gpus, group.gpus), (nodes, group.nodes)):
             if not 1 <= number <= MOST_GPUS:
                 raise InputError(str(number), where=where, valid=f"1 to {MOST_GPUS}")
-        all_ = group.count * group.gpus + sum(node.gpus for node in made)
+        all_ = group.nodes * group.gpus + sum(node.gpus for node in made)
         if all_ > MOST_GPUS:
             raise InputError(f"{all_} GPUs in all", where=nodes, valid=f"at most {MOST_GPUS}")
         first = len(made) + 1
-        names = (f"node{number}" for number in range(first, first + group.count))
+        names = (f"node{number}" for number in range(first, first + group.nodes))
         made += [Node(name, group.gpus, group.kind) for name in names]
     return tuple(made)
 

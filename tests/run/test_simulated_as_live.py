@@ -119,5 +119,5 @@ def test_simulation_and_live_pilot_agree(site: Site) -> None:
     # Else it would agree for the wrong reason: one job was promoted, as the file's comment says.
     assert by_name["wide"]["suspends"] == 1
     makespan_s = simulated[-1][0]
-    print(f"live {document['makespan_s']:.2f} s, simulated {makespan_s:.2f} s")
-    assert abs(makespan_s / document["makespan_s"] - 1) < 0.1
+    both = f"live {document['makespan_s']:.2f} s, simulated {makespan_s:.2f} s"
+    assert abs(makespan_s / document["makespan_s"] - 1) < 0.1, both
