@@ -61,7 +61,8 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
         if not known[need, least]:
             each = f" with {least} GPUs each" if nodes and least > 1 else ""
             what = f"needs {need} nodes{each}, and there are {_room(nodes, least, most)}"
-            raise InputError(what, where=f"{where}: job {job.name}")
+            do = "say a larger machine, or leave the job out"
+            raise InputError(what, where=f"{where}: job {job.name}", do=do)
     return count
 
 
