@@ -279,8 +279,9 @@ class Simulated:
         elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
         # What is elastic waits to be told what it has now.
         attempt.stop(self._heap.now_s, Phase.STALLED if elastic else Phase.BROKEN)
-        attempt.ranks = tuple(gpu for gpu in attempt.ranks if node_of(gpu) != node)
-        self._occupy(attempt, tuple(gpu for gpu in attempt.gpus if node_of(gpu) != node))
+        here = f"{node}:"
+        attempt.ranks = tuple(gpu for gpu in attempt.ranks if not gpu.startswith(here))
+        self._occupy(attempt, tuple(gpu for gpu in attempt.gpus if not gpu.startswith(here)))
         if attempt.gpus:
             return
         # Nobody is left to tell it now; what is late or repeated comes when it is stale.
@@ -432,19 +433,19 @@ class Simulated:
 
     def _occupy(self, attempt: Attempt, gpus: tuple[str, ...]) -> None:
         """Let an attempt occupy these GPUs and no others."""
-        op, before, now_s = attempt.order.op, set(map(node_of, attempt.gpus)), self._heap.now_s
-        held_gpu_s = len(attempt.gpus) * (now_s - attempt.held_s)
-        self.spent[attempt.order.job].held_gpu_s += held_gpu_s
-        attempt.held_s = now_s
-        for gpu in attempt.gpus:
-            del self._taken[node_of(gpu)][gpu]
-        for gpu in gpus:
+        op, now_s, had, has = attempt.order.op, self._heap.now_s, set(attempt.gpus), set(gpus)
+        spent = self.spent[attempt.order.job]
+        spent.held_gpu_s += len(attempt.gpus) * (now_s - attempt.held_s)
+        attempt.gpus, attempt.held_s = gpus, now_s
+        for gpu in had - has:
+            node = node_of(gpu)
+            here = self._taken[node]
+            del here[gpu]
+            if not here:
+                del self._taken[node]
+        for gpu in has - had:
             self._taken.setdefault(node_of(gpu), {})[gpu] = op
-        attempt.gpus = gpus
-        after = set(map(node_of, gpus))
-        for name in before - after:
-            if not self._taken[name]:
-                del self._taken[name]
+        before, after = set(map(node_of, had)), set(map(node_of, has))
         several = (each if len(each) > 1 else set() for each in (before, after))
         self._spread_out(op, *several)
 
