@@ -134,7 +134,7 @@ def test_a_node_that_is_idle_in_one_look_does_not_count() -> None:
         Change(60, (), (1,)),
     ]
     # Nobody knows what comes behind the last look.
-    assert changes(set(), {1}) == [Change(10, (), ())]
+    assert changes(set(), {1}) == [Change(0, (), ()), Change(10, (), ())]
     assert changes() == []
 
 
