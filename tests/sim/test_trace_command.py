@@ -108,6 +108,14 @@ def test_holes(capsys: pytest.CaptureFixture[str], tmp_path: Path, log: Path) ->
     assert found["mean_wait_s"] == pytest.approx((90 + 130 + 0) / 4)
 
 
+def test_processors_of_a_node(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log, goal = tmp_path / "log", tmp_path / "idle"
+    write_swf(log, [SwfJob(1, 0, -1, 9, 65, 65, 9)], {"MaxNodes": 4, "MaxProcs": 256})
+    for words, idle in (((), (2, 3)), (("--procs-per-node", 30), (3,)), (("--nodes", 3), (2,))):
+        trace(capsys, "holes", "--from", log, *words, "-o", goal)
+        assert next(read_idle(goal)).joined == idle
+
+
 def test_generate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
     for path, seed in zip(paths, (3, 3, 4), strict=True):
