@@ -21,7 +21,7 @@ CALM_S = 300.0
 """From here on nothing new goes wrong, nobody asks for anything, and every job fits somewhere."""
 
 MOST_GPUS = 8
-FIFO = ("marble", "exclusive")
+FIFO = ("marble", "exclusive", "fixed", "fixed:gpus=2")
 MALLEABLE = (
     "bftrainer", "bftrainer:objective=throughput", "equal_share", "optimus:interval_s=20",
     "doubling:explore_s=10", "doubling:strategy=precompute", "total_time:interval_s=20",
