@@ -22,7 +22,7 @@ def test_each_job_has_the_same_while_there_is_room() -> None:
         "4": "next in the queue; waits for 2 GPUs on one node"
     }
     grant = answer("fixed:gpus=2", snapshot(jobs, a=4)).grants["1"]
-    assert (grant.role, grant.why) == (Role.PRIMARY, "runs on 2 GPUs until it ends")
+    assert (grant.role, grant.why) == (Role.PRIMARY, "runs on 2 GPUs, a fixed size")
 
 
 def test_without_a_number_each_has_its_best() -> None:
@@ -82,3 +82,27 @@ def test_a_queue_by_hand() -> None:
     result = simulate(jobs, [Node("a", 4)], find_policy("fixed:gpus=2"), physics)
     assert [result.jobs[each.id].since_s for each in jobs] == [100, 100, 200, 200, 300]
     assert all(record.suspends == 0 for record in result.records.values())
+
+
+def test_in_turns_those_that_wait_go_before_whoever_has_had_its_turn() -> None:
+    """Three jobs of 200 s, one at a time: each is suspended after 100 s for the next."""
+    jobs = [Job(str(number), f"j{number}", number, (2,), 2) for number in (1, 2, 3)]
+    physics = {each.id: Physics({2: 1.0}, work=200.0) for each in jobs}
+    result = simulate(jobs, [Node("a", 2)], find_policy("fixed:gpus=2,turn_s=100"), physics)
+    assert [result.jobs[each.id].since_s for each in jobs] == [400, 500, 600]
+    for each in jobs:
+        starts = [part.start_s for part in result.records[each.id].segments]
+        assert starts == [100 * (int(each.id) - 1), 100 * (int(each.id) + 2)]
+
+
+def test_nobody_is_suspended_while_nobody_waits() -> None:
+    late = Job("2", "late", 2, (2,), 2, submitted_s=250.0)
+    jobs = [Job("1", "early", 1, (2,), 2), late]
+    physics = {each.id: Physics({2: 1.0}, work=300.0) for each in jobs}
+    policy = find_policy("fixed:gpus=2,turn_s=100")
+    result = simulate(jobs, [Node("a", 4)], policy, physics)
+    assert all(record.suspends == 0 for record in result.records.values())
+    # Its turn was over long ago when the other one comes.
+    crowded = simulate(jobs, [Node("a", 2)], policy, physics)
+    assert [part.end_s for part in crowded.records["1"].segments] == [250, 400]
+    assert crowded.jobs["2"].since_s == 600
