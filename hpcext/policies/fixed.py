@@ -54,7 +54,9 @@ def allocate(now: Snapshot, options: Options) -> Target:
         if ask.job.id in kept and turns[ask.job.id] <= now.now_s and movable(ask.job)
     }
     asks.sort(key=lambda ask: (ask.job.id in over, -ask.job.priority, turns[ask.job.id]))
-    target = _allocate(now, options.gpus, asks, {name: kept[name] for name in kept if name not in over})
+    target = _allocate(
+        now, options.gpus, asks, {name: kept[name] for name in kept if name not in over}
+    )
     for name in turns:
         if name in target.grants and (name not in kept or (name in over and target.waits)):
             turns[name] = now.now_s + options.turn_s
