@@ -2,8 +2,8 @@
 
 Jobs are there from the beginning and may be given any number of GPUs at any time. So it only
 matters how long each *configuration* lasts, the numbers of GPUs that all jobs have at one time, and
-not in which order they come: a linear programme. If nothing were lost by changing sizes its answer would
-be the optimum; as it is, no schedule is shorter.
+not in which order they come: a linear programme. If nothing were lost by changing sizes its answer
+would be the optimum; as it is, no schedule is shorter.
 """
 
 from __future__ import annotations
