@@ -51,7 +51,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     how = _how(args)
     if args.out:
         _make_folder(args.out)
-    studies = {name: reproduce(name, how) for name in names}
+    studies = {}
+    for name in names:
+        studies[name] = reproduce(name, how)
+        # At once: the next one may take minutes.
+        _show(out, studies[name])
     document = _document(studies, how)
     if args.out:
         text = json.dumps(json.loads(msgspec.json.encode(document)), indent=2) + "\n"
@@ -59,9 +63,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
         (args.out / "study.csv").write_text(_csv(studies), encoding="utf-8", newline="")
     if args.json:
         out.document(document)
-        return 0
-    for study in studies.values():
-        _show(out, study)
     return 0
 
 
