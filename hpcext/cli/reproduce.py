@@ -150,7 +150,7 @@ def _remarks(table: Table) -> Iterator[str]:
         if row.why:
             said.setdefault(row.why, []).append(row.what)
     for why, rows in said.items():
-        yield f"  {', '.join(rows)}: {why}"
+        yield f"  {'; '.join(rows)}: {why}"
 
 
 def _figure(number: float | None, unit: str) -> str:

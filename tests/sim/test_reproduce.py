@@ -48,7 +48,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         "also far      2 s      1 s      2.00   far",
         "ours alone    3        -",
         "not measured  -        3 s",
-        "  far, also far: it is as it is",
+        "  far; also far: it is as it is",
         "  not measured: no data",
         "",
         "What was assumed",
