@@ -76,9 +76,9 @@ def _add_exports(actions: Any) -> None:
                 "lsf": "make a log of jobs from what bhist or bacct prints",
                 "idle": "make a trace of idle nodes from what sinfo prints, again and again",
             }[name],
-            # argparse takes % for itself in help texts, not in an epilog of this form.
-            epilog=f"reads the output of:\n  {how}\n\n"
-            f"example: hpcext trace {name} --from {example} -o {goal}",
+            # argparse takes % for itself in help texts, not in a description of this form.
+            description=f"reads the output of:\n  {how}",
+            epilog=f"example: hpcext trace {name} --from {example} -o {goal}",
             formatter_class=plain,
         )
         made.add_argument("--from", dest="source", type=Path, required=True, metavar="FILE")
