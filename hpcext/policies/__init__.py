@@ -19,6 +19,7 @@ from hpcext.policies import (
     doubling,
     equal_share,
     exclusive,
+    fixed,
     marble,
     optimus,
     pollux,
@@ -43,6 +44,7 @@ POLICIES: dict[str, Known] = {
     "doubling": Known(doubling.allocate, doubling.Options),
     "total_time": Known(total_time.allocate, total_time.Options),
     "pollux": Known(pollux.allocate, pollux.Options),
+    "fixed": Known(fixed.allocate, fixed.Options),
 }
 
 

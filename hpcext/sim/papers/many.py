@@ -1,0 +1,33 @@
+"""The same simulation of many cases, on several processes where that is asked for."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+Case = TypeVar("Case")
+Answer = TypeVar("Answer")
+
+
+def many(
+    simulate: Callable[[Case], Answer], cases: Sequence[Case], workers: int = 1
+) -> list[Answer]:
+    """What each case gives, in their order, however many processes there are.
+
+    Parameters
+    ----------
+    simulate : callable
+        A function of a module, which depends on its case alone.
+    cases : sequence
+        Those that take longest should come first.
+    workers : int
+    """
+    workers = min(workers, len(cases))
+    if workers < 2:
+        return [simulate(case) for case in cases]
+    # Not forked: the libraries beneath have threads of their own.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        return list(pool.map(simulate, cases))
