@@ -15,6 +15,7 @@ from hpcext.cli.simulate_view import show
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node
+from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.policies import find_policy
 from hpcext.sim.comparison import Watts, compared
@@ -99,7 +100,9 @@ def _tasks(args: argparse.Namespace) -> list[Task]:
         do = "leave out one of the two: several --policy are compared anyway"
         raise InputError("chooses the policies, and so does --policy", where="--compare", do=do)
     defaults = ON_HOLES if place.harvest else ON_NODES
-    policies = args.policy or (defaults if args.compare else [load_settings().policy])
+    settings = load_settings()
+    profiles = profiles_for(settings.state_dir / "profiles")
+    policies = args.policy or (defaults if args.compare else [settings.policy])
     for policy in policies:
         find_policy(policy)
     seeds = args.seed or [0]
@@ -120,6 +123,8 @@ def _tasks(args: argparse.Namespace) -> list[Task]:
             args.fail_s,
             REPORT_S if args.learn else None,
             args.hours * 3600 if args.hours else None,
+            str(profiles.directory),
+            profiles.gpu,
         )
         for policy in policies
         for seed in seeds

@@ -13,6 +13,7 @@ import pytest
 from hpcext.cli import main as cli
 from hpcext.core import values as v
 from hpcext.core.errors import HpcextError
+from hpcext.profiles import Measurement, Profiles
 from hpcext.sim import store as sim_store
 from hpcext.sim import tasks
 
@@ -45,6 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a file of each kind."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "t.csv").write_text(TRAINERS)
     (tmp_path / "i.csv").write_text(IDLE)
     lines = [
@@ -138,9 +140,12 @@ def test_costs_of_the_command_line(capsys: pytest.CaptureFixture[str], here: Pat
     assert mean(found, "completed") == 1
 
 
-def test_a_log_under_exclusive_is_a_queue(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+@pytest.mark.parametrize("policy", ["exclusive", "fixed"])
+def test_a_log_on_a_machine_is_a_queue(
+    capsys: pytest.CaptureFixture[str], here: Path, policy: str
+) -> None:
     """Two nodes of four processors: jobs 1, 2, then 3 and 5 of the log, which need one each."""
-    words = ("log.swf", "--nodes", "2x1", "--per-node", "4", "--policy", "exclusive")
+    words = ("log.swf", "--nodes", "2x1", "--per-node", "4", "--policy", policy)
     found = document(capsys, *words)
     assert mean(found, "jobs") == 4
     assert mean(found, "makespan_s") == 100 + 50 + 30
@@ -389,6 +394,30 @@ def test_a_job_that_states_no_speed(capsys: pytest.CaptureFixture[str], here: Pa
         "hpcext: jobs.toml: job 'a' states no scaling; "
         "say how fast it is on how many GPUs, and how much it has to do\n"
     )
+
+
+MEASURED = """
+[[job]]
+name = "a"
+command = "true"
+scaling = "paced"
+"""
+
+
+def test_a_speed_that_was_measured(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    store = Profiles(here / "state" / "hpcext" / "profiles")
+    seen: dict[str, Any] = {"at": 0.0, "gpus": 1, "seconds": 10.0, "source": "profile"}
+    store.add("paced", [Measurement(steps_per_s=4.0, **seen)])
+    (here / "jobs.toml").write_text(MEASURED + "work = {steps = 100}")
+    words = ("jobs.toml", "--nodes", "1x1", "--report", "out")
+    assert mean(document(capsys, *words), "makespan_s") == pytest.approx(25)
+    # Measured anew it is another run, although the file is the same.
+    store.remove("paced")
+    store.add("paced", [Measurement(steps_per_s=8.0, **seen)])
+    assert mean(document(capsys, *words), "makespan_s") == pytest.approx(12.5)
+    (here / "jobs.toml").write_text(MEASURED + "work = {samples = 100}")
+    _, err = simulate(capsys, "jobs.toml", "--nodes", "1x1", status=2)
+    assert "job 'a': paced was measured in another unit; say its work" in err
 
 
 @pytest.mark.parametrize("workers", [1, 2])
