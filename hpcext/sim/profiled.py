@@ -6,6 +6,7 @@ itself and not at other jobs. The adaptive one has Pollux's agent in it (Qiao et
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,11 @@ from hpcext.sim.physics import Said, Stretch, Where
 CONSTANT = 0.5
 """Share of a pass that does not depend on the batch, while one batch alone was tried: as the
 published agent has it (AdaptDL, ``goodput.py``); the paper does not say."""
+
+
+ALIKE = 0.1
+"""Batches of a GPU whose logarithms differ by less are the same measurement: the published agent
+keeps each, and fits its model anew at every one."""
 
 
 class Split(NamedTuple):
@@ -104,9 +110,8 @@ class Adaptive:
     def __init__(self, application: Application, total: int | None = None) -> None:
         self._application, self._total = application, total
         self.work = application.work
-        self._profile: dict[tuple[int, int, int, int], Times] = {}
+        self._profile: dict[tuple[int, int, int], tuple[int, Times]] = {}
         self._theta: Throughput | None = None
-        self._fitted = 0
         self._noise = 0.0
         self._where: Where | None = None
         self._way = Split(1, 1)
@@ -167,14 +172,15 @@ class Adaptive:
         self._noise = self._application.noise_scale(
             self._batch(), self._application.epoch(done)
         )
-        key = (where.total, len(where.gpus), self._way.batch, self._way.passes)
+        batch = self._way.batch
+        key = (where.total, len(where.gpus), round(math.log(batch) / ALIKE))
         if key not in self._profile:
-            self._profile[key] = self._times()
+            self._profile[key] = batch, self._times()
+            self._theta = fit(self._observations(), self._theta, constant=CONSTANT)
 
     def _chosen(self, where: Where) -> Split:
         """The best batch by what it knows (eq. 13); the initial one while it knows nothing."""
         application, gpus = self._application, where.total
-        self._fit()
         if self._total is not None or self._theta is None:
             least = max(application.initial_batch, application.least_per_gpu * gpus)
             return split(application, self._total or least, gpus)
@@ -191,20 +197,14 @@ class Adaptive:
             return split(application, application.initial_batch, gpus)
         return Split(int(best.batch), int(best.accumulation) + 1)
 
-    def _fit(self) -> None:
-        if len(self._profile) == self._fitted:
-            return
-        self._fitted = len(self._profile)
-        self._theta = fit(self._observations(), self._theta, constant=CONSTANT)
-
     def _observations(self) -> Observations:
-        """What it measured: each step, and what a pass of it took without its synchronisation.
+        """What it measured: steps of one pass, and what the pass took without synchronisation.
 
         That is as long as a step on one GPU, where there is none.
         """
         rows = []
-        for (gpus, nodes, batch, passes), times in self._profile.items():
-            rows.append((gpus, nodes, batch, passes - 1, step_s(times, passes)))
+        for (gpus, nodes, _), (batch, times) in self._profile.items():
+            rows.append((gpus, nodes, batch, 0, times.step_s))
             rows.append((1, 1, batch, 0, times.pass_s))
         gpus_, nodes_, batch_, accumulation, seconds = map(np.array, zip(*rows, strict=True))
         return Observations(gpus_, nodes_, batch_.astype(float), accumulation, seconds)
