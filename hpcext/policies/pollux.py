@@ -32,6 +32,7 @@ from hpcext.policies.common import fixed
 from hpcext.policies.divide import Ask, Gpus, On, Plan, Values, best, settle
 from hpcext.policies.fitness import Machine, allowed, floor, mean, power, realloc, speedups
 from hpcext.policies.periodic import periodic
+from hpcext.policies.pollux_refill import refilled
 from hpcext.policies.pollux_search import searched
 from hpcext.policies.total_time import Interval
 from hpcext.scaling.estimator import Sizes
@@ -71,7 +72,15 @@ def allocate(now: Snapshot, options: Options) -> Target:
 def _allocate(now: Snapshot, options: Options) -> Target:
     if options.search == "genetic":
         return searched(now, options.p, options.delay_s, options.seed)
-    target = settle(now, functools.partial(_exact, now, options), apart=True)
+    asked: list[tuple[Sequence[Ask], Sequence[Plan]]] = []
+
+    def decide(asks: Sequence[Ask], gpus: Gpus) -> Sequence[Plan]:
+        asked.append((asks, plans := _exact(now, options, asks, gpus)))
+        return plans
+
+    target = settle(now, decide, apart=True)
+    for asks, plans in asked:
+        target = refilled(now, target, asks, plans[0])
     weight = sum(job.weight for job in now.jobs if job.ready and not fixed(job))
     if target.value is None or target.bound is None:
         return target
