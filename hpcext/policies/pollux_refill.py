@@ -7,7 +7,7 @@ nodes that they have or on others, while there is one that makes the sum of valu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -20,6 +20,15 @@ LEAST = 1e-9
 """Of the sum of values: less than that is no gain."""
 
 
+class _Room(NamedTuple):
+    """GPUs that are free on each node, the nodes of jobs on several (None: whoever has them), and
+    of which kind each node is."""
+
+    free: dict[str, int]
+    taken: set[str] | None
+    kinds: Mapping[str, str]
+
+
 class _Better(NamedTuple):
     """A job, where it would be, and what that gains."""
 
@@ -28,18 +37,21 @@ class _Better(NamedTuple):
     gain: float
 
 
-def refilled(now: Snapshot, target: Target, asks: Sequence[Ask], plan: Plan) -> Target:
+def refilled(
+    now: Snapshot, target: Target, asks: Sequence[Ask], plan: Plan, *, apart: bool = True
+) -> Target:
     """The same, with better shapes for some jobs where there is room.
 
     Parameters
     ----------
     now : Snapshot
     target : Target
-        In which no two jobs on several nodes share one.
     asks : sequence of Ask
         The jobs that were asked about, with all that they may have.
     plan : Plan
         Its `worth` says what each of their sizes is worth.
+    apart : bool
+        No two jobs on several nodes share one; in the target neither.
     """
     if plan.worth is None or target.value is None:
         return target
@@ -51,17 +63,19 @@ def refilled(now: Snapshot, target: Target, asks: Sequence[Ask], plan: Plan) -> 
     others = [grant.alloc for job, grant in target.grants.items() if job not in allocs]
     value = target.value
     grants = dict(target.grants)
+    kinds = {name: node.kind for name, node in now.nodes.items()}
     # Each turn makes the sum larger, so it ends; it is not looked for the last bit of it.
     for _ in range(4 * len(asks)):
         if not any(free.values()):
             break
-        apart = {node for alloc in (*others, *allocs.values()) if len(alloc) > 1 for node in alloc}
-        found = (
-            better
+        wide = (alloc for alloc in (*others, *allocs.values()) if len(alloc) > 1)
+        taken = {node for alloc in wide for node in alloc} if apart else None
+        room = _Room(free, taken, kinds)
+        each = (
+            _better(number, ask, allocs.get(ask.job.id, {}), plan, room)
             for number, ask in enumerate(asks)
-            if (better := _better(number, ask, allocs.get(ask.job.id, {}), plan, free, apart, now))
         )
-        best = max(found, key=lambda each: each.gain, default=None)
+        best = max(filter(None, each), key=lambda better: better.gain, default=None)
         if best is None or best.gain <= LEAST * abs(value):
             break
         job = asks[best.number].job
@@ -76,21 +90,13 @@ def refilled(now: Snapshot, target: Target, asks: Sequence[Ask], plan: Plan) -> 
     return replace(target, grants=grants, waits=waits, value=value)
 
 
-def _better(
-    number: int,
-    ask: Ask,
-    has: Alloc,
-    plan: Plan,
-    free: dict[str, int],
-    apart: set[str],
-    now: Snapshot,
-) -> _Better | None:
+def _better(number: int, ask: Ask, has: Alloc, plan: Plan, room: _Room) -> _Better | None:
     """The best shape of a job that has a place beside all others, if it is better than what it has.
 
     It is looked for on GPUs of the kind that the job has, or is to have.
     """
     assert plan.worth is not None
-    kind = next((now.nodes[node].kind for node in has), plan.kind(number))
+    kind = next((room.kinds[node] for node in has), plan.kind(number))
     worth = plan.worth(number, kind)
     before = worth.get(total(has), worth[0])
     shapes = ask.on(kind)
@@ -100,16 +106,17 @@ def _better(
     )
     if not wanted:
         return None
-    room = {name: gpus + has.get(name, 0) for name, gpus in free.items()}
-    widths = sorted(room.values(), reverse=True)
-    mine = apart - set(has) if len(has) > 1 else apart
-    kinds = {name: node.kind for name, node in now.nodes.items()}
+    free = {name: gpus + has.get(name, 0) for name, gpus in room.free.items()}
+    widths = sorted(free.values(), reverse=True)
+    taken = room.taken
+    if taken is not None and len(has) > 1:
+        taken = taken - set(has)
     for size in wanted:
         shape = shapes[size]
         if shape.nodes > len(widths) or widths[shape.nodes - 1] < shape.gpus:
             continue
         wish = Wish(shape, tuple, has, kind)
-        alloc = place(room, [wish], apart=mine, kinds=kinds)[0]
+        alloc = place(free, [wish], apart=taken, kinds=room.kinds)[0]
         if total(alloc) == size and _shape(alloc) == shape:
             return _Better(number, alloc, worth[size] - before)
     return None

@@ -124,7 +124,9 @@ def _demote(memo: _Memo, jobs: Sequence[Job], limits: Sequence[float]) -> None:
 
 def _order(jobs: Sequence[Job], queues: Sequence[Sequence[str]]) -> list[Job]:
     """Those of the first queue as they came, then those of the next; a priority goes before."""
-    place = {job: (depth, at) for depth, each in enumerate(queues, 1) for at, job in enumerate(each)}
+    place = {
+        job: (depth, at) for depth, each in enumerate(queues, 1) for at, job in enumerate(each)
+    }
     first = {job.id: (0, at) for at, job in enumerate(jobs)}
     return sorted(jobs, key=lambda job: (-job.priority, place.get(job.id, first[job.id])))
 

@@ -76,6 +76,25 @@ class Curve(NamedTuple):
         return Times(step_s, min(max(sync_s, 0.0), step_s))
 
 
+class Gradients(NamedTuple):
+    """What was measured of gradients, over whole trainings.
+
+    Attributes
+    ----------
+    batches : sequence of int
+        Total batches with which these were run, ascending.
+    ends : array of float, shape (epochs,)
+        Progress at the end of each epoch, in steps of the smallest batch.
+    sqr, var : array of float, shape (batches, epochs)
+        Squared norm and variance of the gradient, the latter in the smallest batch.
+    """
+
+    batches: Sequence[int]
+    ends: Floats
+    sqr: Floats
+    var: Floats
+
+
 class Application:
     """One model, as it was measured.
 
@@ -86,12 +105,7 @@ class Application:
         By the GPUs of each node.
     spread : Mapping[int, Mapping[int, Curve]]
         Nodes → GPUs in all → times.
-    batches : sequence of int
-        Total batches with which whole trainings were run, ascending.
-    ends : array of float, shape (epochs,)
-        Progress at the end of each epoch, in steps of the smallest batch.
-    sqr, var : array of float, shape (batches, epochs)
-        Squared norm and variance of the gradient, the latter in the smallest batch.
+    gradients : Gradients
     most_per_gpu : int, optional
         Samples that a GPU has room for, if these are fewer than were measured.
 
@@ -108,17 +122,14 @@ class Application:
         name: str,
         placed: Mapping[tuple[int, ...], Curve],
         spread: Mapping[int, Mapping[int, Curve]],
-        batches: Sequence[int],
-        ends: Floats,
-        sqr: Floats,
-        var: Floats,
+        gradients: Gradients,
         *,
         most_per_gpu: int | None = None,
     ) -> None:
         self.name = name
         self._placed, self._spread = placed, spread
-        self._batches, self._ends, self._sqr, self._var = batches, ends, sqr, var
-        self.initial_batch, self.most_batch = batches[0], batches[-1]
+        self._batches, self._ends, self._sqr, self._var = gradients
+        self.initial_batch, self.most_batch = self._batches[0], self._batches[-1]
         self.least_per_gpu = int(min(curve.batch[0] for curve in placed.values()))
         measured = int(max(curve.batch[-1] for curve in placed.values()))
         self.most_per_gpu = min(measured, most_per_gpu or measured)
@@ -202,15 +213,14 @@ class Application:
     def _gradient(self, batch: float, epoch: int) -> tuple[float, float]:
         """Squared norm and variance, between the two nearest batches that were measured."""
         sqr, var = (
-            float(np.interp(batch, self._batches, each[:, epoch])) for each in (self._sqr, self._var)
+            float(np.interp(batch, self._batches, each[:, epoch]))
+            for each in (self._sqr, self._var)
         )
         return sqr, var
 
 
 def _mixed(below: Times, above: Times, share: float) -> Times:
-    step_s, sync_s = (
-        low + share * (high - low) for low, high in zip(below, above, strict=True)
-    )
+    step_s, sync_s = (low + share * (high - low) for low, high in zip(below, above, strict=True))
     return Times(step_s, sync_s)
 
 
@@ -243,10 +253,8 @@ def read_application(folder: Path, *, most_per_gpu: int | None = None) -> Applic
     }
     for nodes, further in _scalability(folder / "scalability.csv").items():
         spread.setdefault(nodes, {}).update(further)
-    batches, ends, sqr, var = _validations(folder)
-    return Application(
-        folder.name, placed, spread, batches, ends, sqr, var, most_per_gpu=most_per_gpu
-    )
+    gradients = _validations(folder)
+    return Application(folder.name, placed, spread, gradients, most_per_gpu=most_per_gpu)
 
 
 def _placements(path: Path) -> dict[tuple[int, ...], Curve]:
@@ -276,7 +284,7 @@ def _scalability(path: Path) -> dict[int, dict[int, Curve]]:
     return found
 
 
-def _validations(folder: Path) -> tuple[list[int], Floats, Floats, Floats]:
+def _validations(folder: Path) -> Gradients:
     named = {
         int(found[1]): path
         for path in folder.glob("validation-*.csv")
@@ -296,7 +304,7 @@ def _validations(folder: Path) -> tuple[list[int], Floats, Floats, Floats]:
     arrays = (np.array([each[:epochs] for each in every]) for every in (progress, sqr, var))
     ends, sqrs, variances = arrays
     # As far as the slowest of them had got.
-    return sorted(named), ends.min(axis=0), sqrs, variances
+    return Gradients(sorted(named), ends.min(axis=0), sqrs, variances)
 
 
 def _ascending(values: Sequence[float], places: Sequence[str]) -> None:
@@ -353,7 +361,9 @@ def _number(row: Mapping[str, str], name: str, where: str) -> float:
     except ValueError:
         found = math.nan
     if not 0 <= found < math.inf:
-        raise InputError(f"{name} {clean(row[name])[:40]!r}", where=where, valid="a number, 0 or more")
+        raise InputError(
+            f"{name} {clean(row[name])[:40]!r}", where=where, valid="a number, 0 or more"
+        )
     return found
 
 

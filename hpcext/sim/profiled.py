@@ -76,14 +76,14 @@ class Fixed:
         """Samples per second on so many GPUs of each node."""
         return self.stretch(Where(gpus), 0.0).rate
 
-    def stretch(self, where: Where, done: float) -> Stretch:  # noqa: ARG002
+    def stretch(self, where: Where, done: float) -> Stretch:
         """It is as fast all the time."""
         way = split(self._application, self._total, where.total)
         times = self._application.times(where.gpus, way.batch)
         samples = float(where.total * way.batch * way.passes)
         return Stretch(samples / step_s(times, way.passes), step_work=samples)
 
-    def said(self, where: Where, done: float) -> Said:  # noqa: ARG002
+    def said(self, where: Where, done: float) -> Said:
         """Nothing: its efficiency is its user's business."""
         return Said()
 
@@ -145,7 +145,7 @@ class Adaptive:
             most_batch=self._total or application.most_batch,
             least_per_gpu=application.least_per_gpu,
             most_per_gpu=application.most_per_gpu,
-            throughput=tuple(self._theta),
+            throughput=self._theta,
         )
         return Said(report)
 
@@ -169,9 +169,7 @@ class Adaptive:
         if where is None or done <= self._since:
             return
         self._since = done
-        self._noise = self._application.noise_scale(
-            self._batch(), self._application.epoch(done)
-        )
+        self._noise = self._application.noise_scale(self._batch(), self._application.epoch(done))
         batch = self._way.batch
         key = (where.total, len(where.gpus), round(math.log(batch) / ALIKE))
         if key not in self._profile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -81,9 +82,7 @@ class Case(NamedTuple):
 @functools.cache
 def applications(folder: Path) -> Mapping[str, Application]:
     """All that were measured."""
-    return {
-        name: read_application(folder / name, most_per_gpu=ROOM.get(name)) for name in SHARES
-    }
+    return {name: read_application(folder / name, most_per_gpu=ROOM.get(name)) for name in SHARES}
 
 
 def asked(case: Case) -> tuple[Asked, ...]:
@@ -120,18 +119,23 @@ def _jobs(case: Case, jobs: Sequence[Asked]) -> Iterator[tuple[Job, Physics]]:
     for order, each in enumerate(jobs):
         application = known[each.application]
         job = Job(each.name, each.name, order, (1,), 1, submitted_s=each.submitted_s)
-        if case.name == "pollux":
-            job, speed = _adaptive(case, job, each, application)
-        else:
-            job, speed = _tuned(case, job, each, application)
-        yield job, Physics(
-            speed, speed.work, resume_s=DELAY_S, interference=case.interference, checkpoint_s=None
+        made = _adaptive if case.name == "pollux" else _tuned
+        job, speed = made(case, job, each, application)
+        yield (
+            job,
+            Physics(
+                speed,
+                speed.work,
+                resume_s=DELAY_S,
+                interference=case.interference,
+                checkpoint_s=None,
+            ),
         )
 
 
 def _adaptive(
     case: Case, job: Job, each: Asked, application: Application
-) -> tuple[Job, Adaptive]:
+) -> tuple[Job, Adaptive | Fixed]:
     """A job that Pollux's agent adapts: nothing is known of its speed."""
     alone = each.application == ALONE
     speed = Adaptive(application, each.batch if alone else None)
@@ -141,7 +145,9 @@ def _adaptive(
     return replace(job, estimate=Estimate(work=speed.work)), speed
 
 
-def _tuned(case: Case, job: Job, each: Asked, application: Application) -> tuple[Job, Fixed]:
+def _tuned(
+    case: Case, job: Job, each: Asked, application: Application
+) -> tuple[Job, Adaptive | Fixed]:
     """A job with the batch of the workload; with its GPUs too, under Tiresias.
 
     Optimus knows the true speeds on as few nodes as can be, and what is left: an oracle.
@@ -190,9 +196,7 @@ def _with_fairness(case: Case, found: Run, jobs: Sequence[Asked]) -> Run:
 
 def _beside(begin_s: float, end_s: float, intervals: Sequence[tuple[float, float]]) -> float:
     """Jobs that were there in the mean over a job's time, itself among them."""
-    together = sum(
-        max(0.0, min(end_s, end) - max(begin_s, begin)) for begin, end in intervals
-    )
+    together = sum(max(0.0, min(end_s, end) - max(begin_s, begin)) for begin, end in intervals)
     return together / (end_s - begin_s)
 
 
@@ -219,7 +223,7 @@ def fair_s(application: Application, batch: int | None, share: float) -> float:
         return float(fixed.work / (_between(rates, whole) * share / whole))
     adaptive = Adaptive(application)
     seconds = 0.0
-    for begin, end in zip(ends, ends[1:], strict=False):
+    for begin, end in itertools.pairwise(ends):
         rates = np.array([adaptive.best_rate(packed(gpus), begin) for gpus in (low, high)])
         seconds += (end - begin) / float(_between(rates, whole) * share / whole)
     return seconds
