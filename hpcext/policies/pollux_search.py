@@ -28,10 +28,11 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
         for node, gpus in grant.alloc.items():
             free[node] -= gpus
     every = asks_of(now, kept)
-    asks = allowed([_loose(ask, now) for ask in every if ask.shapes])
+    able = [_loose(ask, now) for ask in every if ask.shapes]
+    asks = allowed(able)
     if not asks:
         return Target(kept, {ask.job.id: "there are no such nodes" for ask in every})
-    market = matrices(now, asks, p, delay_s)
+    market = matrices(now, asks, p, delay_s, [max(ask.shapes) for ask in able])
     rng = np.random.default_rng(seed)
     capacity = np.array(list(free.values()))
     found = genetic.search(**market._asdict(), capacity=capacity, p=p, rng=rng)
@@ -53,8 +54,13 @@ class Market(NamedTuple):
     most: Counts
 
 
-def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Market:
-    """What :mod:`hpcext.policies.genetic` is told of jobs: by GPUs, on one node and on several."""
+def matrices(
+    now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float, most: Sequence[int]
+) -> Market:
+    """What :mod:`hpcext.policies.genetic` is told of jobs: by GPUs, on one node and on several.
+
+    `most` is what each could use if it need not explore: all its speed-ups are over the same share.
+    """
     machine = Machine.of(now)
     counts, widest = np.arange(sum(machine.gpus.values()) + 1), machine.widest
     one = (counts > 0).astype(np.int64)
@@ -62,10 +68,13 @@ def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Ma
     kind = only(kinds_of(now))
     tables = [
         np.stack(
-            [speedups(ask.job, Sizes(counts, nodes), machine, kind) for nodes in (one, several)],
+            [
+                speedups(ask.job, Sizes(counts, nodes), machine, kind, each)
+                for nodes in (one, several)
+            ],
             axis=-1,
         )
-        for ask in asks
+        for ask, each in zip(asks, most, strict=True)
     ]
     for table, ask in zip(tables, asks, strict=True):
         if ask.job.nodes is None:
@@ -75,7 +84,10 @@ def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Ma
         table[:, 0] *= (counts <= widest) & (min(nodes) == 1)
         table[:, 1] *= max(nodes) > 1
         table[counts < next(iter(ask.shapes))] = 0.0
-    found = [speedups(ask.job, _packed(ask, widest), machine, kind) for ask in asks]
+    found = [
+        speedups(ask.job, _packed(ask, widest), machine, kind, each)
+        for ask, each in zip(asks, most, strict=True)
+    ]
     # What a job may have of whatever kind, since the matrices do not tell them apart.
     alike = [ask._replace(by_kind={}) for ask in asks]
     lowest = floor(alike, found, kind, int(counts[-1]), p)

@@ -156,8 +156,15 @@ def _tables(plan: _Plan) -> tuple[Table, ...]:
     )
 
 
-def _row(plan: _Plan, what: str, ours: float | None, paper: float | None, *rest: str) -> Row:
-    unit, why = (*rest, "", "")[:2]
+def _row(
+    plan: _Plan,
+    what: str,
+    ours: float | None,
+    paper: float | None,
+    *,
+    unit: str = "",
+    why: str = "",
+) -> Row:
     if ours is None:
         why = NEEDS if plan.data is None else "not in the quick study"
     row = Row(what, ours, paper, unit, why)
@@ -170,7 +177,7 @@ def _by_workload(plan: _Plan) -> Table:
         for number, paper in zip(WORKLOADS, PUBLISHED[policy], strict=True):
             known = number in plan.workloads and not (plan.how.quick and policy == GENETIC)
             ours = plan.one(policy, "jct_s", workload=number) if known else None
-            rows.append(_row(plan, f"{NAMES[policy]}, workload {number}", ours, paper, "s"))
+            rows.append(_row(plan, f"{NAMES[policy]}, workload {number}", ours, paper, unit="s"))
     return Table(
         "Average JCT of each published workload, beside the authors' simulator",
         tuple(rows),
@@ -182,7 +189,7 @@ def _lower(plan: _Plan) -> Table:
     rows = []
     for number, paper in zip(WORKLOADS, PUBLISHED[EXACT], strict=True):
         ours = plan.one(EXACT, "jct_s", workload=number) if number in plan.workloads else None
-        rows.append(_row(plan, f"{NAMES[EXACT]}, workload {number}", ours, paper, "s"))
+        rows.append(_row(plan, f"{NAMES[EXACT]}, workload {number}", ours, paper, unit="s"))
     return Table(
         "The same objective solved exactly, beside the authors' genetic search: average JCT",
         tuple(rows),
@@ -203,7 +210,7 @@ def _table_2(plan: _Plan) -> Table:
         ):
             ours = plan.mean(policy, field)
             hours_ours = None if ours is None else ours / 3600
-            rows.append(_row(plan, f"{name}: {what}", hours_ours, hours, "h", why))
+            rows.append(_row(plan, f"{name}: {what}", hours_ours, hours, unit="h", why=why))
     untuned = "needs the workload with the GPUs of the original trace, which is not among the data"
     for name, hours in (("Optimus+Oracle", 2.7), ("Tiresias", 2.8)):
         rows.append(Row(f"{name}: average JCT", None, hours, "h", untuned))
@@ -220,7 +227,7 @@ def _reductions(plan: _Plan) -> Table:
         other = plan.mean(policy)
         ours = None if exact is None or other is None else 100 * (1 - exact / other)
         why = "theirs are eight workloads, and the genetic search"
-        rows.append(_row(plan, f"less than {NAMES[policy]}", ours, paper, "%", why))
+        rows.append(_row(plan, f"less than {NAMES[policy]}", ours, paper, unit="%", why=why))
     return Table("Section 5.3: by how much Pollux reduces the average JCT", tuple(rows))
 
 
@@ -233,7 +240,7 @@ def _figure_7(plan: _Plan) -> Table:
         name = TABLE_2[policy][0]
         below = 100 * float(np.mean(rho < 2)) if len(rho) else None
         paper = 99.0 if policy == EXACT else None
-        rows.append(_row(plan, f"{name}: jobs with rho < 2", below, paper, "%"))
+        rows.append(_row(plan, f"{name}: jobs with rho < 2", below, paper, unit="%"))
         rows.append(_row(plan, f"{name}: mean rho", _or(rho, np.mean), None))
         rows.append(_row(plan, f"{name}: largest rho", _or(rho, np.max), None))
     return Table(
@@ -257,11 +264,11 @@ def _figure_8a(plan: _Plan) -> Table:
         here = plan.made(EXACT, load)
         ours = None if here is None or not base else here / base
         why = "the workloads of other loads are drawn anew, theirs and ours"
-        rows.append(_row(plan, f"Pollux at {load:g} times the load", ours, paper / BASE_S, "", why))
+        rows.append(_row(plan, f"Pollux at {load:g} times the load", ours, paper / BASE_S, why=why))
         for policy in (OPTIMUS, TIRESIAS):
             other = plan.made(policy, load)
             share = None if here is None or not other else 100 * (1 - here / other)
-            rows.append(_row(plan, f"less than {NAMES[policy]} at {load:g}", share, None, "%"))
+            rows.append(_row(plan, f"less than {NAMES[policy]} at {load:g}", share, None, unit="%"))
     return Table(
         "Figure 8a: average JCT by load, as a multiple of that at the paper's load", tuple(rows)
     )
@@ -276,7 +283,7 @@ def _figure_8b(plan: _Plan) -> Table:
         here = plan.mean(f"pollux:interval_s={interval_s:g}")
         ours = None if here is None or not base else here / base
         why = "hpcext decides at once when a job comes or ends, whatever the interval; theirs waits"
-        rows.append(_row(plan, f"every {interval_s:g} s", ours, paper / BASE_S, "", why))
+        rows.append(_row(plan, f"every {interval_s:g} s", ours, paper / BASE_S, why=why))
     return Table(
         "Figure 8b: average JCT by scheduling interval, as a multiple of that at 60 s", tuple(rows)
     )
@@ -294,7 +301,7 @@ def _figure_8c(plan: _Plan) -> Table:
             theirs = 1.0 if policy == EXACT else paper / BASE_S
             why = "of jobs with as many GPUs on each node fewer come to share one"
             what = f"{name}, {100 * slowdown:g} % slower"
-            rows.append(_row(plan, what, ours, theirs, "", why))
+            rows.append(_row(plan, what, ours, theirs, why=why))
     return Table(
         "Figure 8c: average JCT by interference, as a multiple of that without", tuple(rows)
     )
