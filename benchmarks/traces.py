@@ -3,7 +3,8 @@
 ``python benchmarks/traces.py [--data DIR] [--jobs N] [--hours H]``: a log of so many jobs (default:
 a million) written, read, and run through the main queue of a machine of 4,608 nodes; so many hours
 (a year) of each generated trace, in figures beside the paper's; with the data also the real week of
-Summit and Theta's log. Each part is a process of its own: its peak of memory is beside its time.
+Summit and Theta's log. Each part is a process of its own: seconds of a core, seconds by the clock
+and its peak of memory are beside it.
 """
 
 from __future__ import annotations
@@ -104,10 +105,11 @@ def said(stats: IdleStats) -> str:
 
 
 def _child(send: Connection, what: Callable[..., str], *args: object) -> None:
-    begin = time.perf_counter()
+    begin_s, begin_cpu_s = time.perf_counter(), time.process_time()
     text = what(*args)
+    took_s, cpu_s = time.perf_counter() - begin_s, time.process_time() - begin_cpu_s
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    send.send((time.perf_counter() - begin, peak_mib, text))
+    send.send((cpu_s, took_s, peak_mib, text))
 
 
 def measure(label: str, what: Callable[..., str], *args: object) -> None:
@@ -117,9 +119,9 @@ def measure(label: str, what: Callable[..., str], *args: object) -> None:
     child = context.Process(target=_child, args=(send, what, *args))
     child.start()
     send.close()
-    took_s, peak_mib, text = receive.recv()
+    cpu_s, took_s, peak_mib, text = receive.recv()
     child.join()
-    print(f"{label:32} {took_s:7.1f} s {peak_mib:6.0f} MiB  {text}", flush=True)
+    print(f"{label:32} {cpu_s:7.1f} s ({took_s:.1f} s) {peak_mib:6.0f} MiB  {text}", flush=True)
 
 
 def main() -> None:

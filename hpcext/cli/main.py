@@ -18,6 +18,7 @@ from hpcext.cli import (
     pilot,
     plan,
     profile,
+    reproduce,
     run,
     simulate,
     suspendable,
@@ -36,6 +37,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     plan.add,
     simulate.add,
     trace.add,
+    reproduce.add,
     verbs.add,
     config.add,
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
@@ -22,6 +23,7 @@ __all__ = ["JsonOutput", "Output", "QuietOutput", "clean", "make"]
 
 Row = Sequence[str]
 Show = Callable[[Sequence[Row]], None]
+Tell = Callable[[str], None]
 
 
 class Output:
@@ -82,6 +84,42 @@ class Output:
             finally:
                 self._live = None
 
+    @contextlib.contextmanager
+    def progress(self, total: int) -> Iterator[Tell]:
+        """How far a long command is: a bar on a terminal, a remark each time elsewhere.
+
+        Parameters
+        ----------
+        total : int
+            Parts that there are.
+
+        Yields
+        ------
+        callable
+            Says that one more is done, and which one.
+        """
+        if not sys.stderr.isatty():
+            done = itertools.count(1)
+            if total < 2:
+                yield lambda _: None
+                return
+            yield lambda text: self.note(f"{next(done)} of {total}: {text}")
+            return
+        from rich import progress  # noqa: PLC0415  (slow to import, and only used here)
+
+        columns = (
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("{task.description}", markup=False),
+        )
+        # On stderr, as remarks are: the result may go to a file.
+        with progress.Progress(
+            *columns, console=_console(sys.stderr), refresh_per_second=2, transient=True
+        ) as bar:
+            task = bar.add_task("", total=total)
+            yield lambda text: bar.update(task, advance=1, description=clean(text), refresh=True)
+
     def document(self, document: Mapping[str, Any]) -> None:
         """Print one JSON document."""
         # msgspec writes NaN and infinity as null, json escapes every control character.
@@ -124,6 +162,11 @@ class QuietOutput(JsonOutput):
     def note(self, text: str) -> None:
         """Nothing."""
 
+    @contextlib.contextmanager
+    def progress(self, total: int) -> Iterator[Tell]:
+        """Nothing."""
+        yield lambda _: None
+
     def document(self, document: Mapping[str, Any]) -> None:
         """Nothing."""
 
@@ -139,10 +182,10 @@ def make(*, as_json: bool, quiet: bool) -> Output:
     return QuietOutput() if quiet else Output()
 
 
-def _console() -> Console:
+def _console(file: TextIO | None = None) -> Console:
     from rich.console import Console  # noqa: PLC0415  (slow to import, unused on a pipe)
 
-    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    return Console(file=file or sys.stdout, highlight=False, markup=False, emoji=False)
 
 
 def _rich_table(columns: Row, rows: Sequence[Row]) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 
 from hpcext.admission import admit
+from hpcext.cli.fits import check_specs
 from hpcext.cli.output import Output
 from hpcext.cli.plot import plot
 from hpcext.config import load_settings
@@ -20,24 +20,18 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Job, Node, Snapshot, Target, total
-from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.jobfile import read_jobs
 from hpcext.manager.refine import profiles_for
-from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
 from hpcext.policies.apportion import Table
 from hpcext.policies.common import ONE_NODE
 from hpcext.policies.kinds import share
 from hpcext.scaling.estimator import Sizes, speedups
-from hpcext.text import shown
-
-MOST_GPUS = 1_000_000
-"""More than any machine has, and still quickly divided."""
+from hpcext.sim.sources import Group, numbered, read_nodes
 
 OPTIMUM = "optimum"
 
 VALID = "a number, or NxKIND:GPUS for each kind, as 2xa100:4,4xv100:8"
-
-_GROUP = re.compile(r"([0-9]{1,7})x([A-Za-z][\w.-]{0,99}):([0-9]{1,7})")
 
 
 class Division(msgspec.Struct, frozen=True):
@@ -95,7 +89,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     settings = load_settings(flags={"policy": args.policy})
     profiles = profiles_for(settings.state_dir / "profiles")
     specs = read_jobs(args.jobs, profiles=profiles)
-    _check_fits(specs, nodes, str(args.jobs))
+    check_specs(specs, nodes, str(args.jobs))
     jobs = admit(specs, 1, {})
     names = list(POLICIES) if args.compare else [settings.policy]
     found = [_begin(name, jobs, nodes) for name in names]
@@ -123,7 +117,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _nodes(text: str, gpus: int | None) -> list[Node]:
+def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
     """``N`` nodes with so many GPUs each; or ``NxKIND:GPUS,...``, which says it for several kinds.
 
     Raises
@@ -131,34 +125,13 @@ def _nodes(text: str, gpus: int | None) -> list[Node]:
     InputError
         It is neither, or what it says is too large.
     """
-    groups: list[tuple[str, str, str]] = []
-    if text.lstrip("-").isdecimal():
+    if text.lstrip("-").isdecimal() and len(text) < 20:
         if gpus is None:
             raise InputError("is missing", where="--gpus", do="say how many GPUs each node has")
-        groups = [(text, "", str(gpus))]
-    else:
-        if gpus is not None:
-            raise InputError("--gpus beside kinds", where="--nodes", do="leave out --gpus")
-        for part in text.split(","):
-            found = _GROUP.fullmatch(part.strip())
-            if found is None:
-                raise InputError(shown(part), where="--nodes", valid=VALID)
-            groups.append((found[1], found[2], found[3]))
-    nodes: list[Node] = []
-    for count, kind, each in groups:
-        for flag, number in (("--gpus", int(each)), ("--nodes", int(count))):
-            where = "--nodes" if kind else flag
-            if not 1 <= number <= MOST_GPUS:
-                raise InputError(str(number), where=where, valid=f"1 to {MOST_GPUS}")
-        all_ = int(count) * int(each) + sum(node.gpus for node in nodes)
-        if all_ > MOST_GPUS:
-            valid = f"at most {MOST_GPUS}"
-            raise InputError(f"{all_} GPUs in all", where="--nodes", valid=valid)
-        first = len(nodes) + 1
-        nodes += [
-            Node(f"node{number}", int(each), kind) for number in range(first, first + int(count))
-        ]
-    return nodes
+        return numbered([Group(int(text), gpus)], "--nodes", "--gpus")
+    if gpus is not None:
+        raise InputError("--gpus beside kinds", where="--nodes", do="leave out --gpus")
+    return read_nodes(text, valid=VALID)
 
 
 def _totals(nodes: Sequence[Node]) -> dict[str, int]:
@@ -167,16 +140,6 @@ def _totals(nodes: Sequence[Node]) -> dict[str, int]:
     for node in nodes:
         totals[node.kind] += node.gpus
     return dict(totals)
-
-
-def _check_fits(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> None:
-    """Refuse jobs that can run on no kind of these nodes: as on the kind that has most room."""
-    for spec in specs:
-        widest = max(nodes, key=lambda node: node.gpus)
-        able = [node for node in nodes if node.gpus >= spec.gpus.min] or [widest]
-        kind, count = Counter(node.kind for node in able).most_common(1)[0]
-        node = next(node for node in able if node.kind == kind)
-        check_fits([spec], node, where, count)
 
 
 def _begin(name: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> Division:

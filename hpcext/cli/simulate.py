@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import math
-import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hpcext.cli.fits import check_jobs, check_specs
 from hpcext.cli.output import Output
+from hpcext.cli.simulate_runs import each
 from hpcext.cli.simulate_view import show
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import InputError
+from hpcext.core.values import Node
+from hpcext.manager.refine import profiles_for
+from hpcext.manager.submissions import check_fits
 from hpcext.policies import find_policy
 from hpcext.sim.comparison import Watts, compared
 from hpcext.sim.outcome import Run
 from hpcext.sim.report import files
 from hpcext.sim.report.page import About
+from hpcext.sim.sources import MOST_GPUS
 from hpcext.sim.store import Key, Store, digest
-from hpcext.sim.tasks import Place, Task, simulate_task
+from hpcext.sim.tasks import Place, Task
 from hpcext.text import shown
 
 ON_NODES = ("exclusive", "equal_share", "bftrainer", "optimus", "pollux")
@@ -28,8 +33,6 @@ ON_HOLES = ("equal_share", "bftrainer", "pollux")
 
 REPORT_S = 30.0
 """Between reports of progress, where policies learn from these: as a live training does."""
-
-MOST_SEEDS = 1000
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,15 +43,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Run jobs on a virtual clock, by the same decisions as a real run's.",
         epilog="example: hpcext simulate jobs.toml --nodes 4x4 --compare --report out",
     )
-    parser.add_argument("workload", help="a job file, a log (.swf, .swf.gz) or trainers (.csv)")
+    parser.add_argument(
+        "workload", metavar="WORKLOAD", help="a job file, a log (.swf, .swf.gz) or trainers (.csv)"
+    )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--nodes", help="a machine, as 16x4 or 2xa100:4,4xv100:8")
     where.add_argument("--idle", help="idle nodes: a trace (.csv, .csv.gz), or summit:hours=48")
     where.add_argument("--main", help="the log of a main queue, whose holes are harvested")
     parser.add_argument("--main-nodes", type=_count, help="nodes of the main queue's machine")
     parser.add_argument("--per-node", type=_count, default=1, help="processors of a node in logs")
-    parser.add_argument("--gpus-per-node", type=_count, default=1, help="of idle nodes (default 1)")
-    parser.add_argument("--skip", type=_natural, default=0, help="changes of idle nodes to skip")
+    parser.add_argument("--gpus-per-node", type=_count, help="of idle nodes (default 1)")
+    parser.add_argument("--skip", type=_natural, help="changes of idle nodes to skip")
     parser.add_argument("--policy", action="append", help="may be repeated; hpcext-policies(7)")
     parser.add_argument("--compare", action="store_true", help="several policies, side by side")
     parser.add_argument("--seed", type=_natural, action="append", help="may be repeated")
@@ -70,7 +75,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Simulate what the command line says; 1 if some job did not complete."""
     tasks = _tasks(args)
     store = Store(args.report) if args.report else None
-    runs = _simulated(tasks, store, args.workers, out)
+    try:
+        runs = _simulated(tasks, store, args.workers, out)
+    except KeyboardInterrupt:
+        if store:
+            out.note(f"the runs that were ready are in {store.folder}; the same command goes on")
+        raise
     rows = compared(runs, args.watts)
     if store:
         page = files.write(store.folder, runs, About(watts=args.watts, assumed=_assumed(tasks[0])))
@@ -80,25 +90,19 @@ def run(args: argparse.Namespace, out: Output) -> int:
     else:
         show(out, rows)
         _left_over(runs, out)
-    return 0 if all(job.state == "completed" for each in runs for job in each.jobs) else 1
+    return 0 if all(job.state == "completed" for run_ in runs for job in run_.jobs) else 1
 
 
 def _tasks(args: argparse.Namespace) -> list[Task]:
     """Every policy with every seed; all are checked before the first one runs."""
-    if args.main and not args.main_nodes:
-        do = "say how many nodes the machine has"
-        raise InputError("is missing", where="--main-nodes", do=do)
-    place = Place(
-        args.nodes or "",
-        args.idle or "",
-        args.main or "",
-        args.main_nodes or 0,
-        args.per_node,
-        args.gpus_per_node,
-        args.skip,
-    )
+    place = _place(args)
+    if args.compare and args.policy:
+        do = "leave out one of the two: several --policy are compared anyway"
+        raise InputError("chooses the policies, and so does --policy", where="--compare", do=do)
     defaults = ON_HOLES if place.harvest else ON_NODES
-    policies = args.policy or (defaults if args.compare else [load_settings().policy])
+    settings = load_settings()
+    profiles = profiles_for(settings.state_dir / "profiles")
+    policies = args.policy or (defaults if args.compare else [settings.policy])
     for policy in policies:
         find_policy(policy)
     seeds = args.seed or [0]
@@ -119,16 +123,57 @@ def _tasks(args: argparse.Namespace) -> list[Task]:
             args.fail_s,
             REPORT_S if args.learn else None,
             args.hours * 3600 if args.hours else None,
+            str(profiles.directory),
+            profiles.gpu,
         )
         for policy in policies
         for seed in seeds
     ]
-    source = place.find()
-    tasks[0].jobs(source)
-    if args.hours is None and place.idle and not source.files and ":" not in place.idle:
+    _check(tasks[0])
+    return tasks
+
+
+def _place(args: argparse.Namespace) -> Place:
+    """Where the jobs run; an option that says nothing about that place is a mistake."""
+    for name, value, given in (
+        ("--main-nodes", args.main_nodes, args.main),
+        ("--gpus-per-node", args.gpus_per_node, args.idle or args.main),
+        ("--skip", args.skip, args.idle),
+    ):
+        if value is not None and not given:
+            means = {"--main-nodes": "--main", "--skip": "--idle"}.get(name, "--idle or --main")
+            raise InputError(f"says nothing without {means}", where=name, do="leave it out")
+    if args.main and not args.main_nodes:
+        do = "say how many nodes the machine has"
+        raise InputError("is missing", where="--main-nodes", do=do)
+    return Place(
+        args.nodes or "",
+        args.idle or "",
+        args.main or "",
+        args.main_nodes or 0,
+        args.per_node,
+        args.gpus_per_node or 1,
+        args.skip or 0,
+    )
+
+
+def _check(task: Task) -> None:
+    """Read all files once, and refuse jobs that can never run: before hours of simulation."""
+    place, source = task.place, task.place.find()
+    if place.idle and task.until_s is None and not source.files and ":" not in place.idle:
         do = "say --hours, or how long the trace is, as summit:hours=48"
         raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
-    return tasks
+    workload = task.jobs(source)
+    most = place.main_nodes or MOST_GPUS
+    specs = task.specs()
+    if specs and source.nodes:
+        check_specs(specs, source.nodes, task.workload)
+    elif specs:
+        check_fits(specs, Node("an idle node", place.gpus), task.workload, most)
+    jobs = (job for job, _ in workload.jobs(task.seed))
+    if not check_jobs(jobs, source.nodes, most, task.workload):
+        raise InputError("no jobs in it that ran", where=task.workload)
+    collections.deque(source.read(), maxlen=0)
 
 
 def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Output) -> list[Run]:
@@ -142,41 +187,14 @@ def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Ou
     if kept:
         out.note(f"{kept} of {len(tasks)} runs are there already")
     left = [number for number in range(len(tasks)) if number not in runs]
-    for number, run_, wall_s in _each(tasks, left, workers):
-        runs[number] = run_
-        if store:
-            store.save(keys[number], run_, wall_s)
-        if len(tasks) > 1:
+    with out.progress(len(left)) as tell:
+        for number, run_, wall_s in each(tasks, left, workers):
+            runs[number] = run_
+            if store:
+                store.save(keys[number], run_, wall_s)
             task = tasks[number]
-            said = f"{task.policy}, seed {task.seed}: {wall_s:.1f} s"
-            out.note(f"{len(runs)} of {len(tasks)}: {said}")
+            tell(f"{task.policy}, seed {task.seed}: {wall_s:.1f} s")
     return [runs[number] for number in range(len(tasks))]
-
-
-def _each(
-    tasks: Sequence[Task], numbers: Sequence[int], workers: int
-) -> Iterator[tuple[int, Run, float]]:
-    """Runs as they are ready."""
-    workers = min(workers, len(numbers))
-    if workers < 2:
-        for number in numbers:
-            yield (number, *_simulate(tasks[number]))
-        return
-    # Not forked: the libraries beneath have threads of their own.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures: dict[Future[tuple[Run, float]], int] = {
-            pool.submit(_simulate, tasks[number]): number for number in numbers
-        }
-        for future in as_completed(futures):
-            yield (futures[future], *future.result())
-
-
-def _simulate(task: Task) -> tuple[Run, float]:
-    try:
-        return simulate_task(task)
-    except RuntimeError as error:
-        raise HpcextError(str(error), where=f"policy {task.policy}") from None
 
 
 def _key(task: Task) -> Key:
@@ -203,18 +221,19 @@ def _assumed(task: Task) -> tuple[str, ...]:
     if task.place.harvest:
         said.append(
             "Nodes leave at the instant of the trace, without notice; so no job of the main queue"
-            " is delayed. What a real lease needs to end is not simulated."
+            " is delayed. What a real lease needs to end is not simulated. After the last change of"
+            " the trace the nodes that are idle then stay."
         )
     return tuple(said)
 
 
 def _left_over(runs: Sequence[Run], out: Output) -> None:
     """Say of which runs not all jobs completed."""
-    for each in runs:
-        left = sum(job.state != "completed" for job in each.jobs)
+    for run_ in runs:
+        left = sum(job.state != "completed" for job in run_.jobs)
         if left:
-            of = len(each.jobs)
-            out.note(f"{each.label}, seed {each.seed}: {left} of {of} jobs did not complete")
+            of = len(run_.jobs)
+            out.note(f"{run_.label}, seed {run_.seed}: {left} of {of} jobs did not complete")
 
 
 def _checked(least: float, most: float, valid: str) -> Callable[[str], float]:
@@ -250,5 +269,7 @@ def _count(text: str) -> int:
 
 
 def _watts(text: str) -> Watts:
-    busy, _, idle = text.partition(":")
+    busy, between, idle = text.partition(":")
+    if not between:
+        raise argparse.ArgumentTypeError(f"{shown(text)}: two numbers, as 400:60")
     return Watts(_number(busy), _number(idle))

@@ -76,9 +76,9 @@ def _add_exports(actions: Any) -> None:
                 "lsf": "make a log of jobs from what bhist or bacct prints",
                 "idle": "make a trace of idle nodes from what sinfo prints, again and again",
             }[name],
-            # argparse takes % for itself in help texts, not in an epilog of this form.
-            epilog=f"reads the output of:\n  {how}\n\n"
-            f"example: hpcext trace {name} --from {example} -o {goal}",
+            # argparse takes % for itself in help texts, not in a description of this form.
+            description=f"reads the output of:\n  {how}",
+            epilog=f"example: hpcext trace {name} --from {example} -o {goal}",
             formatter_class=plain,
         )
         made.add_argument("--from", dest="source", type=Path, required=True, metavar="FILE")
@@ -103,7 +103,7 @@ def _add_made(actions: Any) -> None:
     _output(holes_, holes)
     holes_.add_argument("--nodes", type=int, help="of the machine (default: what the log says)")
     holes_.add_argument(
-        "--procs-per-node", type=int, default=1, help="processors of a node (default: 1)"
+        "--procs-per-node", type=int, help="processors of a node (default: what the log says, or 1)"
     )
     holes_.add_argument(
         "--depth",
@@ -230,17 +230,10 @@ def from_looks(args: argparse.Namespace, out: Output) -> int:
 
 def holes(args: argparse.Namespace, out: Output) -> int:
     """Let a main queue run a log."""
-    _check("--procs-per-node", args.procs_per_node, 1, MOST_NODES)
     _check("--depth", args.depth, 0, MOST_DEPTH)
     _check("--reorder", args.reorder, 0, MOST_REORDER)
-    nodes = args.nodes
-    if nodes is None:
-        nodes = header_count(read_header(args.source), "MaxNodes")
-        if nodes is None:
-            do = "say --nodes"
-            raise InputError("no MaxNodes in its header", where=str(args.source), do=do)
-    _check("--nodes", nodes, 1, MOST_NODES)
-    queue = MainQueue(nodes, procs_per_node=args.procs_per_node, depth=args.depth)
+    nodes, procs_per_node = _machine(args)
+    queue = MainQueue(nodes, procs_per_node=procs_per_node, depth=args.depth)
     tally = IdleTally()
     jobs = read_swf(args.source, reorder=args.reorder)
     write_idle(args.output, tally(queue.changes(jobs, planned=args.planned)), planned=args.planned)
@@ -255,6 +248,22 @@ def holes(args: argparse.Namespace, out: Output) -> int:
     said = f"{queue.started} jobs started, after {wait_s / 3600:.2g} h in the mean"
     left = {"started": queue.started, "skipped": queue.skipped, "too_large": queue.too_large}
     return _say_idle(args, out, tally.stats(nodes=nodes), said, left | {"mean_wait_s": wait_s})
+
+
+def _machine(args: argparse.Namespace) -> tuple[int, int]:
+    """Nodes, and processors of each: what the flags say, else what the log does."""
+    header = read_header(args.source)
+    stated = header_count(header, "MaxNodes")
+    nodes, procs_per_node = args.nodes or stated, args.procs_per_node
+    if args.nodes is not None:
+        _check("--nodes", args.nodes, 1, MOST_NODES)
+    if nodes is None:
+        do = "say --nodes"
+        raise InputError("no MaxNodes in its header", where=str(args.source), do=do)
+    if procs_per_node is None:
+        procs_per_node = max(1, (header_count(header, "MaxProcs") or 1) // (stated or nodes))
+    _check("--procs-per-node", procs_per_node, 1, MOST_NODES)
+    return nodes, procs_per_node
 
 
 def made_up(args: argparse.Namespace, out: Output) -> int:

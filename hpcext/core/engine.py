@@ -12,6 +12,7 @@ from hpcext.core.facts import Fact
 from hpcext.core.reconcile import reconcile
 from hpcext.core.values import (
     Action,
+    Alloc,
     Cause,
     Job,
     Kind,
@@ -151,7 +152,9 @@ class Engine:
                 continue
             grant = target.grants.get(job.id)
             why = grant.why if grant else self._waits(job, target)
-            goal, role = (dict(grant.alloc), grant.role) if grant else (None, None)
+            goal, role = (grant.alloc, grant.role) if grant else (None, None)
+            if goal is not None and goal is not job.goal:
+                goal = dict(goal)
             if (goal, role, why) != (job.goal, job.role, job.why):
                 world.put(replace(job, goal=goal, role=role or job.role, why=why))
         if world.draining:
@@ -194,19 +197,29 @@ def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
     A target must name unfinished, ready jobs, of all `jobs`, and known nodes, give each job a size
     that it can run on (or what it has), and fit the nodes.
     """
-    used: dict[str, int] = {}
-    nodes = now.nodes
+    changed: list[Alloc] = []
     for job_id, grant in target.grants.items():
         job = jobs.get(job_id)
         if job is None or job.state.final:
             return f"grants GPUs to job {job_id}, which is unknown or finished"
         if not job.ready:
             return f"grants GPUs to job {job_id}, which is not ready"
+        if grant.alloc is job.goal:
+            continue
+        changed.append(grant.alloc)
         if grant.alloc != job.goal and not suits(job, grant.alloc):
             takes = f"{job.sizes}" + (f" on {job.nodes} nodes" if job.nodes else "")
             return f"grants {total(grant.alloc)} GPUs to job {job_id}, which takes {takes}"
-        for name, gpus in grant.alloc.items():
-            node, taken = nodes.get(name), used.get(name, 0)
+    # Goals that stay as they are fit together.
+    used: dict[str, int] = {}
+    touched = {name for alloc in changed for name in alloc}
+    for job_id, grant in target.grants.items():
+        if grant.alloc is jobs[job_id].goal:
+            for name in grant.alloc.keys() & touched:
+                used[name] = used.get(name, 0) + grant.alloc[name]
+    for alloc in changed:
+        for name, gpus in alloc.items():
+            node, taken = now.nodes.get(name), used.get(name, 0)
             if node is None:
                 return f"grants GPUs on node {name}, which is not there"
             if gpus < 1 or taken + gpus > node.gpus:

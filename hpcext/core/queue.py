@@ -21,6 +21,7 @@ class Queue:
         self._jobs: list[Job] = []
         self._all: tuple[Job, ...] | None = None
         self._busy: set[Key] = set()
+        self._few: tuple[Job, ...] | None = None
         self._deadlines: list[tuple[float, str]] = []
         self._waits: list[tuple[float, str]] = []
         self._unchecked: set[str] = set()
@@ -40,8 +41,10 @@ class Queue:
         self._all = None
         if job.goal is not None or job.state.active:
             self._busy.add(key)
-        else:
+            self._few = None
+        elif key in self._busy:
             self._busy.discard(key)
+            self._few = None
         if job.deadline_s is not None and (before is None or before.deadline_s != job.deadline_s):
             heapq.heappush(self._deadlines, (job.deadline_s, job.id))
         if job.not_before_s and (before is None or before.not_before_s != job.not_before_s):
@@ -55,6 +58,7 @@ class Queue:
         del self._keys[at], self._jobs[at]
         self._all = None
         self._busy.discard(key)
+        self._few = None
         self._unchecked.discard(job.id)
         self._unexplained.discard(job.id)
 
@@ -80,7 +84,9 @@ class Queue:
 
     def busy(self) -> tuple[Job, ...]:
         """Those that hold or are to have something."""
-        return tuple(map(self._get, sorted(self._busy)))
+        if self._few is None:
+            self._few = tuple(map(self._get, sorted(self._busy)))
+        return self._few
 
     def unchecked(self, now_s: float) -> set[str]:
         """Jobs that changed since this was asked last, and those whose wait is over."""

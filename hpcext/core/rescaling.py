@@ -71,11 +71,15 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
 
     A change of size that was under way comes to nothing: it is told anew what it is to have.
     """
-    held = {name: gpus for name, gpus in job.held.items() if name != node}
-    gpus = tuple(gpu for gpu in job.gpus if gpu.rpartition(":")[0] != node)
-    if not (job.elastic and gpus and job.state in {State.RUNNING, State.RESCALING}):
+    if not job.elastic or job.state not in {State.RUNNING, State.RESCALING}:
         return None
-    rest = {name: count for name, count in (job.goal or {}).items() if name != node}
+    here = f"{node}:"
+    gpus = tuple(gpu for gpu in job.gpus if not gpu.startswith(here))
+    if not gpus:
+        return None
+    held, rest = dict(job.held), dict(job.goal or {})
+    held.pop(node, None)
+    rest.pop(node, None)
     goal = rest if suits(job, rest) else None
     changes = {"held": held, "gpus": gpus, "goal": goal, "asked": {}, "deadline_s": None}
     return {**changes, "maimed": True}

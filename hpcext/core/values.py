@@ -319,6 +319,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     cause : Cause
     memo : dict or None
         What the policy returned last time.
+    busy : tuple of Job or None
+        Those of the jobs that hold or are to have something; None: look at all of them.
     """
 
     now_s: float
@@ -326,6 +328,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     jobs: tuple[Job, ...]
     cause: Cause
     memo: dict[str, Any] | None = None
+    busy: tuple[Job, ...] | None = None
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -145,8 +145,9 @@ class World:
         or are to have something."""
         if self._nodes is None:
             self._nodes = dict(self.nodes)
-        jobs = self.queue.busy() if busy else self.queue.jobs()
-        return Snapshot(now_s, self._nodes, jobs, cause, self.memo)
+        few = self.queue.busy()
+        jobs = few if busy else self.queue.jobs()
+        return Snapshot(now_s, self._nodes, jobs, cause, self.memo, few)
 
     def put(self, job: Job) -> None:
         """Have a job's new value."""

@@ -19,9 +19,11 @@ from hpcext.policies import (
     doubling,
     equal_share,
     exclusive,
+    fixed,
     marble,
     optimus,
     pollux,
+    tiresias,
     total_time,
 )
 from hpcext.text import did_you_mean, shown
@@ -43,6 +45,8 @@ POLICIES: dict[str, Known] = {
     "doubling": Known(doubling.allocate, doubling.Options),
     "total_time": Known(total_time.allocate, total_time.Options),
     "pollux": Known(pollux.allocate, pollux.Options),
+    "fixed": Known(fixed.allocate, fixed.Options),
+    "tiresias": Known(tiresias.allocate, tiresias.Options),
 }
 
 

@@ -121,18 +121,50 @@ class Options(NamedTuple):
     @classmethod
     def of(cls, tables: Sequence[Table], total: int) -> Options:
         """Those that fit into the total at all."""
-        parts = [_checked(number, table) for number, table in enumerate(tables)]
+        known = _seen.all(tables)
+        parts: Sequence[tuple[Ints, Floats]] = tables
+        if not known:
+            parts = [_checked(number, table) for number, table in enumerate(tables)]
         lengths = np.fromiter((len(sizes) for sizes, _ in parts), np.int64, len(parts))
         sizes = np.concatenate([sizes for sizes, _ in parts])
         values = np.concatenate([values for _, values in parts])
         jobs = np.repeat(np.arange(len(parts)), lengths)
-        _check(sizes, values, jobs, lengths)
+        if not known:
+            _check(sizes, values, jobs, lengths)
+            _seen.add(tables)
         fits = sizes <= total
         if not fits.all():
             sizes, values, jobs = sizes[fits], values[fits], jobs[fits]
             lengths = np.bincount(jobs, minlength=len(parts))
         starts = np.cumsum(lengths) - lengths
         return cls(sizes, values, starts, jobs)
+
+
+class _Seen:
+    """Tables that were checked and cannot have been written into since: a scheduler asks of most
+    jobs what it asked before."""
+
+    MOST = 4096
+
+    def __init__(self) -> None:
+        # What is kept keeps its identity.
+        self._tables: dict[tuple[int, int], Table] = {}
+
+    def all(self, tables: Sequence[Table]) -> bool:
+        """Whether all of these are such."""
+        kept = self._tables
+        return all((id(table[0]), id(table[1])) in kept for table in tables)
+
+    def add(self, tables: Sequence[Table]) -> None:
+        """Keep those of these that nobody can write into."""
+        if len(self._tables) + len(tables) > self.MOST:
+            self._tables.clear()
+        for table in tables[: self.MOST]:
+            if all(isinstance(each, np.ndarray) and not each.flags.writeable for each in table):
+                self._tables[id(table[0]), id(table[1])] = table
+
+
+_seen = _Seen()
 
 
 def _checked(number: int, table: Table) -> tuple[Ints, Floats]:

@@ -16,7 +16,7 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,6 +41,7 @@ from hpcext.policies.limits import constraints, read_limits
 from hpcext.policies.milp import Trainer, solve_map
 from hpcext.policies.solvers import Limit, find_solver
 from hpcext.scaling.estimator import Sizes, rate_alone
+from hpcext.scaling.identity import by_identity
 
 CHANGE_S = 10.0
 """What a change of size is believed to cost a job of which nobody knows better."""
@@ -147,12 +148,31 @@ def _paper(gain: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Pl
     return valued(gain, asks, gpus, counts)._replace(bound=answer.bound)
 
 
+class _Terms(NamedTuple):
+    """What a gain depends on beside the job and its sizes."""
+
+    objective: Objective
+    forward_s: float
+    on: On
+
+
+_terms = functools.lru_cache(maxsize=1024)(_Terms)
+
+
 def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On) -> Values:
-    """Eq. 16, for one job. To change the kind of its GPUs costs what the dearer change does."""
+    """Eq. 16, for one job; between two events most jobs stay as they are."""
+    return _gains(job, sizes, _terms(objective, forward_s, on))
+
+
+@by_identity
+def _gains(job: Job, sizes: Sizes, terms: _Terms) -> Values:
+    """Eq. 16. To change the kind of a job's GPUs costs what the dearer change does."""
+    objective, forward_s, on = terms
     has = total(job.goal)
     up_s, down_s = changes_s(job)
     gained = objective(job, sizes, on.kind)
     gains = (job.weight * forward_s) * gained
+    gains.setflags(write=False)
     if not has:
         return gains
     moves = on.kind != on.has
@@ -163,12 +183,14 @@ def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On
     else:
         here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
         lost = float(objective(job, here, on.has)[0])
-    lost *= job.weight
     if moves:
-        gains -= lost * np.where(sizes.gpus > 0, max(up_s, down_s), down_s)
+        costs_s = np.where(sizes.gpus > 0, max(up_s, down_s), down_s)
     else:
-        gains[:at] -= lost * down_s
-        gains[at + bool(sizes.gpus[at : at + 1] == has) :] -= lost * up_s
+        costs_s = np.full(len(gains), up_s)
+        costs_s[:at] = down_s
+        costs_s[at : at + 1][sizes.gpus[at : at + 1] == has] = 0.0
+    gains = gains - (job.weight * lost) * costs_s
+    gains.setflags(write=False)
     return gains
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from hpcext.core.values import Alloc, Grant, Job, Node, Role, Snapshot, Target, per_node, total
 from hpcext.policies.apportion import Table, apportion
-from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named
+from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named
 from hpcext.policies.kinds import share
-from hpcext.policies.place import Shape, Wish, place
+from hpcext.policies.place import Shape, Wish, only_kind, place
 from hpcext.scaling.estimator import Sizes, speedups
 from hpcext.scaling.identity import by_identity
 
@@ -151,7 +151,7 @@ def settle(
     parallel : int or None
         How many jobs, the first of the queue that are ready, may have anything.
     """
-    now = now if parallel is None else replace(now, jobs=_first(now.jobs, parallel))
+    now = now if parallel is None else replace(now, jobs=_first(now, parallel))
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
     free = dict(_widths(now.nodes))
@@ -160,18 +160,16 @@ def settle(
             free[node] -= gpus
     for node, gpus in (reserved or {}).items():
         free[node] = max(0, free[node] - gpus)
-    taken = {node for grant in grants.values() if len(grant.alloc) > 1 for node in grant.alloc}
     asks = asks_of(now, grants)
     waits = {ask.job.id: "the GPUs are worth more to other jobs" for ask in asks}
     asks = [ask for ask in asks if ask.shapes]
     if not asks:
         return Target(grants, waits)
-    totals = dict.fromkeys(kinds_of(now), 0)
-    for name, left in free.items():
-        totals[now.nodes[name].kind] += left
-    plans = decide(asks, totals)
-    shared = taken if apart else None
     kinds = _kinds(now.nodes)
+    totals = _free_of(kinds, free)
+    plans = decide(asks, totals)
+    several = (grant.alloc for grant in grants.values() if len(grant.alloc) > 1)
+    shared = {node for alloc in several for node in alloc} if apart else None
     tried = [
         placed
         for plan in _several(plans)
@@ -186,11 +184,19 @@ def settle(
     return Target(grants, waits, value=value if plan.worth else None, bound=plan.bound)
 
 
-def _first(jobs: Sequence[Job], parallel: int) -> tuple[Job, ...]:
+def _first(now: Snapshot, parallel: int) -> tuple[Job, ...]:
     """So many of those that are ready, and whoever has what cannot be taken back now."""
-    ready = (job for job in jobs if job.ready)
-    front = tuple(itertools.islice(ready, parallel))
-    return (*front, *(job for job in ready if job.goal and fixed(job)))
+    front = tuple(itertools.islice((job for job in now.jobs if job.ready), parallel))
+    if len(front) < parallel:
+        return front
+    others = now.jobs if now.busy is None else now.busy
+    ids = {job.id for job in front}
+    return (*front, *(each for each in others if _stays(each) and each.id not in ids))
+
+
+def _stays(job: Job) -> bool:
+    """Whether a job has what cannot be taken back now."""
+    return bool(job.ready and job.goal and fixed(job))
 
 
 class _Placed(NamedTuple):
@@ -314,10 +320,14 @@ def _each(
     @functools.cache
     def values(number: int, kind: str | None) -> Mapping[int, float]:
         offers = tables[number]
-        sizes, values = offers.get(kind or "") or next(iter(offers.values()))
-        return dict(zip(sizes.tolist(), values.tolist(), strict=True))
+        return _by_size(*(offers.get(kind or "") or next(iter(offers.values()))))
 
     return values
+
+
+@by_identity
+def _by_size(sizes: Counts, values: Values) -> Mapping[int, float]:
+    return dict(zip(sizes.tolist(), values.tolist(), strict=True))
 
 
 def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
@@ -352,6 +362,24 @@ def _parts(nodes: Mapping[str, Node]) -> Mapping[str, _Part]:
 def _widths(nodes: Mapping[str, Node]) -> Mapping[str, int]:
     """GPUs by node."""
     return {name: node.gpus for name, node in nodes.items()}
+
+
+@by_identity
+def _alike(nodes: Mapping[str, Node]) -> int:
+    """GPUs of every node; 0 if these differ."""
+    widths = set(_widths(nodes).values())
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def _free_of(kinds: Mapping[str, str], free: Mapping[str, int]) -> dict[str, int]:
+    """GPUs that are free, by kind in the order of the nodes."""
+    one = only_kind(kinds)
+    if one is not None:
+        return {one: sum(free.values())}
+    totals: dict[str, int] = {}
+    for name, left in free.items():
+        totals[kinds[name]] = totals.get(kinds[name], 0) + left
+    return totals
 
 
 @by_identity
@@ -408,7 +436,7 @@ def _less(ask: Ask, plan: Plan, number: int) -> list[Shape]:
 
 def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
     """What a job is told of what it gets, where it was to have so many."""
-    widest = max(map(_widths(now.nodes).__getitem__, alloc))
+    widest = _alike(now.nodes) or max(map(_widths(now.nodes).__getitem__, alloc))
     best_ = largest(job, min(job.optimal, widest))
     role = Role.PRIMARY if per_node(alloc) >= best_ else Role.SECONDARY
     has = total(alloc)

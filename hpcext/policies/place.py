@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcext.core.values import Alloc
+from hpcext.scaling.identity import by_identity
 
 
 class Shape(NamedTuple):
@@ -77,11 +78,14 @@ def place(
     for number, wish in enumerate(wishes):
         kept = _kept(wish) if free.right(wish) else {}
         # By another policy it may have got nodes that others have too.
-        if len(kept) <= 1 or all(map(free.open, kept)):
+        if len(kept) <= 1 or apart is None or all(map(free.open, kept)):
             found[number] = kept
             free.take(kept)
         if not found[number] or _shape(found[number]) != wish.wanted:
             rest.append(number)
+    if not rest:
+        return found
+    free.sort()
     rest.sort(key=lambda number: (not found[number], -wishes[number].wanted.total))
     for number in rest:
         wish, has = wishes[number], found[number]
@@ -98,30 +102,38 @@ def place(
 
 
 class _Free:
-    """GPUs that are free on each node, and the nodes of each kind by how many these are."""
+    """GPUs that are free on each node; once sorted, the nodes by how many these are."""
 
     def __init__(
         self, capacity: Mapping[str, int], apart: Collection[str] | None, kinds: Mapping[str, str]
     ) -> None:
         self.gpus = dict(capacity)
         self.kinds = kinds
+        self._one_kind = only_kind(kinds)
         self._shared: set[str] | None = None if apart is None else set(apart)
-        # Dictionaries keep an order, so that what is chosen depends on nothing else.
-        widest = max(capacity.values(), default=0)
+        self._widest = max(capacity.values(), default=0)
         self._nodes: dict[str, list[dict[str, None]]] = {}
-        for node, gpus in capacity.items():
-            kind = kinds[node]
+        self._sorted = False
+
+    def sort(self) -> None:
+        """Find nodes by how many of their GPUs are free, from now on."""
+        # Dictionaries keep an order, so that what is chosen depends on nothing else.
+        for node, gpus in self.gpus.items():
+            kind = self.kinds[node]
             if kind not in self._nodes:
-                self._nodes[kind] = [{} for _ in range(widest + 1)]
+                self._nodes[kind] = [{} for _ in range(self._widest + 1)]
             self._nodes[kind][gpus][node] = None
+        self._sorted = True
 
     def take(self, alloc: Alloc, sign: int = 1) -> None:
         """Let somebody have this."""
         for node, gpus in alloc.items():
-            nodes = self._nodes[self.kinds[node]]
-            del nodes[self.gpus[node]][node]
-            self.gpus[node] -= sign * gpus
-            nodes[self.gpus[node]][node] = None
+            before = self.gpus[node]
+            self.gpus[node] = now = before - sign * gpus
+            if self._sorted:
+                nodes = self._nodes[self.kinds[node]]
+                del nodes[before][node]
+                nodes[now][node] = None
         if self._shared is not None and len(alloc) > 1:
             (self._shared.update if sign > 0 else self._shared.difference_update)(alloc)
 
@@ -135,6 +147,10 @@ class _Free:
 
     def right(self, wish: Wish) -> bool:
         """Whether what a job has is of the kind that it is to have."""
+        if not wish.now:
+            return False
+        if self._one_kind is not None:
+            return wish.kind is None or wish.kind == self._one_kind
         kinds = {self.kinds[node] for node in wish.now}
         return len(kinds) == 1 and (wish.kind is None or wish.kind in kinds)
 
@@ -164,6 +180,13 @@ class _Free:
         return found if len(found) == shape.nodes else []
 
 
+@by_identity
+def only_kind(kinds: Mapping[str, str]) -> str | None:
+    """The kind of all nodes; None if there are several."""
+    found = set(kinds.values())
+    return found.pop() if len(found) == 1 else None
+
+
 def _shape(alloc: Alloc) -> Shape:
     return Shape(min(alloc.values()), len(alloc))
 
@@ -171,6 +194,8 @@ def _shape(alloc: Alloc) -> Shape:
 def _kept(wish: Wish) -> Alloc:
     """What it holds of what it is to have: some of its nodes, or some of their GPUs."""
     now = _shape(wish.now)
+    if wish.wanted == now:
+        return wish.now
     if wish.wanted.gpus > now.gpus or wish.wanted.nodes > now.nodes:
         return wish.now
     return dict.fromkeys(list(wish.now)[: wish.wanted.nodes], wish.wanted.gpus)

@@ -5,21 +5,15 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-import functools
 import math
 
 from hpcext.core.facts import Rescaled
 from hpcext.core.values import Action, Alloc
+from hpcext.sim.floor import node_of
 from hpcext.sim.physics import Luck, Physics, Stretch, Where
 
 STILL = Stretch(0.0)
 """That of an attempt that does not train."""
-
-
-@functools.lru_cache(maxsize=65536)
-def node_of(gpu: str) -> str:
-    """The node of a GPU, ``HOST:INDEX``."""
-    return gpu.rpartition(":")[0]
 
 
 class Phase(enum.Enum):

@@ -19,7 +19,8 @@ from hpcext.core.facts import (
     Started,
 )
 from hpcext.core.values import Action, Alloc, Kind, Node
-from hpcext.sim.attempt import Attempt, Phase, node_of, whole
+from hpcext.sim.attempt import Attempt, Phase, whole
+from hpcext.sim.floor import Floor, node_of
 from hpcext.sim.heap import Heap
 from hpcext.sim.physics import Change, Faults, Physics, Said, Where
 
@@ -77,7 +78,7 @@ class Simulated:
         report_s: float | None = None,
     ) -> None:
         self._heap = heap
-        self._nodes = {node.name: node for node in nodes}
+        self._floor = Floor(heap.now_s, nodes)
         self._physics = dict(physics)
         self.spent: dict[str, Spent] = {}
         self._faults = faults or Faults()
@@ -86,10 +87,6 @@ class Simulated:
         self._attempts: dict[int, Attempt] = {}  # those that are not over, by op
         self._last_op = 0
         self._saved: dict[str, tuple[float, float]] = {}  # work and steps, by job
-        self._taken: dict[str, dict[str, int]] = {}  # node → GPU that is occupied → by which op
-        self._spread: dict[str, set[int]] = {}  # attempts on several nodes, by node
-        self._gpus = sum(node.gpus for node in self._nodes.values())
-        self._offered: list[tuple[float, int]] = [(heap.now_s, self._gpus)]
 
     # The protocol of executors.
 
@@ -123,13 +120,9 @@ class Simulated:
     def happen(self, fact: Fact) -> tuple[Fact, ...]:
         """Make a fact from outside true here: nodes that come and go take jobs with them."""
         if isinstance(fact, NodeJoined):
-            before = self._nodes.get(fact.node.name)
-            self._nodes[fact.node.name] = fact.node
-            self._offer(fact.node.gpus - (before.gpus if before else 0))
+            self._floor.join(self._heap.now_s, fact.node)
         elif isinstance(fact, NodeLost):
-            before = self._nodes.pop(fact.name, None)
-            self._offer(-before.gpus if before else 0)
-            for op in sorted(set(self._taken.get(fact.name, {}).values())):
+            for op in self._floor.lose(self._heap.now_s, fact.name):
                 self._strike(self._attempts[op], fact.name)
         return (fact,)
 
@@ -159,13 +152,11 @@ class Simulated:
         attempts = self._attempts.values()
         held = sum(len(attempt.gpus) for attempt in attempts)
         trains = sum(len(each.ranks) for each in attempts if each.phase is Phase.TRAINING)
-        return Use(self._gpus, held, trains, len(attempts))
+        return Use(self._floor.offered, held, trains, len(attempts))
 
     def offered_gpu_s(self, until_s: float) -> float:
         """GPU-seconds that the nodes offered from the beginning to an instant."""
-        ends = [start_s for start_s, _ in self._offered[1:]] + [until_s]
-        spans = zip(self._offered, ends, strict=True)
-        return sum(gpus * max(0.0, min(end, until_s) - start) for (start, gpus), end in spans)
+        return self._floor.offered_gpu_s(until_s)
 
     def occupied(self) -> tuple[str, ...]:
         """Every GPU that some attempt truly occupies."""
@@ -186,7 +177,7 @@ class Simulated:
             return
         luck = self._faults.draw(self._seed, action.job, action.attempt, self._heap.now_s)
         physics = self._physics[action.job]
-        gpus = self._pick(action.job, action.alloc)
+        gpus = self._floor.pick(action.job, action.alloc)
         attempt = Attempt(action, physics, luck, (), ranks=gpus, held_s=self._heap.now_s)
         self.spent.setdefault(action.job, Spent())
         done, attempt.steps = self._saved.get(action.job, (0.0, 0.0))
@@ -237,10 +228,8 @@ class Simulated:
         return ()
 
     def _where(self, attempt: Attempt) -> Where:
-        nodes = attempt.nodes()
-        kind = next((self._nodes[name].kind for name in nodes if name in self._nodes), "")
-        crowded = len(nodes) > 1 and any(len(self._spread[name]) > 1 for name in nodes)
-        return attempt.where(kind, crowded=crowded)
+        nodes, floor = attempt.nodes(), self._floor
+        return attempt.where(floor.kind(nodes), crowded=floor.crowded(nodes))
 
     def _later(
         self, attempt: Attempt, delay_s: float, produce: Callable[[], tuple[Fact, ...]]
@@ -279,8 +268,9 @@ class Simulated:
         elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
         # What is elastic waits to be told what it has now.
         attempt.stop(self._heap.now_s, Phase.STALLED if elastic else Phase.BROKEN)
-        attempt.ranks = tuple(gpu for gpu in attempt.ranks if node_of(gpu) != node)
-        self._occupy(attempt, tuple(gpu for gpu in attempt.gpus if node_of(gpu) != node))
+        here = f"{node}:"
+        attempt.ranks = tuple(gpu for gpu in attempt.ranks if not gpu.startswith(here))
+        self._occupy(attempt, tuple(gpu for gpu in attempt.gpus if not gpu.startswith(here)))
         if attempt.gpus:
             return
         # Nobody is left to tell it now; what is late or repeated comes when it is stale.
@@ -322,7 +312,7 @@ class Simulated:
             self._seed, action.job, action.attempt, action.resize, self._heap.now_s
         )
         used = collections.Counter(map(node_of, attempt.gpus))
-        more = self._pick(action.job, collections.Counter(action.alloc) - used)
+        more = self._floor.pick(action.job, collections.Counter(action.alloc) - used)
         self._occupy(attempt, attempt.gpus + more)
         grows = bool(collections.Counter(action.alloc) - attempt.nodes())
         stall_s = physics.rescale_up_s if grows else physics.rescale_down_s
@@ -408,57 +398,13 @@ class Simulated:
             return ()
         return facts
 
-    # GPUs.
-
-    def _offer(self, more: int) -> None:
-        """Have more GPUs than before, or fewer."""
-        now_s = self._heap.now_s
-        self._gpus += more
-        if self._offered[-1][0] == now_s:
-            self._offered.pop()
-        self._offered.append((now_s, self._gpus))
-
-    def _pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
-        """The GPUs with the lowest numbers that nobody occupies."""
-        picked: list[str] = []
-        for name, gpus in alloc.items():
-            known = self._nodes[name].gpus if name in self._nodes else 0
-            taken = self._taken.get(name, ())
-            free = [gpu for i in range(known) if (gpu := f"{name}:{i}") not in taken]
-            if len(free) < gpus:
-                raise RuntimeError(f"job {job}: {gpus} GPUs of {name}, {len(free)} free")
-            picked += free[:gpus]
-        return tuple(picked)
-
     def _occupy(self, attempt: Attempt, gpus: tuple[str, ...]) -> None:
-        """Let an attempt occupy these GPUs and no others."""
-        op, before, now_s = attempt.order.op, set(map(node_of, attempt.gpus)), self._heap.now_s
-        held_gpu_s = len(attempt.gpus) * (now_s - attempt.held_s)
-        self.spent[attempt.order.job].held_gpu_s += held_gpu_s
-        attempt.held_s = now_s
-        for gpu in attempt.gpus:
-            del self._taken[node_of(gpu)][gpu]
-        for gpu in gpus:
-            self._taken.setdefault(node_of(gpu), {})[gpu] = op
-        attempt.gpus = gpus
-        after = set(map(node_of, gpus))
-        for name in before - after:
-            if not self._taken[name]:
-                del self._taken[name]
-        several = (each if len(each) > 1 else set() for each in (before, after))
-        self._spread_out(op, *several)
-
-    def _spread_out(self, op: int, before: set[str], after: set[str]) -> None:
-        """Note on which nodes an attempt is beside others, and let those feel it."""
-        for name in before - after:
-            self._spread[name].discard(op)
-        for name in after - before:
-            self._spread.setdefault(name, set()).add(op)
-        near = {other for name in before ^ after for other in self._spread[name]} - {op}
-        for name in before:
-            if not self._spread[name]:
-                del self._spread[name]
-        for other in sorted(near):
-            attempt = self._attempts[other]
-            if attempt.physics.interference and attempt.phase is Phase.TRAINING:
-                self._train(attempt)
+        """Let an attempt occupy these GPUs and no others; who is beside it may feel that."""
+        now_s, had = self._heap.now_s, attempt.gpus
+        spent = self.spent[attempt.order.job]
+        spent.held_gpu_s += len(had) * (now_s - attempt.held_s)
+        attempt.gpus, attempt.held_s = gpus, now_s
+        for op in self._floor.occupy(attempt.order.op, had, gpus):
+            near = self._attempts[op]
+            if near.physics.interference and near.phase is Phase.TRAINING:
+                self._train(near)

@@ -49,8 +49,8 @@ class Heap:
     def feed(self, events: Iterable[tuple[float, Produce]]) -> None:
         """Add events that come in order of time, each when its predecessor has happened.
 
-        However many they are, one of them is on the heap. Several that come at one instant are one
-        step after the other.
+        However many they are, those of one instant are on the heap. They are one event, so that
+        what was handed in together is known together, as by a live manager.
         """
         following = iter(events)
 
@@ -59,8 +59,12 @@ class Heap:
                 self.at(when_s, functools.partial(happen, produce))
 
         def happen(produce: Produce) -> Iterable[Fact]:
-            facts = produce()
-            pull()
+            facts = [*produce()]
+            for when_s, another in following:
+                if when_s > self.now_s:
+                    self.at(when_s, functools.partial(happen, another))
+                    break
+                facts.extend(another())
             return facts
 
         pull()

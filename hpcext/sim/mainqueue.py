@@ -225,18 +225,24 @@ class MainQueue:
     def _backfill(self, now_s: float, at: int) -> None:
         """Start what does not delay the first one, from a place among those that are near."""
         near = self._near
-        while at < len(near) and self._free:
-            waiting = near[at]
-            _, need, limit_s = waiting
-            ends_before = now_s + limit_s <= self._shadow_s
-            if need > self._free or not (ends_before or need <= self._spare):
-                at += 1
-                continue
-            if not ends_before:
-                self._spare -= need
-            del near[at]
+        while self._free:
+            at = self._fitting(now_s, at)
+            if at == len(near):
+                return
+            waiting = near.pop(at)
+            if now_s + waiting.limit_s > self._shadow_s:
+                self._spare -= waiting.need
             self._fill()
             self._start(waiting, now_s, math.inf)
+
+    def _fitting(self, now_s: float, at: int) -> int:
+        """The place of the next one, from `at` on, that may start; behind the last if none may."""
+        free, shadow_s, spare = self._free, self._shadow_s, self._spare
+        for place in range(at, len(self._near)):
+            _, need, limit_s = self._near[place]
+            if need <= free and (need <= spare or now_s + limit_s <= shadow_s):
+                return place
+        return len(self._near)
 
     def _fill(self) -> None:
         """One more comes near."""

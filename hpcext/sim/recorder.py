@@ -81,6 +81,7 @@ class Recorder:
         self._timeline = Timeline()
         self._levels: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
         self._rows: list[JobRow] = []
+        # Of the jobs that have no row yet: one that others wait for is known longer than that.
         self._works: dict[str, float] = {}
         self._started_s: dict[str, float] = {}
 
@@ -99,7 +100,7 @@ class Recorder:
         ends = (fact.job for fact in facts if isinstance(fact, (Ended, Cancel)))
         for job_id in dict.fromkeys(ends):
             job = world.jobs.get(job_id)
-            if job is not None and job.state.final:
+            if job is not None and job.state.final and job_id in self._works:
                 self._end(now_s, job)
 
     def after(self) -> None:
@@ -113,7 +114,8 @@ class Recorder:
         self._timeline.add(now_s, self._levels)
         self._executor.settle()
         for job in list(self._engine.world.jobs.values()):
-            self._end(now_s, job)
+            if job.id in self._works:
+                self._end(now_s, job)
         rows = sorted(self._rows, key=lambda row: row.submitted_s)
         return tuple(rows), self._timeline.spans()
 
@@ -122,11 +124,15 @@ class Recorder:
         record = world.records.get(job.id, Record())
         spent = self._executor.forget(job.id)
         started_s = self._started_s.pop(job.id, None)
-        self._rows.append(_row(job, record, spent, self._works.pop(job.id, 0.0), started_s))
+        self._rows.append(_row(job, record, spent, self._works.pop(job.id), started_s))
         self.done += spent.done
         if job.state.final:
             self.last_end_s = max(self.last_end_s, job.since_s)
             world.forget(job.id)
+            for need in job.after:
+                # This one may have been the last that waited for it.
+                if need in world.jobs:
+                    world.forget(need)
 
 
 def _row(job: Job, record: Record, spent: Spent, work: float, started_s: float | None) -> JobRow:

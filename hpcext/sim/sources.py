@@ -28,6 +28,14 @@ _GROUP = re.compile(r"([0-9]{1,7})x(?:([A-Za-z][\w.-]{0,99}):)?([0-9]{1,7})")
 Changes = Iterable[tuple[float, tuple[Fact, ...]]]
 
 
+class Group(NamedTuple):
+    """So many nodes that are alike: GPUs of each, and the kind of these."""
+
+    nodes: int
+    gpus: int
+    kind: str = ""
+
+
 class Source(NamedTuple):
     """Nodes that jobs may have.
 
@@ -41,15 +49,18 @@ class Source(NamedTuple):
         By a seed: nodes that come and go, in order of time; anew at each call.
     files : tuple of Path
         What it is read from.
+    read : callable
+        These to their end, for the faults in them.
     """
 
     text: str
     nodes: tuple[Node, ...] = ()
     changes: Callable[[int], Changes] = lambda _: ()
     files: tuple[Path, ...] = ()
+    read: Callable[[], Iterable[object]] = tuple
 
 
-def read_nodes(text: str, where: str = "--nodes") -> tuple[Node, ...]:
+def read_nodes(text: str, where: str = "--nodes", valid: str = VALID) -> tuple[Node, ...]:
     """Nodes as ``16x4``, or as ``2xa100:4,4xv100:8``, which says it for several kinds.
 
     Raises
@@ -57,23 +68,41 @@ def read_nodes(text: str, where: str = "--nodes") -> tuple[Node, ...]:
     InputError
         It is neither, or what it says is too large.
     """
-    nodes: list[Node] = []
+    groups = []
     for part in text.split(","):
         found = _GROUP.fullmatch(part.strip())
         if found is None:
-            raise InputError(shown(part), where=where, valid=VALID)
-        count, gpus = int(found[1]), int(found[3])
-        for number in (count, gpus):
+            raise InputError(shown(part), where=where, valid=valid)
+        groups.append(Group(int(found[1]), int(found[3]), found[2] or ""))
+    return numbered(groups, where, where)
+
+
+def numbered(groups: Iterable[Group], nodes: str, gpus: str) -> tuple[Node, ...]:
+    """The nodes of some groups, with names that count up.
+
+    Parameters
+    ----------
+    groups : iterable of Group
+    nodes, gpus : str
+        The options that say how many nodes, and how many GPUs each.
+
+    Raises
+    ------
+    InputError
+        There are none, or too many.
+    """
+    made: list[Node] = []
+    for group in groups:
+        for where, number in ((gpus, group.gpus), (nodes, group.nodes)):
             if not 1 <= number <= MOST_GPUS:
                 raise InputError(str(number), where=where, valid=f"1 to {MOST_GPUS}")
-        all_ = count * gpus + sum(node.gpus for node in nodes)
+        all_ = group.nodes * group.gpus + sum(node.gpus for node in made)
         if all_ > MOST_GPUS:
-            raise InputError(f"{all_} GPUs in all", where=where, valid=f"at most {MOST_GPUS}")
-        first = len(nodes) + 1
-        nodes += [
-            Node(f"node{number}", gpus, found[2] or "") for number in range(first, first + count)
-        ]
-    return tuple(nodes)
+            raise InputError(f"{all_} GPUs in all", where=nodes, valid=f"at most {MOST_GPUS}")
+        first = len(made) + 1
+        names = (f"node{number}" for number in range(first, first + group.nodes))
+        made += [Node(name, group.gpus, group.kind) for name in names]
+    return tuple(made)
 
 
 def fixed(text: str) -> Source:
@@ -105,6 +134,7 @@ def idle(text: str, *, gpus: int = 1, skip: int = 0) -> Source:
             f"idle nodes of {named}",
             changes=lambda _: facts(read_idle(path), gpus, skip),
             files=(path,),
+            read=lambda: facts(read_idle(path), gpus, skip),
         )
     name, _, options = text.partition(":")
     machine, hours = find_machine(name), _hours(options)
@@ -132,7 +162,8 @@ def holes(path: Path, nodes: int, *, gpus: int = 1, per_node: int = 1) -> Source
         queue = MainQueue(nodes, procs_per_node=per_node)
         return facts(queue.changes(read_swf(path)), gpus)
 
-    return Source(f"holes of {path} on {nodes} nodes", changes=changes, files=(path,))
+    named = f"holes of {path} on {nodes} nodes"
+    return Source(named, changes=changes, files=(path,), read=lambda: read_swf(path))
 
 
 def _hours(options: str) -> float:
@@ -152,7 +183,13 @@ def _hours(options: str) -> float:
 def facts(
     changes: Iterable[Change], gpus: int, skip: int = 0
 ) -> Iterator[tuple[float, tuple[Fact, ...]]]:
-    """Changes of idle nodes as facts; the first one that counts is at 0 s, with all before it."""
+    """Changes of idle nodes as facts; the first one that counts is at 0 s, with all before it.
+
+    Raises
+    ------
+    InputError
+        All are skipped.
+    """
     following = iter(changes)
     there: set[int] = set()
     for change in itertools.islice(following, skip):
@@ -168,3 +205,5 @@ def facts(
         lost = [NodeLost(f"n{number}") for number in change.left]
         new = [NodeJoined(Node(f"n{number}", gpus)) for number in change.joined]
         yield change.time_s - first_s, (*lost, *new)
+    if skip and first_s is None:
+        raise InputError(f"{skip}: the trace has no more changes than that", where="--skip")

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import msgspec
 
+from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.policies import find_policy
+from hpcext.profiles import Profiles
 from hpcext.sim import sources
 from hpcext.sim.outcome import Run
 from hpcext.sim.physics import Faults
 from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import Source
-from hpcext.sim.workloads.find import Costs, Workload, find_workload
+from hpcext.sim.workloads.find import Costs, Workload, find_workload, is_job_file
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -80,6 +82,9 @@ class Task(msgspec.Struct, frozen=True):
         Time between reports of progress.
     until_s : float or None
         When to end; None: when all jobs have.
+    profiles, gpu : str
+        The directory of measured speeds that a job file may name, and the kind of GPU that they are
+        wanted for.
     """
 
     workload: str
@@ -94,6 +99,8 @@ class Task(msgspec.Struct, frozen=True):
     fail_s: float | None = None
     report_s: float | None = None
     until_s: float | None = None
+    profiles: str = ""
+    gpu: str = ""
 
     def jobs(self, source: Source) -> Workload:
         """The jobs of it."""
@@ -105,19 +112,35 @@ class Task(msgspec.Struct, frozen=True):
             learn=self.learn,
             elastic=self.place.harvest,
             costs=Costs(self.launch_s, self.checkpoint_s, self.interference, self.rescale),
+            profiles=self._store(),
         )
+
+    def specs(self) -> tuple[JobSpec, ...]:
+        """What its job file says, if it is one."""
+        if not is_job_file(self.workload):
+            return ()
+        return read_jobs(Path(self.workload), profiles=self._store())
+
+    def _store(self) -> Profiles | None:
+        return Profiles(Path(self.profiles), self.gpu) if self.profiles else None
 
     @property
     def options(self) -> dict[str, str]:
         """All that the result depends on beside workload, source, policy and seed."""
-        skipped = {"workload", "policy", "seed", "place"}
+        skipped = {"workload", "policy", "seed", "place", "profiles", "gpu"}
         said = {
             field: str(getattr(self, field))
             for field in self.__struct_fields__
             if field not in skipped and getattr(self, field) not in {None, False}
         }
         place = {field: str(getattr(self.place, field)) for field in self.place.__struct_fields__}
-        return said | {f"place.{field}": value for field, value in place.items()}
+        # A measured curve grows truer while the file that names it stays the same.
+        named = {
+            f"profile.{spec.profile}": repr(sorted(spec.scaling.items()))
+            for spec in self.specs()
+            if spec.profile
+        }
+        return said | {f"place.{field}": value for field, value in place.items()} | named
 
 
 def simulate_task(task: Task) -> tuple[Run, float]:

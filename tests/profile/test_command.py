@@ -149,8 +149,11 @@ def test_a_short_training_is_measured_to_its_end(lab: Lab) -> None:
     done = lab.site.run("profile", "--gpus", "1", "--json", "--", *argv)
     assert done.code == 0, done
     (size,) = json.loads(done.out)["sizes"]
-    assert size["steps_per_s"] == pytest.approx(lab.rate(1), rel=0.25)
-    assert len(lab.account()[1]) == 120
+    steps = lab.account()[1]
+    assert len(steps) == 120
+    # By its own account too it is slower and faster at times, on a machine that is busy.
+    spans = [steps[at + 40].time_s - steps[at].time_s for at in range(80)]
+    assert 0.9 * 40 / max(spans) <= size["steps_per_s"] <= 1.1 * 40 / min(spans)
 
 
 @pytest.mark.parametrize("times", [1, 2])

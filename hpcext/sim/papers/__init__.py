@@ -1,1 +1,60 @@
-"""The papers' experiments on the simulator, and what the papers say came out."""
+"""The papers' experiments on the simulator, and what the papers say came out; their registry.
+
+A paper is a module with a function ``study(how: How) -> Study``, imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hpcext.core.errors import InputError
+from hpcext.sim.papers.study import How, Study
+from hpcext.text import did_you_mean, shown
+
+
+class Paper(NamedTuple):
+    """A paper: what it is called, and the module of this package that reproduces it."""
+
+    title: str
+    module: str
+
+
+PAPERS: dict[str, Paper] = {
+    "marble": Paper("MARBLE (Han et al., CCGRID 2020): sets 1 to 9", "marble"),
+    "doubling": Paper("Capes et al. (2019): six strategies, three contentions", "capes"),
+    "pollux": Paper(
+        "Pollux (Qiao et al., OSDI 2021): workloads, Table 2, Figures 7 and 8", "pollux"
+    ),
+}
+
+ALL = "all"
+
+
+def find_papers(name: str, where: str) -> Sequence[str]:
+    """The names of the papers that a name stands for: its own, or all.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    if name == ALL:
+        return tuple(PAPERS)
+    if name not in PAPERS:
+        known = (*PAPERS, ALL)
+        raise InputError(
+            f"unknown paper {shown(name)}",
+            where=where,
+            valid=", ".join(known),
+            do=did_you_mean(name, known),
+        )
+    return (name,)
+
+
+def reproduce(name: str, how: How) -> Study:
+    """Run the experiments of a paper."""
+    module = importlib.import_module(f"{__name__}.{PAPERS[name].module}")
+    found: Study = module.study(how)
+    return found

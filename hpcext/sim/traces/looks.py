@@ -14,8 +14,8 @@ def changes(looks: Iterable[Seen]) -> Iterator[Change]:
     """Which nodes became idle and which were taken.
 
     A node that is idle in one look and neither in that before nor in that after it is between two
-    jobs, and does not count (BFTrainer, section 2.1). Looks without a change make none (same
-    place), but the last one does, as the end of the trace.
+    jobs, and does not count (BFTrainer, section 2.1). The first look and the last one make a change
+    whatever they see, as beginning and end of the trace; others only where there is one.
 
     Parameters
     ----------
@@ -28,11 +28,13 @@ def changes(looks: Iterable[Seen]) -> Iterator[Change]:
     """
     idle = before = NOBODY
     now: Seen | None = None
+    first = True
     for after in looks:
         if now is not None:
             steady = now.idle & (before | after.idle)
-            if steady != idle:
+            if first or steady != idle:
                 yield _change(now.time_s, idle, steady)
+            first = False
             idle, before = steady, now.idle
         now = after
     if now is not None:

@@ -193,7 +193,9 @@ def parse_job(line: str) -> SwfJob:
         least = 0 if name in {"number", "submit_s"} else UNKNOWN
         if not least <= number <= MOST:
             raise InputError(f"{name} {number:g}", valid=f"{least} to {MOST:.0e}")
-    return SwfJob(*numbers)  # type: ignore[arg-type]
+        if number != int(number) and not name.endswith("_s"):
+            raise InputError(f"{name} {number:g}", valid="a whole number")
+    return SwfJob(*(int(each) if each == int(each) else each for each in numbers))  # type: ignore[arg-type]
 
 
 def _number(cell: str) -> float:

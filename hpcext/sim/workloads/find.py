@@ -12,6 +12,7 @@ from hpcext.admission import admit
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job
 from hpcext.jobfile import read_jobs
+from hpcext.profiles import Profiles
 from hpcext.sim.expected import physics_of
 from hpcext.sim.physics import Physics
 from hpcext.sim.workloads.logged import read_logged
@@ -71,6 +72,7 @@ def find_workload(
     learn: bool = False,
     elastic: bool = False,
     costs: Costs | None = None,
+    profiles: Profiles | None = None,
 ) -> Workload:
     """The workload of this name.
 
@@ -86,6 +88,8 @@ def find_workload(
     elastic : bool
         Jobs of a job file that say on how many nodes they run can change these while they train.
     costs : Costs, optional
+    profiles : Profiles, optional
+        Where a job file's ``scaling = "NAME"`` is looked up.
 
     Raises
     ------
@@ -94,8 +98,8 @@ def find_workload(
     """
     path = Path(text)
     suffixes = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
-    if suffixes == ".toml":
-        jobs: Jobs = _from_file(path, elastic=elastic)
+    if is_job_file(text):
+        jobs: Jobs = _from_file(path, elastic=elastic, profiles=profiles)
 
         def read() -> Jobs:
             return jobs
@@ -111,15 +115,26 @@ def find_workload(
             return read_trainers(path, gpus=gpus)
 
     else:
-        raise InputError(f"unknown workload {shown(text)}", valid=VALID)
+        raise InputError(f"unknown workload {shown(text)}", where="WORKLOAD", valid=VALID)
     given = costs or Costs()
     return Workload(text, lambda _: _changed(read(), given, learn), (path,))
 
 
-def _from_file(path: Path, *, elastic: bool) -> list[tuple[Job, Physics]]:
+def is_job_file(text: str) -> bool:
+    """Whether a workload is a job file."""
+    return Path(text).suffix == ".toml"
+
+
+def _from_file(
+    path: Path, *, elastic: bool, profiles: Profiles | None
+) -> list[tuple[Job, Physics]]:
     """The jobs of a job file, all of them there from the beginning."""
-    specs = read_jobs(path)
+    specs = read_jobs(path, profiles=profiles)
     for spec in specs:
+        if spec.relative:
+            what = f"job {shown(spec.name)}: {spec.profile} was measured in another unit"
+            do = "say its work in the unit of the profile"
+            raise InputError(what, where=str(path), do=do)
         if not spec.scaling or not spec.work:
             what = "scaling" if not spec.scaling else "work"
             do = "say how fast it is on how many GPUs, and how much it has to do"

@@ -57,6 +57,10 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
     if missing or not rates:
         wanted = missing[0] if missing else f"{_RATE}1"
         raise InputError(f"no column {wanted}", where=place(path, number), valid=listed(COLUMNS))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"column {shown(twice)} twice", where=place(path, number))
+    points = [_nodes(name, place(path, number)) for name in rates]
     before_s = 0.0
     for order, (number, line) in enumerate(lines):
         where = place(path, number)
@@ -65,7 +69,7 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
             what = f"{len(cells)} cells, and {len(names)} columns"
             raise InputError(what, where=where)
         row = dict(zip(names, cells, strict=True))
-        job, physics = _trainer(row, order, rates, where, gpus)
+        job, physics = _trainer(row, order, dict(zip(rates, points, strict=True)), where, gpus)
         if job.submitted_s < before_s:
             raise InputError("submitted before the row above", where=where, do="sort by submit_s")
         before_s = job.submitted_s
@@ -73,16 +77,12 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
 
 
 def _trainer(
-    row: Mapping[str, str], order: int, rates: list[str], where: str, gpus: int
+    row: Mapping[str, str], order: int, rates: Mapping[str, int], where: str, gpus: int
 ) -> tuple[Job, Physics]:
     fewest, most = (_whole(row, name, where) for name in ("n_min", "n_max"))
     if fewest > most:
         raise InputError(f"n_min is {fewest}, more than n_max, {most}", where=where)
-    curve = {}
-    for name in rates:
-        if not name[len(_RATE) :].isdecimal() or not int(name[len(_RATE) :]):
-            raise InputError(shown(name), where=where, valid=f"{_RATE}1, {_RATE}2, ...")
-        curve[gpus * int(name[len(_RATE) :])] = _number(row, name, where, above=True)
+    curve = {gpus * nodes: _number(row, name, where, above=True) for name, nodes in rates.items()}
     up_s, down_s = (_number(row, f"rescale_{way}_s", where) for way in ("up", "down"))
     samples = _number(row, "samples", where, above=True)
     job = Job(
@@ -108,6 +108,14 @@ def _trainer(
     return job, physics
 
 
+def _nodes(name: str, where: str) -> int:
+    """Of how many nodes a column has the rate."""
+    digits = name[len(_RATE) :]
+    if not _counts(digits):
+        raise InputError(f"column {shown(name)}", where=where, valid=f"{_RATE}1, {_RATE}2, ...")
+    return int(digits)
+
+
 def _number(row: Mapping[str, str], name: str, where: str, *, above: bool = False) -> float:
     try:
         value = float(row[name])
@@ -121,6 +129,12 @@ def _number(row: Mapping[str, str], name: str, where: str, *, above: bool = Fals
 
 def _whole(row: Mapping[str, str], name: str, where: str) -> int:
     text = row[name].strip()
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text[:9]) <= MOST_NODES:
+    if not _counts(text):
         raise InputError(f"{name} is {shown(text)}", where=where, valid=f"1 to {MOST_NODES}")
     return int(text)
+
+
+def _counts(text: str) -> bool:
+    """Whether it is a number of nodes; Python reads no integer of thousands of digits."""
+    whole = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_NODES))
+    return whole and 1 <= int(text) <= MOST_NODES

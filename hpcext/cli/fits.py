@@ -1,0 +1,74 @@
+"""Whether jobs can ever run on the nodes that there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from hpcext.core.errors import InputError
+from hpcext.core.values import Job, Node
+from hpcext.jobfile import JobSpec
+from hpcext.manager.submissions import check_fits
+
+
+def check_specs(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> None:
+    """Refuse jobs of a file that can run on no kind of these nodes.
+
+    Raises
+    ------
+    InputError
+        Names the first such job, as on the kind that has most room.
+    """
+    for spec in specs:
+        widest = max(nodes, key=lambda node: node.gpus)
+        able = [node for node in nodes if node.gpus >= spec.gpus.min] or [widest]
+        kind, count = Counter(node.kind for node in able).most_common(1)[0]
+        node = next(node for node in able if node.kind == kind)
+        check_fits([spec], node, where, count)
+
+
+def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str) -> int:
+    """Refuse jobs that can never run; there may be very many of them.
+
+    Parameters
+    ----------
+    jobs : iterable of Job
+    nodes : sequence of Node
+        Those that are always there; without any, jobs are held against `most` alone.
+    most : int
+        Nodes that there can be.
+    where : str
+        Where the jobs come from.
+
+    Returns
+    -------
+    int
+        How many jobs these are.
+
+    Raises
+    ------
+    InputError
+        Names the first job that cannot run.
+    """
+    known: dict[tuple[int, int], bool] = {}
+    count = 0
+    for job in jobs:
+        count += 1
+        need = job.nodes[0] if job.nodes else 1
+        least = min(job.sizes)
+        if (need, least) not in known:
+            known[need, least] = need <= _room(nodes, least, most)
+        if not known[need, least]:
+            each = f" with {least} GPUs each" if nodes and least > 1 else ""
+            what = f"needs {need} nodes{each}, and there are {_room(nodes, least, most)}"
+            do = "say a larger machine, or leave the job out"
+            raise InputError(what, where=f"{where}: job {job.name}", do=do)
+    return count
+
+
+def _room(nodes: Sequence[Node], gpus: int, most: int) -> int:
+    """On how many nodes of one kind so many GPUs can be had."""
+    if not nodes:
+        return most
+    kinds = Counter(node.kind for node in nodes if node.gpus >= gpus)
+    return max(kinds.values(), default=0)

@@ -1,0 +1,161 @@
+"""``hpcext reproduce``: the experiments of a paper, ours beside the paper's figures."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcext.cli.output import Output
+from hpcext.core.errors import InputError
+from hpcext.sim.papers import PAPERS, find_papers, reproduce
+from hpcext.sim.papers.study import FAR, How, Row, Study, Table
+
+SCHEMA = "hpcext.reproduce/1"
+
+SEEDS = (0, 1, 2)
+"""If none are said."""
+
+MOST_SEED = 2**32 - 1
+MOST_WORKERS = 1024
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "reproduce",
+        help="run the experiments of a paper on the simulator, beside what the paper says",
+        epilog="example: hpcext reproduce marble --quick",
+    )
+    parser.add_argument("paper", metavar="PAPER", help=f"one of {', '.join(PAPERS)}, or all")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="recorded data, where it is used")
+    parser.add_argument(
+        "--seed", type=int, nargs="+", default=SEEDS, metavar="N", help="default: 0 1 2"
+    )
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("--quick", action="store_true", help="a part of it, in a minute or so")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write study.json and study.csv")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Run the command."""
+    names = find_papers(args.paper, "PAPER")
+    how = _how(args)
+    if args.out:
+        _make_folder(args.out)
+    studies = {}
+    for name in names:
+        studies[name] = reproduce(name, how)
+        # At once: the next one may take minutes.
+        _show(out, studies[name])
+    document = _document(studies, how)
+    if args.out:
+        text = json.dumps(json.loads(msgspec.json.encode(document)), indent=2) + "\n"
+        (args.out / "study.json").write_text(text, encoding="utf-8")
+        (args.out / "study.csv").write_text(_csv(studies), encoding="utf-8", newline="")
+    if args.json:
+        out.document(document)
+    return 0
+
+
+def _how(args: argparse.Namespace) -> How:
+    for seed in args.seed:
+        if not 0 <= seed <= MOST_SEED:
+            raise InputError(str(seed), where="--seed", valid=f"0 to {MOST_SEED}")
+    if not 1 <= args.workers <= MOST_WORKERS:
+        raise InputError(str(args.workers), where="--workers", valid=f"1 to {MOST_WORKERS}")
+    if args.data and not args.data.is_dir():
+        raise InputError("no such directory", where=f"--data {args.data}")
+    # The same seed twice would make a spread look smaller than it is.
+    return How(args.data, tuple(dict.fromkeys(args.seed)), args.workers, args.quick)
+
+
+def _make_folder(path: Path) -> None:
+    """Before the work, so that it is not for nothing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(error.strerror or str(error), where=f"--out {path}") from None
+
+
+def _document(studies: dict[str, Study], how: How) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "seeds": list(how.seeds),
+        "quick": how.quick,
+        "far": FAR,
+        "studies": {name: _study(study) for name, study in studies.items()},
+    }
+
+
+def _study(study: Study) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(study)
+    for table, told in zip(study.tables, plain["tables"], strict=True):
+        for row, each in zip(table.rows, told["rows"], strict=True):
+            each["ratio"], each["far"] = row.ratio, row.far
+    return plain
+
+
+def _csv(studies: dict[str, Study]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["study", "table", "what", "ours", "paper", "unit", "ratio", "why"])
+    for name, study in studies.items():
+        for table in study.tables:
+            for row in table.rows:
+                numbers = [_exact(row.ours), _exact(row.paper), row.unit, _exact(row.ratio)]
+                writer.writerow([name, table.title, row.what, *numbers, row.why])
+    return text.getvalue()
+
+
+def _exact(number: float | None) -> str:
+    return "" if number is None else repr(float(number))
+
+
+def _show(out: Output, study: Study) -> None:
+    out.line(study.title)
+    for table in study.tables:
+        out.line("")
+        out.line(table.title)
+        if table.note:
+            out.line(f"({table.note})")
+        out.table(("", "ours", "paper", "ratio", ""), [_cells(row) for row in table.rows])
+        for line in _remarks(table):
+            out.line(line)
+    out.line("")
+    out.line("What was assumed")
+    for each in study.assumed:
+        out.line(f"- {each}")
+    out.line("")
+
+
+def _cells(row: Row) -> Sequence[str]:
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    mark = "far" if row.far else ""
+    return (row.what, _figure(row.ours, row.unit), _figure(row.paper, row.unit), ratio, mark)
+
+
+def _remarks(table: Table) -> Iterator[str]:
+    """What is to be said of rows, below them: those of one wording together."""
+    said: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.why:
+            said.setdefault(row.why, []).append(row.what)
+    for why, rows in said.items():
+        yield f"  {'; '.join(rows)}: {why}"
+
+
+def _figure(number: float | None, unit: str) -> str:
+    """Four figures, without an exponent, and the unit."""
+    if number is None:
+        return "-"
+    text = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+    return f"{text} {unit}".rstrip()

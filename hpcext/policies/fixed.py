@@ -1,0 +1,148 @@
+"""Fixed sizes: each job has as many GPUs as was said, from its start to its end.
+
+What a batch system does with jobs that ask for a number of GPUs, first come, first served; the
+strategies *One*, *Two*, *Four* and *Eight* of Capes et al. (section 7). Nobody is passed by in the
+queue, and nothing that runs is suspended for another job.
+
+With turns (`turn_s`), as under gang scheduling of a batch system, a job that has run for so long is
+suspended if others wait, and goes to the end of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import replace
+
+from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
+from hpcext.policies.common import keep, movable, named
+from hpcext.policies.divide import Ask, asks_of
+from hpcext.policies.place import Wish, place
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen.
+
+    Attributes
+    ----------
+    gpus : int
+        GPUs of each job, on all its nodes together; 0: on each node as many as are best for it.
+    turn_s : float
+        After so many seconds a job makes room for those that wait; 0: it runs to its end.
+    """
+
+    gpus: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    turn_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
+    """Start the next jobs of the queue for as long as each finds room.
+
+    The cost grows with the jobs that run and with the length of the queue.
+    """
+    asks, kept = asks_of(now), keep(now)
+    if not options.turn_s:
+        return _allocate(now, options.gpus, asks, kept)
+    # Of a job that runs, when its turn is over; of one that waits, when it began to.
+    memo = (now.memo or {}).get("turns", {})
+    turns = {ask.job.id: memo.get(ask.job.id, now.now_s) for ask in asks}
+    over = {
+        ask.job.id
+        for ask in asks
+        if ask.job.id in kept and turns[ask.job.id] <= now.now_s and movable(ask.job)
+    }
+    asks.sort(key=lambda ask: (ask.job.id in over, -ask.job.priority, turns[ask.job.id]))
+    target = _allocate(
+        now, options.gpus, asks, {name: kept[name] for name in kept if name not in over}
+    )
+    for name in turns:
+        if name in target.grants and (name not in kept or (name in over and target.waits)):
+            turns[name] = now.now_s + options.turn_s
+        elif name in over and name not in target.grants:
+            turns[name] = now.now_s
+    later = (turns[name] for name in target.grants if turns[name] > now.now_s)
+    wake_s = min(later, default=None) if target.waits else None
+    return replace(target, wake_s=wake_s, memo={"turns": turns})
+
+
+def _allocate(now: Snapshot, gpus: int, asks: Sequence[Ask], kept: Mapping[str, Grant]) -> Target:
+    """Those that are kept, and of the others the first ones that have room."""
+    grants, room = dict(kept), _Room(now)
+    for grant in kept.values():
+        room.take(grant.alloc)
+    for ask in asks:
+        if ask.job.id in grants and _asked_otherwise(ask):
+            grants[ask.job.id] = _resized(ask, grants[ask.job.id], room, gpus)
+    waits: dict[str, str] = {}
+    blocked: Job | None = None
+    for ask in asks:
+        job = ask.job
+        if job.id in grants:
+            continue
+        alloc = {} if blocked or not ask.shapes else room.find(_wish(ask, gpus))
+        if not alloc:
+            waits[job.id] = f"waits behind {blocked.name}" if blocked else _needs(ask, gpus)
+            blocked = blocked or job
+            continue
+        room.take(alloc)
+        grants[job.id] = Grant(alloc, Role.PRIMARY, f"runs on {named(total(alloc))}, a fixed size")
+    return Target(grants, waits)
+
+
+class _Room:
+    """GPUs that are free on each node."""
+
+    def __init__(self, now: Snapshot) -> None:
+        self._free = {name: node.gpus for name, node in now.nodes.items()}
+        self._kinds = {name: node.kind for name, node in now.nodes.items()}
+
+    def take(self, alloc: Alloc, sign: int = 1) -> None:
+        for node, gpus in alloc.items():
+            self._free[node] -= sign * gpus
+
+    def find(self, wish: Wish) -> Alloc:
+        """Nodes for it, where the least is left free; empty if there is no room."""
+        if all(self._free[node] >= gpus for node, gpus in wish.now.items()):
+            # One whose turn is over stays where it is, if it may go on.
+            (alloc,) = place(self._free, [wish], kinds=self._kinds)
+            return alloc
+        return self.find(wish._replace(now={}))
+
+
+def _asked_otherwise(ask: Ask) -> bool:
+    """Whether its user has asked for another size (``hpcext resize``) than it has."""
+    job = ask.job
+    return bool(ask.shapes) and per_node(job.goal or {}) not in job.sizes and movable(job)
+
+
+def _resized(ask: Ask, grant: Grant, room: _Room, gpus: int) -> Grant:
+    """What it is to have instead; the same as before where there is no room for that."""
+    room.take(grant.alloc, -1)
+    alloc = room.find(_wish(ask, gpus)) or grant.alloc
+    room.take(alloc)
+    return Grant(alloc, grant.role, f"runs on {named(total(alloc))}, as its user asked")
+
+
+def _wish(ask: Ask, gpus: int) -> Wish:
+    """Its size: the largest up to the one that is fixed, or its least."""
+    return Wish(ask.shapes[_size(ask, gpus)], list, ask.job.goal or {})
+
+
+def _size(ask: Ask, gpus: int) -> int:
+    if ask.job.stated:
+        # Its user asked for it, of this job alone.
+        return min(ask.shapes)
+    if not gpus:
+        best = [size for size, shape in ask.shapes.items() if shape.gpus <= ask.job.optimal]
+        return max(best, default=min(ask.shapes))
+    return max((size for size in ask.shapes if size <= gpus), default=min(ask.shapes))
+
+
+def _needs(ask: Ask, gpus: int) -> str:
+    if not ask.shapes:
+        return "next in the queue; no node is large enough for it"
+    shape = ask.shapes[_size(ask, gpus)]
+    where = f"on each of {shape.nodes} nodes" if shape.nodes > 1 else "on one node"
+    return f"next in the queue; waits for {named(shape.gpus)} {where}"

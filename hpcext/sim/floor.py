@@ -1,0 +1,126 @@
+"""The nodes of a simulated machine, and which attempt is on which of their GPUs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from hpcext.core.values import Alloc, Node
+
+
+@functools.lru_cache(maxsize=65536)
+def node_of(gpu: str) -> str:
+    """The node of a GPU, ``HOST:INDEX``."""
+    return gpu.rpartition(":")[0]
+
+
+class Floor:
+    """Who is where. Attempts are known by the operation that started them.
+
+    Parameters
+    ----------
+    now_s : float
+    nodes : iterable of Node
+        There from the beginning.
+    """
+
+    def __init__(self, now_s: float, nodes: Iterable[Node]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._gpus = sum(node.gpus for node in self._nodes.values())
+        self._offered: list[tuple[float, int]] = [(now_s, self._gpus)]
+        self._taken: dict[str, dict[str, int]] = {}  # node → GPU that is occupied → by whom
+        self._spread: dict[str, set[int]] = {}  # node → who is on it and on others too
+
+    @property
+    def offered(self) -> int:
+        """GPUs that there are."""
+        return self._gpus
+
+    def join(self, now_s: float, node: Node) -> None:
+        """Have a node, or have it with other GPUs."""
+        before = self._nodes.get(node.name)
+        self._nodes[node.name] = node
+        self._offer(now_s, node.gpus - (before.gpus if before else 0))
+
+    def lose(self, now_s: float, name: str) -> list[int]:
+        """Have a node no more; who was on it, in the order in which they began."""
+        before = self._nodes.pop(name, None)
+        self._offer(now_s, -before.gpus if before else 0)
+        return sorted(set(self._taken.get(name, {}).values()))
+
+    def pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
+        """The GPUs with the lowest numbers that nobody occupies.
+
+        Raises
+        ------
+        RuntimeError
+            There are too few: somebody was told to start where another one is.
+        """
+        picked: list[str] = []
+        for name, gpus in alloc.items():
+            known = self._nodes[name].gpus if name in self._nodes else 0
+            taken = self._taken.get(name, ())
+            free = [gpu for i in range(known) if (gpu := f"{name}:{i}") not in taken]
+            if len(free) < gpus:
+                raise RuntimeError(f"job {job}: {gpus} GPUs of {name}, {len(free)} free")
+            picked += free[:gpus]
+        return tuple(picked)
+
+    def occupy(self, op: int, had: Iterable[str], has: Iterable[str]) -> list[int]:
+        """Let an attempt be on these GPUs in place of those.
+
+        Returns
+        -------
+        list of int
+            The others beside whom it was or is now, each on several nodes as it is.
+        """
+        before, after = set(had), set(has)
+        for gpu in before - after:
+            node = node_of(gpu)
+            here = self._taken[node]
+            del here[gpu]
+            if not here:
+                del self._taken[node]
+        for gpu in after - before:
+            self._taken.setdefault(node_of(gpu), {})[gpu] = op
+        return self._spread_out(op, _several(before), _several(after))
+
+    def crowded(self, nodes: Iterable[str]) -> bool:
+        """Whether who is on these, if they are several, shares one with another such."""
+        names = tuple(nodes)
+        return len(names) > 1 and any(len(self._spread.get(name, ())) > 1 for name in names)
+
+    def kind(self, nodes: Iterable[str]) -> str:
+        """Of the GPUs of these, which are alike."""
+        return next((self._nodes[name].kind for name in nodes if name in self._nodes), "")
+
+    def offered_gpu_s(self, until_s: float) -> float:
+        """GPU-seconds that the nodes offered from the beginning to an instant."""
+        ends = [start_s for start_s, _ in self._offered[1:]] + [until_s]
+        spans = zip(self._offered, ends, strict=True)
+        return sum(gpus * max(0.0, min(end, until_s) - start) for (start, gpus), end in spans)
+
+    def _offer(self, now_s: float, more: int) -> None:
+        """Have more GPUs than before, or fewer."""
+        self._gpus += more
+        if self._offered[-1][0] == now_s:
+            self._offered.pop()
+        self._offered.append((now_s, self._gpus))
+
+    def _spread_out(self, op: int, before: set[str], after: set[str]) -> list[int]:
+        """Note on which nodes an attempt on several is; who is on some of these too."""
+        for name in before - after:
+            self._spread[name].discard(op)
+        for name in after - before:
+            self._spread.setdefault(name, set()).add(op)
+        near = {other for name in before ^ after for other in self._spread[name]} - {op}
+        for name in before - after:
+            if not self._spread[name]:
+                del self._spread[name]
+        return sorted(near)
+
+
+def _several(gpus: Iterable[str]) -> set[str]:
+    """The nodes of GPUs, if these are on several."""
+    nodes = set(map(node_of, gpus))
+    return nodes if len(nodes) > 1 else set()

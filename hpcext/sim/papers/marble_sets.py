@@ -1,0 +1,160 @@
+"""MARBLE's jobs (Han et al., CCGRID 2020): its sets, and how fast its networks train.
+
+Figure 2, the scaling curves, has no numbers in the text. What the text says of it (sections IV-A,
+V-A, V-C, VII-B) leaves a range for each point, and here are these ranges: a curve is where in them
+each point lies, the middle everywhere or at random. The speeds on six GPUs follow from the times
+that the sets take under LSF (section VII-B). MARBLE's own times are never used for a speed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+GPUS = 6
+"""Of a node of Summit."""
+
+WORKERS = 8
+"""Worker nodes of the sets that run on several; one more is the parameter server (§VII-B2)."""
+
+LSF_S = {1: 958.0, 2: 940.0, 3: 707.0}
+MARBLE_S = {1: 496.0, 2: 608.0, 3: 501.0}
+"""Section VII-B1: completion times of sets 1 to 3."""
+
+EPOCH = 39_936.0
+"""Steps of each job in sets 7 to 9 (section VII-C)."""
+
+R50, I3, R101, VGG = "ResNet-50", "Inception-v3", "ResNet-101", "VGG-16"
+
+SETS: Mapping[int, tuple[tuple[str, float], ...]] = {
+    1: ((R50, 800), (R50, 3600), (I3, 1400)),
+    2: ((I3, 2400), (R50, 600), (R101, 1000)),
+    3: ((R50, 900), (I3, 2000), (VGG, 800)),
+    4: ((R50, 9000), (I3, 1200), (I3, 4200), (R50, 6000), (R101, 2000)),
+    5: ((I3, 4800), (I3, 9000), (VGG, 9600), (R50, 3000), (I3, 3000)),
+    6: ((R50, 8400), (VGG, 4800), (I3, 9300), (R50, 2000), (R101, 3000)),
+    7: ((R101, EPOCH), (I3, EPOCH), (I3, EPOCH), (VGG, EPOCH)),
+    8: ((I3, EPOCH), (R50, EPOCH), (VGG, EPOCH), (R50, EPOCH)),
+    9: ((I3, EPOCH), (R50, EPOCH), (R50, EPOCH), (R101, EPOCH)),
+}
+"""Tables II to IV: network and steps, in the order of submission; 1 to 3 on one node."""
+
+BEST = {R50: 3, I3: 4, R101: 3, VGG: 5}
+"""GPUs on which each is fastest: Figure 5; sections V-A and VII-B1."""
+
+PARAMETERS = {R50: 25e6, I3: 24e6, R101: 45e6, VGG: 138e6}
+"""Table I."""
+
+LINK = 100e9 / 8
+"""Bytes per second of the network (section VII-A)."""
+
+RATIO = 142 / 218
+"""Speed of Inception-v3 to that of ResNet-50: the one figure that neither LSF's times nor the text
+give. Here it is that of TensorFlow's own benchmark of the time (tensorflow.org/performance/
+benchmarks: training on real data, one P100); where it lies at random, within 15 % of that."""
+
+MOST_GAIN = 0.0291
+"""Section V-A: "the maximum value of [alpha] is 2.91%", the time that the best number of GPUs saves
+against six; it is VGG-16's, on five."""
+
+SUSPEND_S = 66.0
+"""Of a suspension and resumption. Section VII-D1: they take 13.2 % of the time of set 1, in which
+there can be one (65 s), and 26.6 % of that of set 3, in which there are two (133 s)."""
+
+Pick = Callable[[float, float], float]
+"""Where in a range a point lies."""
+
+
+class Networks(NamedTuple):
+    """How fast each network is on one node: GPUs → steps per second."""
+
+    speed: Mapping[str, Mapping[int, float]]
+
+    def on_workers(self, network: str, workers: int, gpus: int) -> float:
+        """Steps per second of asynchronous workers around a parameter server (section VII-B2).
+
+        A worker fetches the parameters, computes, and sends as much back; the server's link carries
+        each way what all of them do.
+
+        Parameters
+        ----------
+        network : str
+        workers, gpus : int
+            Nodes, and GPUs on each.
+        """
+        send_s = 4 * PARAMETERS[network] / LINK
+        return min(workers / (1 / self.speed[network][gpus] + 2 * send_s), 1 / send_s)
+
+
+def middle(low: float, high: float) -> float:
+    """The middle of a range."""
+    return (low + high) / 2
+
+
+def at_random(seed: int, number: int) -> Networks:
+    """Curves that agree with the text, by a seed and a number."""
+    return networks(random.Random(f"marble/{seed}/{number}").uniform)
+
+
+def networks(pick: Pick = middle) -> Networks:
+    """Curves that agree with the text, with LSF's times exactly."""
+    shapes = _shapes(pick)
+    on_six = _on_six(RATIO if pick is middle else pick(0.85 * RATIO, 1.15 * RATIO))
+    return Networks(
+        {
+            name: {gpus: on_six[name] * share for gpus, share in shape.items()}
+            for name, shape in shapes.items()
+        }
+    )
+
+
+def _on_six(ratio: float) -> dict[str, float]:
+    """Steps per second on six GPUs: LSF runs the jobs of a set one after the other on these."""
+    # 800 + 3600 steps of ResNet-50 and 1400 of Inception-v3 in 958 s, and so on.
+    r50 = (4400 + 1400 / ratio) / LSF_S[1]
+    i3 = ratio * r50
+    r101 = 1000 / (LSF_S[2] - 2400 / i3 - 600 / r50)
+    vgg = 800 / (LSF_S[3] - 900 / r50 - 2000 / i3)
+    return {R50: r50, I3: i3, R101: r101, VGG: vgg}
+
+
+def _shapes(pick: Pick) -> dict[str, dict[int, float]]:
+    """Speeds as parts of that on six GPUs."""
+    # "ResNet-50 on two GPUs achieves substantial speedup as compared to using a single GPU.
+    # However, training using 3 or 4 GPUs does not give substantial performance improvement".
+    top = _top(pick)
+    two = top * pick(0.80, 0.97)
+    r50 = {1: two / pick(1.5, 2.0), 2: two, 3: top, **_falling(4, top, pick), 6: 1.0}
+    # "training using more than 3 GPUs on a single node is not scalable"; fastest on four.
+    top = _top(pick)
+    three = top * pick(0.85, 1.0)
+    two = three * pick(0.70, 0.95)
+    i3 = {1: two / pick(1.5, 2.0), 2: two, 3: three, 4: top, **_falling(5, top, pick), 6: 1.0}
+    # Section VII-B1: on two GPUs the third job of set 2 is not over when the first one ends; so
+    # three are faster than two almost in proportion.
+    top = _top(pick)
+    two = top * pick(2 / 3, 0.72)
+    r101 = {1: two / pick(1.5, 2.0), 2: two, 3: top, **_falling(4, top, pick), 6: 1.0}
+    # "keeps increasing with 3, 4, or 5 GPUs"; "a training throughput gain of up to 3.3 times", six
+    # against one; and nothing is faster than in proportion.
+    top = 1 / (1 - MOST_GAIN)
+    two = pick(1.7, 2.0) / 3.3
+    three = two * pick(1.3, 1.5)
+    four = pick(max(three, top * 4 / 5), min(three * 4 / 3, top))
+    vgg = {1: 1 / 3.3, 2: two, 3: three, 4: four, 5: top, 6: 1.0}
+    return {R50: r50, I3: i3, R101: r101, VGG: vgg}
+
+
+def _top(pick: Pick) -> float:
+    """On the best number of GPUs."""
+    return 1 / (1 - pick(0.0, MOST_GAIN))
+
+
+def _falling(first: int, top: float, pick: Pick) -> dict[int, float]:
+    """From the best number to six it becomes slower."""
+    found, below = {}, top
+    for gpus in range(first, GPUS):
+        below = pick(1.0, below)
+        found[gpus] = below
+    return found
