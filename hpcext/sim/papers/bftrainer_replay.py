@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from hpcext.core.engine import Engine, Policy
+from hpcext.core.engine import Engine
 from hpcext.core.facts import Fact, Submitted
-from hpcext.core.values import Job, Snapshot, Target
+from hpcext.core.values import Job
 from hpcext.policies import find_policy
 from hpcext.sim.executor import Simulated
 from hpcext.sim.heap import Heap, Produce, drive
@@ -64,8 +64,8 @@ class Replayed(NamedTuple):
     ran : tuple of Ran
     held_node_s, trained_node_s : float
         That trainers had, and of these in which they made progress.
-    events, decisions : int
-        How often the engine was stepped, and the policy asked.
+    events : int
+        How often the engine was stepped.
     """
 
     end_s: float
@@ -77,7 +77,6 @@ class Replayed(NamedTuple):
     held_node_s: float
     trained_node_s: float
     events: int
-    decisions: int
 
     @property
     def finished(self) -> bool:
@@ -112,8 +111,7 @@ def watched(
     """Simulate some trainers on the idle nodes of a trace; see :class:`Case`."""
     heap = Heap()
     executor = Simulated(heap, (), {})
-    counted = _Counted(find_policy(policy))
-    engine = Engine(counted)
+    engine = Engine(find_policy(policy))
     watch = Watch(engine, marks_s)
     heap.feed(_submissions(jobs, executor, watch))
     heap.feed((when_s, _happening(executor, each)) for when_s, each in facts(changes, 1))
@@ -139,20 +137,7 @@ def watched(
         math.fsum(each.held_gpu_s for each in spent),
         math.fsum(each.trained_gpu_s for each in spent),
         watch.events,
-        counted.calls,
     )
-
-
-class _Counted:
-    """A policy, and how often it was asked."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.calls = 0
-
-    def __call__(self, now: Snapshot) -> Target:
-        self.calls += 1
-        return self._policy(now)
 
 
 def _submissions(
