@@ -24,6 +24,10 @@ class Paper(NamedTuple):
 PAPERS: dict[str, Paper] = {
     "marble": Paper("MARBLE (Han et al., CCGRID 2020): sets 1 to 9", "marble"),
     "doubling": Paper("Capes et al. (2019): six strategies, three contentions", "capes"),
+    "bftrainer": Paper(
+        "BFTrainer (Liu et al., 2021): Figures 7 to 16, Tables 3 and 4, and the authors' program",
+        "bftrainer",
+    ),
     "pollux": Paper(
         "Pollux (Qiao et al., OSDI 2021): workloads, Table 2, Figures 7 and 8", "pollux"
     ),
