@@ -23,7 +23,7 @@ SITE_FILE = Path("/etc/hpcext/hpcext.toml")
 
 POLICIES = (
     "marble", "exclusive", "equal_share", "bftrainer",
-    "optimus", "doubling", "total_time", "pollux", "fixed",
+    "optimus", "doubling", "total_time", "pollux", "fixed", "tiresias",
 )  # fmt: skip
 """Names only: the policies themselves are a layer above. A test holds both lists equal."""
 

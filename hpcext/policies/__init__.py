@@ -23,6 +23,7 @@ from hpcext.policies import (
     marble,
     optimus,
     pollux,
+    tiresias,
     total_time,
 )
 from hpcext.text import did_you_mean, shown
@@ -45,6 +46,7 @@ POLICIES: dict[str, Known] = {
     "total_time": Known(total_time.allocate, total_time.Options),
     "pollux": Known(pollux.allocate, pollux.Options),
     "fixed": Known(fixed.allocate, fixed.Options),
+    "tiresias": Known(tiresias.allocate, tiresias.Options),
 }
 
 

@@ -60,14 +60,18 @@ class Machine(NamedTuple):
         return cls(sum(job.ready for job in now.jobs), gpus, widest)
 
 
-def speedups(job: Job, sizes: Sizes, machine: Machine, kind: str) -> Values:
+def speedups(
+    job: Job, sizes: Sizes, machine: Machine, kind: str, most: float | None = None
+) -> Values:
     """Eq. 15: how many times as fast as on its fair share, an exclusive part of the machine.
+
+    That share is no more than the job can use: `most`, or the largest of the sizes.
 
     Where there are several kinds of GPUs, that is as fast as in the mean over all GPUs, each time
     as if all were of that one's kind.
     """
     every = sum(machine.gpus.values())
-    share = min(every / machine.jobs, float(sizes.gpus[-1]))
+    share = min(every / machine.jobs, float(sizes.gpus[-1] if most is None else most))
     # Less than one GPU is as much of the speed of one.
     whole = max(1.0, share)
     nodes = math.ceil(whole / machine.widest)

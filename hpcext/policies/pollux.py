@@ -32,6 +32,7 @@ from hpcext.policies.common import fixed
 from hpcext.policies.divide import Ask, Gpus, On, Plan, Values, best, settle
 from hpcext.policies.fitness import Machine, allowed, floor, mean, power, realloc, speedups
 from hpcext.policies.periodic import periodic
+from hpcext.policies.pollux_refill import refilled
 from hpcext.policies.pollux_search import searched
 from hpcext.policies.total_time import Interval
 from hpcext.scaling.estimator import Sizes
@@ -52,6 +53,9 @@ class Options(msgspec.Struct, frozen=True):
     delay_s : float
         What a re-allocation costs a job whose own cost is not known.
     search : {"exact", "genetic"}
+    apart : bool
+        Whether no two jobs on several nodes share one (section 4.2, interference avoidance). The
+        genetic search always keeps them apart.
     seed : int
         Of the genetic search.
     """
@@ -60,6 +64,7 @@ class Options(msgspec.Struct, frozen=True):
     interval_s: Interval = 60.0
     delay_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 30.0
     search: Literal["exact", "genetic"] = "exact"
+    apart: bool = True
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -71,7 +76,15 @@ def allocate(now: Snapshot, options: Options) -> Target:
 def _allocate(now: Snapshot, options: Options) -> Target:
     if options.search == "genetic":
         return searched(now, options.p, options.delay_s, options.seed)
-    target = settle(now, functools.partial(_exact, now, options), apart=True)
+    asked: list[tuple[Sequence[Ask], Sequence[Plan]]] = []
+
+    def decide(asks: Sequence[Ask], gpus: Gpus) -> Sequence[Plan]:
+        asked.append((asks, plans := _exact(now, options, asks, gpus)))
+        return plans
+
+    target = settle(now, decide, apart=options.apart)
+    for asks, plans in asked:
+        target = refilled(now, target, asks, plans[0], apart=options.apart)
     weight = sum(job.weight for job in now.jobs if job.ready and not fixed(job))
     if target.value is None or target.bound is None:
         return target
@@ -105,6 +118,8 @@ def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> 
     }
     first = best(functools.partial(_priced, values, 0.0), each, gpus)
     plans = [first]
+    if not options.apart:
+        return plans
     low, high = 0.0, math.inf
     price = max(float(np.ptp(value)) for value in values.values()) / len(now.nodes)
     while len(plans) <= PRICES and (high < math.inf or _nodes(each, plans[-1]) > len(now.nodes)):

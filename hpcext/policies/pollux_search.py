@@ -12,13 +12,15 @@ from hpcext.policies import genetic
 from hpcext.policies.common import fixed, keep, kinds_of
 from hpcext.policies.divide import Ask, Counts, On, Values, asks_of, granted, only
 from hpcext.policies.fitness import Machine, allowed, floor, realloc, speedups
+from hpcext.policies.place import Shape
 from hpcext.scaling.estimator import Sizes
 
 
 def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
     """The answer of the paper's genetic search.
 
-    It deals GPUs out in any way; of what a job gets it takes the fastest shape that it may have.
+    It deals GPUs out in any way; of what a job gets it takes the fastest shape that it may have. A
+    job that says nothing of nodes (:class:`~hpcext.core.values.Job`) takes all, as in the paper.
     """
     kept = {job.id: grant for job in now.jobs if (grant := keep(now).get(job.id)) and fixed(job)}
     free = {name: node.gpus for name, node in now.nodes.items()}
@@ -26,10 +28,11 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
         for node, gpus in grant.alloc.items():
             free[node] -= gpus
     every = asks_of(now, kept)
-    asks = allowed([ask for ask in every if ask.shapes])
+    able = [_loose(ask, now) for ask in every if ask.shapes]
+    asks = allowed(able)
     if not asks:
         return Target(kept, {ask.job.id: "there are no such nodes" for ask in every})
-    market = matrices(now, asks, p, delay_s)
+    market = matrices(now, asks, p, delay_s, [max(ask.shapes) for ask in able])
     rng = np.random.default_rng(seed)
     capacity = np.array(list(free.values()))
     found = genetic.search(**market._asdict(), capacity=capacity, p=p, rng=rng)
@@ -51,8 +54,13 @@ class Market(NamedTuple):
     most: Counts
 
 
-def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Market:
-    """What :mod:`hpcext.policies.genetic` is told of jobs: by GPUs, on one node and on several."""
+def matrices(
+    now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float, most: Sequence[int]
+) -> Market:
+    """What :mod:`hpcext.policies.genetic` is told of jobs: by GPUs, on one node and on several.
+
+    `most` is what each could use if it need not explore: all its speed-ups are over the same share.
+    """
     machine = Machine.of(now)
     counts, widest = np.arange(sum(machine.gpus.values()) + 1), machine.widest
     one = (counts > 0).astype(np.int64)
@@ -60,17 +68,26 @@ def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Ma
     kind = only(kinds_of(now))
     tables = [
         np.stack(
-            [speedups(ask.job, Sizes(counts, nodes), machine, kind) for nodes in (one, several)],
+            [
+                speedups(ask.job, Sizes(counts, nodes), machine, kind, each)
+                for nodes in (one, several)
+            ],
             axis=-1,
         )
-        for ask in asks
+        for ask, each in zip(asks, most, strict=True)
     ]
     for table, ask in zip(tables, asks, strict=True):
+        if ask.job.nodes is None:
+            table[counts > widest, 0] = 0.0
+            continue
         nodes = [shape.nodes for shape in ask.shapes.values()]
         table[:, 0] *= (counts <= widest) & (min(nodes) == 1)
         table[:, 1] *= max(nodes) > 1
         table[counts < next(iter(ask.shapes))] = 0.0
-    found = [speedups(ask.job, ask.sizes, machine, kind) for ask in asks]
+    found = [
+        speedups(ask.job, _packed(ask, widest), machine, kind, each)
+        for ask, each in zip(asks, most, strict=True)
+    ]
     # What a job may have of whatever kind, since the matrices do not tell them apart.
     alike = [ask._replace(by_kind={}) for ask in asks]
     lowest = floor(alike, found, kind, int(counts[-1]), p)
@@ -85,8 +102,27 @@ def matrices(now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float) -> Ma
     )
 
 
+def _loose(ask: Ask, now: Snapshot) -> Ask:
+    """With all sizes of a job whose GPUs may be spread in any way."""
+    if ask.job.nodes is not None:
+        return ask
+    every = sum(node.gpus for node in now.nodes.values())
+    # As if on one node: how they are spread is what the search finds.
+    shapes = {size: Shape(size, 1) for size in ask.job.sizes if size <= every}
+    return ask._replace(shapes=shapes, by_kind={})
+
+
+def _packed(ask: Ask, widest: int) -> Sizes:
+    """The sizes of a job, on as few nodes as can be."""
+    if ask.job.nodes is not None:
+        return ask.sizes
+    return Sizes(ask.sizes.gpus, -(-ask.sizes.gpus // widest))
+
+
 def _shaped(ask: Ask, row: Alloc, now: Snapshot) -> Alloc:
     """The largest shape within what a job was dealt, on nodes of one kind."""
+    if ask.job.nodes is None:
+        return _trimmed(ask, {node: gpus for node, gpus in row.items() if gpus})
     for shape in reversed(list(ask.shapes.values())):
         for kind in kinds_of(now):
             here = (node for node in row if now.nodes[node].kind == kind)
@@ -94,3 +130,13 @@ def _shaped(ask: Ask, row: Alloc, now: Snapshot) -> Alloc:
             if len(able) >= shape.nodes:
                 return dict.fromkeys(able[: shape.nodes], shape.gpus)
     return {}
+
+
+def _trimmed(ask: Ask, row: dict[str, int]) -> Alloc:
+    """As much of what a job was dealt as it may have, without its smallest parts."""
+    more = total(row) - max((size for size in ask.shapes if size <= total(row)), default=0)
+    for node in sorted(row, key=row.__getitem__):
+        less = min(more, row[node])
+        row[node] -= less
+        more -= less
+    return {node: gpus for node, gpus in row.items() if gpus}

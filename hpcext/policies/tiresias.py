@@ -1,0 +1,228 @@
+"""Tiresias: who has had least goes first, in a few queues (Gu et al., NSDI 2019, section 3.2).
+
+The service of a job is the GPUs that it held times the time that it held them, so a job needs no
+estimate of its length. A job begins in the first queue and sinks to the next one when it has had
+as much as a threshold says; within a queue those are first that came into it first, and it is the
+later queues' jobs that are suspended where an earlier one's want their GPUs. The promotion of jobs
+that wait for long is left out, as it was in Pollux's evaluation (section 5.1 there), whose
+threshold is the default: 16 GPU-hours.
+
+The number of GPUs of a job is what its user asks for: its best size, on its fewest nodes. They are
+on as few nodes as possible. Of a job that says nothing of nodes (:class:`~hpcext.core.values.Job`)
+they may be spread in any way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, total
+from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named
+from hpcext.policies.total_time import Interval
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen.
+
+    Attributes
+    ----------
+    interval_s : float
+        How often it is looked at whose service has passed a threshold.
+    thresholds : str
+        GPU-seconds at which a job leaves each queue but the last, ascending: ``57600``, or
+        ``3600/57600`` for three queues.
+    """
+
+    interval_s: Interval = 60.0
+    thresholds: Annotated[str, msgspec.Meta(max_length=200)] = "57600"
+
+    def __post_init__(self) -> None:
+        limits = self.limits()
+        rises = all(low < high for low, high in zip((0.0, *limits), limits, strict=False))
+        if not rises or not limits[-1] < float("inf"):
+            raise ValueError("needs GPU-seconds that ascend, as 57600 or 3600/57600")
+
+    def limits(self) -> tuple[float, ...]:
+        """As numbers."""
+        try:
+            return tuple(map(float, self.thresholds.split("/")))
+        except ValueError:
+            return (0.0,)
+
+
+class _Memo(NamedTuple):
+    """What is remembered between decisions.
+
+    Attributes
+    ----------
+    at_s : float
+        When it was decided last.
+    held : Mapping[str, int]
+        Job → GPUs that it held then.
+    service : dict of str to float
+        Job → GPU-seconds that it has had.
+    queues : list of list of str
+        The jobs of each queue but the first, as they came into it.
+    """
+
+    at_s: float
+    held: Mapping[str, int]
+    service: dict[str, float]
+    queues: list[list[str]]
+
+    @classmethod
+    def of(cls, memo: Mapping[str, Any] | None, now_s: float, queues: int) -> _Memo:
+        """From JSON; what another policy left there, or this one with other queues, is not it."""
+        known = memo or {}
+        lower = known.get("queues")
+        if not isinstance(lower, list) or "service" not in known:
+            return cls(now_s, {}, {}, [[] for _ in range(queues)])
+        # With fewer queues than before what was below the last is in the last.
+        kept = [list(each) for each in lower[:queues]] + [[] for _ in range(queues - len(lower))]
+        for each in lower[queues:]:
+            kept[-1].extend(each)
+        return cls(known["at_s"], known["held"], dict(known["service"]), kept)
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
+    """Give GPUs to jobs in the order of the queues."""
+    limits = options.limits()
+    memo = _accounted(_Memo.of(now.memo, now.now_s, len(limits)), now)
+    _demote(memo, now.jobs, limits)
+    order = _order(now.jobs, memo.queues)
+    grants, waits = _served(now, order)
+    wake_s = now.now_s + options.interval_s if grants else None
+    return Target(grants, waits, wake_s=wake_s, memo=memo._asdict())
+
+
+def _accounted(memo: _Memo, now: Snapshot) -> _Memo:
+    """Charge jobs for what they held since; forget those that are no more."""
+    passed_s = max(0.0, now.now_s - memo.at_s)
+    service = {}
+    for job in now.jobs:
+        gpus = total(job.held) or memo.held.get(job.id, 0)
+        service[job.id] = memo.service.get(job.id, 0.0) + gpus * passed_s
+    held = {job.id: total(job.held) for job in now.jobs if job.held}
+    queues = [[job for job in queue if job in service] for queue in memo.queues]
+    return _Memo(now.now_s, held, service, queues)
+
+
+def _demote(memo: _Memo, jobs: Sequence[Job], limits: Sequence[float]) -> None:
+    """Let jobs sink as deep as their service says, never up again."""
+    where = {job: depth for depth, queue in enumerate(memo.queues, 1) for job in queue}
+    for job in jobs:
+        depth = sum(memo.service[job.id] >= limit for limit in limits)
+        before = where.get(job.id, 0)
+        if depth > before:
+            if before:
+                memo.queues[before - 1].remove(job.id)
+            memo.queues[depth - 1].append(job.id)
+
+
+def _order(jobs: Sequence[Job], queues: Sequence[Sequence[str]]) -> list[Job]:
+    """Those of the first queue as they came, then those of the next; a priority goes before."""
+    place = {
+        job: (depth, at) for depth, each in enumerate(queues, 1) for at, job in enumerate(each)
+    }
+    first = {job.id: (0, at) for at, job in enumerate(jobs)}
+    return sorted(jobs, key=lambda job: (-job.priority, place.get(job.id, first[job.id])))
+
+
+def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict[str, str]]:
+    """What each job gets, and why others wait.
+
+    Who runs is decided by counts: those that are first and have room together. These keep what they
+    have; what is left is dealt to the others of them in order, then to whoever has a place.
+    """
+    kept = keep(now)
+    grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
+    free = {name: node.gpus for name, node in now.nodes.items()}
+    for grant in grants.values():
+        _take(free, grant.alloc)
+    rest = [job for job in order if job.ready and job.id not in grants]
+    sizes = {job.id: _size(job, now) for job in rest}
+    left = sum(free.values())
+    runs: list[Job] = []
+    for job in rest:
+        if 0 < sizes[job.id] <= left:
+            left -= sizes[job.id]
+            runs.append(job)
+    others = [job for job in rest if job not in runs and sizes[job.id]]
+    has = {job.id: job.goal for job in rest if job.goal and total(job.goal) == sizes[job.id]}
+    # All that run keep their places before any other job looks for one.
+    turns = [(job, True) for job in runs if job.id in has]
+    turns += [(job, False) for job in (*runs, *others)]
+    for job, keeps in turns:
+        if job.id in grants:
+            continue
+        alloc = has.get(job.id, {})
+        if not alloc or not _fits(alloc, free):
+            alloc = {} if keeps else _placed(job, sizes[job.id], free, now)
+        if alloc:
+            _take(free, alloc)
+            grants[job.id] = _granted(job, alloc)
+    waits = {
+        job.id: f"waits for {named(sizes[job.id])}" if sizes[job.id] else "there are no such nodes"
+        for job in rest
+        if job.id not in grants
+    }
+    return grants, waits
+
+
+def _size(job: Job, now: Snapshot) -> int:
+    """What its user asks for; 0 if there is no such place."""
+    every = sum(node.gpus for node in now.nodes.values())
+    if job.nodes is None:
+        return largest(job, min(job.optimal, every))
+    fewest, _ = job.nodes or ONE_NODE
+    for kind in kinds_of(now):
+        widths = sorted((n.gpus for n in now.nodes.values() if n.kind == kind), reverse=True)
+        if len(widths) >= fewest and (size := largest(job, min(job.optimal, widths[fewest - 1]))):
+            return size * fewest
+    return 0
+
+
+def _placed(job: Job, size: int, free: Mapping[str, int], now: Snapshot) -> dict[str, int]:
+    """Where so many GPUs are free, all of one kind; empty if nowhere."""
+    for kind in kinds_of(now):
+        here = {name: free[name] for name, node in now.nodes.items() if node.kind == kind}
+        if job.nodes is None:
+            found = _spread(size, here)
+        else:
+            each = size // job.nodes[0]
+            able = sorted((gpus, name) for name, gpus in here.items() if gpus >= each)
+            enough = len(able) >= job.nodes[0]
+            found = {name: each for _, name in able[: job.nodes[0]]} if enough else {}
+        if found:
+            return found
+    return {}
+
+
+def _spread(size: int, free: Mapping[str, int]) -> dict[str, int]:
+    """On one node if it can be, that with the least room; else on those with the most."""
+    one = min((gpus for gpus in free.values() if gpus >= size), default=0)
+    if one:
+        return {next(name for name, gpus in free.items() if gpus == one): size}
+    found: dict[str, int] = {}
+    for name, gpus in sorted(free.items(), key=lambda item: -item[1]):
+        taken = min(gpus, size - sum(found.values()))
+        if taken:
+            found[name] = taken
+    return found if sum(found.values()) == size else {}
+
+
+def _granted(job: Job, alloc: Alloc) -> Grant:
+    has = named(total(alloc))
+    return Grant(alloc, Role.PRIMARY, f"runs on the {has} that it asks for: others have had more")
+
+
+def _fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
+    return all(free.get(node, 0) >= gpus for node, gpus in alloc.items())
+
+
+def _take(free: dict[str, int], alloc: Alloc) -> None:
+    for node, gpus in alloc.items():
+        free[node] -= gpus

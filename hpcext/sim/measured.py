@@ -1,0 +1,381 @@
+"""Trainings that somebody measured: how long their steps take, and what these are worth.
+
+The format is that of the measurements published with Pollux (Qiao et al., OSDI 2021; section 5.3,
+"simulator construction"). A folder has, for one model,
+
+- ``placements.csv``, ``placement,local_bsz,step_time,sync_time``: seconds of an optimizer step and
+  the part of them spent waiting for the synchronisation, on so many GPUs of each node (``24``: two
+  of one node, four of another) with so many samples on each GPU;
+- ``scalability.csv``, ``num_nodes,num_replicas,local_bsz,step_time,sync_time``: the same on more
+  nodes, where only the number of GPUs is told;
+- ``validation-BATCH.csv``, ``progress,iteration,metric,grad_sqr,grad_var``: a row for each epoch of
+  a whole training with that total batch. ``progress`` is in steps of the smallest batch M0 that
+  would have got as far, ``grad_var / grad_sqr * M0`` is the gradient noise scale.
+
+Between measurements everything is linear.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcext.checks import read_text
+from hpcext.core.errors import InputError
+from hpcext.scaling.throughput import Floats
+from hpcext.text import clean
+
+PLACED = ("placement", "local_bsz", "step_time", "sync_time")
+SCALED = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
+VALIDATED = ("progress", "iteration", "metric", "grad_sqr", "grad_var")
+
+MOST_NOISE = 1e12
+"""Of a noise scale, in samples: where the gradient was measured to be nothing but noise."""
+
+ROUNDING = 1e-9
+"""An epoch that lacks such a share of its end has ended."""
+
+
+class Times(NamedTuple):
+    """Seconds of an optimizer step of one pass, and those of them that its synchronisation adds."""
+
+    step_s: float
+    sync_s: float
+
+    @property
+    def pass_s(self) -> float:
+        """Of a pass that does not synchronise."""
+        return self.step_s - self.sync_s
+
+
+class Curve(NamedTuple):
+    """Step and synchronisation times, seconds, by samples on each GPU, ascending."""
+
+    batch: Floats
+    step_s: Floats
+    sync_s: Floats
+
+    def at(self, batch: float) -> Times:
+        """On straight lines; before the first point and behind the last one on the outermost."""
+        if len(self.batch) == 1:
+            return Times(float(self.step_s[0]), float(self.sync_s[0]))
+        high = int(np.clip(np.searchsorted(self.batch, batch), 1, len(self.batch) - 1))
+        low = high - 1
+        share = (batch - self.batch[low]) / (self.batch[high] - self.batch[low])
+        step_s, sync_s = (
+            float(each[low] + share * (each[high] - each[low]))
+            for each in (self.step_s, self.sync_s)
+        )
+        return Times(step_s, min(max(sync_s, 0.0), step_s))
+
+
+class Gradients(NamedTuple):
+    """What was measured of gradients, over whole trainings.
+
+    Attributes
+    ----------
+    batches : sequence of int
+        Total batches with which these were run, ascending.
+    ends : array of float, shape (epochs,)
+        Progress at the end of each epoch, in steps of the smallest batch.
+    sqr, var : array of float, shape (batches, epochs)
+        Squared norm and variance of the gradient, the latter in the smallest batch.
+    """
+
+    batches: Sequence[int]
+    ends: Floats
+    sqr: Floats
+    var: Floats
+
+
+class Application:
+    """One model, as it was measured.
+
+    Parameters
+    ----------
+    name : str
+    placed : Mapping[tuple of int, Curve]
+        By the GPUs of each node.
+    spread : Mapping[int, Mapping[int, Curve]]
+        Nodes → GPUs in all → times.
+    gradients : Gradients
+    most_per_gpu : int, optional
+        Samples that a GPU has room for, if these are fewer than were measured.
+
+    Attributes
+    ----------
+    initial_batch, most_batch : int
+        The smallest and the largest total batch.
+    least_per_gpu, most_per_gpu : int
+        Samples of a GPU in a pass.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        placed: Mapping[tuple[int, ...], Curve],
+        spread: Mapping[int, Mapping[int, Curve]],
+        gradients: Gradients,
+        *,
+        most_per_gpu: int | None = None,
+    ) -> None:
+        self.name = name
+        self._placed, self._spread = placed, spread
+        self._batches, self._ends, self._sqr, self._var = gradients
+        self.initial_batch, self.most_batch = self._batches[0], self._batches[-1]
+        self.least_per_gpu = int(min(curve.batch[0] for curve in placed.values()))
+        measured = int(max(curve.batch[-1] for curve in placed.values()))
+        self.most_per_gpu = min(measured, most_per_gpu or measured)
+        self._times: dict[tuple[tuple[int, ...], int], Times] = {}
+
+    @property
+    def work(self) -> float:
+        """Of a whole training, in samples of the smallest batch."""
+        return float(self._ends[-1]) * self.initial_batch
+
+    @property
+    def epochs(self) -> int:
+        """Of a whole training."""
+        return len(self._ends)
+
+    def epoch(self, done: float) -> int:
+        """In which epoch, from 0 on, a training is that has done so much of its work."""
+        progress = done / self.initial_batch * (1 + ROUNDING)
+        return min(int(np.searchsorted(self._ends, progress, side="right")), self.epochs - 1)
+
+    def end(self, epoch: int) -> float:
+        """Work that is done at the end of an epoch."""
+        return float(self._ends[epoch]) * self.initial_batch
+
+    def gain(self, batch: float, epoch: int) -> float:
+        """Progress of a step with such a total batch, in steps of the smallest (eq. 6)."""
+        sqr, var = self._gradient(batch, epoch)
+        scale = batch / self.initial_batch
+        rest = var / scale + sqr
+        return (var + sqr) / rest if rest > 0 else 1.0
+
+    def noise_scale(self, batch: float, epoch: int) -> float:
+        """As measured with such a total batch, in samples (eq. 5)."""
+        sqr, var = self._gradient(batch, epoch)
+        noise = var / sqr * self.initial_batch if sqr > 0 else math.inf
+        return min(noise, MOST_NOISE)
+
+    def steps(self, batch: float) -> float:
+        """Of a whole training with such a total batch."""
+        lengths = np.diff(self._ends, prepend=0.0)
+        gains = [self.gain(batch, epoch) for epoch in range(self.epochs)]
+        return float(np.sum(lengths / np.array(gains)))
+
+    def times(self, gpus: tuple[int, ...], batch: int) -> Times:
+        """How long a step takes with such a batch on each GPU, these being on so many nodes.
+
+        Parameters
+        ----------
+        gpus : tuple of int
+            Of each node, in any order.
+        batch : int
+        """
+        key = (gpus, batch)
+        if key not in self._times:
+            curve = self._placed.get(_turned(gpus))
+            self._times[key] = curve.at(batch) if curve else self._between(gpus, batch)
+        return self._times[key]
+
+    def _between(self, gpus: tuple[int, ...], batch: int) -> Times:
+        """Of a placement that was not measured: as on numbers of nodes that were, with as many GPUs
+        on each in the mean."""
+        nodes, per_node = len(gpus), sum(gpus) / len(gpus)
+        known = sorted(self._spread)
+        if nodes >= known[-1]:
+            return self._even(known[-1], per_node, batch)
+        high = next(each for each in known if each >= nodes)
+        low = max(each for each in known if each <= nodes)
+        above, below = self._even(high, per_node, batch), self._even(low, per_node, batch)
+        share = (nodes - low) / (high - low) if high > low else 0.0
+        return _mixed(below, above, share)
+
+    def _even(self, nodes: int, per_node: float, batch: int) -> Times:
+        """On a number of nodes that was measured."""
+        curves = self._spread[nodes]
+        known, wanted = sorted(curves), per_node * nodes
+        high = next((each for each in known if each >= wanted), known[-1])
+        low = max((each for each in known if each <= wanted), default=high)
+        share = (wanted - low) / (high - low) if high > low else 0.0
+        return _mixed(curves[low].at(batch), curves[high].at(batch), share)
+
+    def _gradient(self, batch: float, epoch: int) -> tuple[float, float]:
+        """Squared norm and variance, between the two nearest batches that were measured."""
+        sqr, var = (
+            float(np.interp(batch, self._batches, each[:, epoch]))
+            for each in (self._sqr, self._var)
+        )
+        return sqr, var
+
+
+def _mixed(below: Times, above: Times, share: float) -> Times:
+    step_s, sync_s = (low + share * (high - low) for low, high in zip(below, above, strict=True))
+    return Times(step_s, sync_s)
+
+
+def _turned(gpus: tuple[int, ...]) -> tuple[int, ...]:
+    """The same ring of nodes, beginning where its numbers are least: as the files name it."""
+    return min(gpus[at:] + gpus[:at] for at in range(len(gpus)))
+
+
+def read_application(folder: Path, *, most_per_gpu: int | None = None) -> Application:
+    """Read what was measured of one model.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+    most_per_gpu : int, optional
+        Samples that a GPU has room for, if these are fewer than were measured.
+
+    Raises
+    ------
+    InputError
+        A file is not there, or a line of it has something that is no measurement.
+    """
+    placed = _placements(folder / "placements.csv")
+    means: dict[int, dict[int, list[Curve]]] = {}
+    for gpus, curve in placed.items():
+        means.setdefault(len(gpus), {}).setdefault(sum(gpus), []).append(curve)
+    spread = {
+        nodes: {gpus: _mean(curves) for gpus, curves in by_gpus.items()}
+        for nodes, by_gpus in means.items()
+    }
+    for nodes, further in _scalability(folder / "scalability.csv").items():
+        spread.setdefault(nodes, {}).update(further)
+    gradients = _validations(folder)
+    return Application(folder.name, placed, spread, gradients, most_per_gpu=most_per_gpu)
+
+
+def _placements(path: Path) -> dict[tuple[int, ...], Curve]:
+    points: dict[tuple[int, ...], list[tuple[float, ...]]] = {}
+    for where, row in _rows(path, PLACED):
+        text = row["placement"]
+        if not re.fullmatch(r"[1-9]+", text, re.ASCII):
+            raise InputError(f"placement {text!r}", where=where, valid="GPUs of each node, as 24")
+        values = [_above(row, name, where) for name in PLACED[1:3]]
+        points.setdefault(_turned(tuple(map(int, text))), []).append(
+            (*values, _number(row, PLACED[3], where))
+        )
+    return {gpus: _curve(each, str(path)) for gpus, each in points.items()}
+
+
+def _scalability(path: Path) -> dict[int, dict[int, Curve]]:
+    points: dict[tuple[int, int], list[tuple[float, ...]]] = {}
+    for where, row in _rows(path, SCALED):
+        nodes, gpus = (_whole(row, name, where) for name in SCALED[:2])
+        if gpus < nodes:
+            raise InputError(f"{gpus} GPUs on {nodes} nodes", where=where, valid="one on each")
+        values = [_above(row, name, where) for name in SCALED[2:4]]
+        points.setdefault((nodes, gpus), []).append((*values, _number(row, SCALED[4], where)))
+    found: dict[int, dict[int, Curve]] = {}
+    for (nodes, gpus), each in points.items():
+        found.setdefault(nodes, {})[gpus] = _curve(each, str(path))
+    return found
+
+
+def _validations(folder: Path) -> Gradients:
+    named = {
+        int(found[1]): path
+        for path in folder.glob("validation-*.csv")
+        if (found := re.fullmatch(r"validation-([1-9][0-9]{0,8})\.csv", path.name, re.ASCII))
+    }
+    if not named:
+        where = clean(str(folder))
+        raise InputError("no validation-BATCH.csv in it", where=where, do="give another --data")
+    progress, sqr, var = [], [], []
+    for _, path in sorted(named.items()):
+        rows = list(_rows(path, VALIDATED))
+        progress.append([_above(row, "progress", where) for where, row in rows])
+        _ascending(progress[-1], [where for where, _ in rows])
+        sqr.append([_number(row, "grad_sqr", where) for where, row in rows])
+        var.append([_number(row, "grad_var", where) for where, row in rows])
+    epochs = min(map(len, progress))
+    arrays = (np.array([each[:epochs] for each in every]) for every in (progress, sqr, var))
+    ends, sqrs, variances = arrays
+    # As far as the slowest of them had got.
+    return Gradients(sorted(named), ends.min(axis=0), sqrs, variances)
+
+
+def _ascending(values: Sequence[float], places: Sequence[str]) -> None:
+    for before, value, where in zip(values, values[1:], places[1:], strict=False):
+        if value <= before:
+            raise InputError(f"progress {value:g}", where=where, valid=f"more than {before:g}")
+
+
+def _curve(points: Sequence[tuple[float, ...]], where: str) -> Curve:
+    batch, step_s, sync_s = (np.array(each) for each in zip(*sorted(points), strict=True))
+    if len(np.unique(batch)) < len(batch):
+        raise InputError("a batch was measured twice in one place", where=clean(where))
+    return Curve(batch, step_s, np.minimum(sync_s, step_s))
+
+
+def _mean(curves: Sequence[Curve]) -> Curve:
+    """Of places with as many GPUs on as many nodes; of the batches that all were measured with."""
+    batch = functools.reduce(np.intersect1d, [curve.batch for curve in curves])
+    if not len(batch):
+        return curves[0]
+    every = [
+        [each[np.searchsorted(curve.batch, batch)] for each in (curve.step_s, curve.sync_s)]
+        for curve in curves
+    ]
+    step_s, sync_s = np.mean(every, axis=0)
+    return Curve(batch, step_s, sync_s)
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The lines of a file, each with where it is; it has such a header, and one line at least."""
+    name, lines = clean(str(path)), csv.reader(read_text(path).splitlines())
+    header = next(lines, [])
+    if tuple(header) != tuple(columns):
+        raise InputError(
+            f"its first line is {clean(','.join(header))[:80]!r}",
+            where=f"{name}:1",
+            valid=",".join(columns),
+        )
+    number = 1
+    for number, fields in enumerate(lines, 2):
+        if len(fields) != len(columns):
+            raise InputError(
+                f"{len(fields)} fields", where=f"{name}:{number}", valid=str(len(columns))
+            )
+        yield f"{name}:{number}", dict(zip(columns, fields, strict=True))
+    if number == 1:
+        raise InputError("no measurement in it", where=f"{name}:2")
+
+
+def _number(row: Mapping[str, str], name: str, where: str) -> float:
+    """A finite number of at least 0."""
+    try:
+        found = float(row[name])
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise InputError(
+            f"{name} {clean(row[name])[:40]!r}", where=where, valid="a number, 0 or more"
+        )
+    return found
+
+
+def _above(row: Mapping[str, str], name: str, where: str) -> float:
+    found = _number(row, name, where)
+    if not found:
+        raise InputError(f"{name} 0", where=where, valid="above 0")
+    return found
+
+
+def _whole(row: Mapping[str, str], name: str, where: str) -> int:
+    found = _above(row, name, where)
+    if found != int(found):
+        raise InputError(f"{name} {row[name]!r}", where=where, valid="a whole number")
+    return int(found)

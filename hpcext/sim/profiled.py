@@ -1,0 +1,219 @@
+"""Jobs whose truth is a measurement: one with the batch that its user chose, one that adapts it.
+
+Each is a :class:`~hpcext.sim.physics.Speed` of one job: the user's training process, which looks at
+itself and not at other jobs. The adaptive one has Pollux's agent in it (Qiao et al., section 4.1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcext.core.estimate import GoodputReport
+from hpcext.scaling.goodput import Goodput
+from hpcext.scaling.throughput import Observations, Throughput, fit
+from hpcext.sim.measured import Application, Times
+from hpcext.sim.physics import Said, Stretch, Where
+
+CONSTANT = 0.5
+"""Share of a pass that does not depend on the batch, while one batch alone was tried: as the
+published agent has it (AdaptDL, ``goodput.py``); the paper does not say."""
+
+
+ALIKE = 0.1
+"""Batches of a GPU whose logarithms differ by less are the same measurement: the published agent
+keeps each, and fits its model anew at every one."""
+
+
+class Split(NamedTuple):
+    """How a total batch is trained: samples on each GPU in each pass, and passes in a step."""
+
+    batch: int
+    passes: int
+
+
+def split(application: Application, total: int, gpus: int) -> Split:
+    """A total batch on so many GPUs: in the fewest passes that have room (section 4.3).
+
+    On a single GPU a batch above the initial one has two passes at least, since the noise scale
+    cannot be measured on one (as AdaptDL does it).
+    """
+    share = -(-total // gpus)
+    passes = -(-share // application.most_per_gpu)
+    if gpus == 1 and total > application.initial_batch:
+        passes = max(2, passes)
+    batch = -(-share // passes)
+    return Split(max(1, min(batch, application.most_batch // (gpus * passes))), passes)
+
+
+def step_s(times: Times, passes: int) -> float:
+    """Of an optimizer step of so many passes, the last of which synchronises."""
+    return times.step_s + (passes - 1) * times.pass_s
+
+
+class Fixed:
+    """A training with one total batch. Its work is samples, all of the same worth.
+
+    Parameters
+    ----------
+    application : Application
+    total : int
+        Samples of a step.
+
+    Attributes
+    ----------
+    work : float
+        Samples of the whole training.
+    """
+
+    def __init__(self, application: Application, total: int) -> None:
+        self._application, self._total = application, total
+        self.work = application.steps(total) * total
+
+    def rate(self, gpus: tuple[int, ...]) -> float:
+        """Samples per second on so many GPUs of each node."""
+        return self.stretch(Where(gpus), 0.0).rate
+
+    def stretch(self, where: Where, done: float) -> Stretch:
+        """It is as fast all the time."""
+        way = split(self._application, self._total, where.total)
+        times = self._application.times(where.gpus, way.batch)
+        samples = float(where.total * way.batch * way.passes)
+        return Stretch(samples / step_s(times, way.passes), step_work=samples)
+
+    def said(self, where: Where, done: float) -> Said:
+        """Nothing: its efficiency is its user's business."""
+        return Said()
+
+
+class Adaptive:
+    """A training that chooses its batch by what it has measured of itself.
+
+    Its work is samples of the initial batch: what others are worth less is not counted. It looks at
+    itself whenever it reports, at the end of each epoch, and when it gets other GPUs; what it
+    measured is what it did until then.
+
+    Parameters
+    ----------
+    application : Application
+    total : int, optional
+        A total batch that it always has. It still measures.
+
+    Attributes
+    ----------
+    work : float
+        Of the whole training.
+    """
+
+    def __init__(self, application: Application, total: int | None = None) -> None:
+        self._application, self._total = application, total
+        self.work = application.work
+        self._profile: dict[tuple[int, int, int], tuple[int, Times]] = {}
+        self._theta: Throughput | None = None
+        self._noise = 0.0
+        self._where: Where | None = None
+        self._way = Split(1, 1)
+        self._since = 0.0
+
+    def stretch(self, where: Where, done: float) -> Stretch:
+        """Look at itself, and go on to the end of the epoch."""
+        if where != self._where:
+            # What it did elsewhere was looked at when it reported.
+            self._where, self._since = where, done
+        else:
+            self._look(done)
+        self._way = self._chosen(where)
+        epoch = self._application.epoch(done)
+        times, total = self._times(), self._batch()
+        gained = self._application.gain(total, epoch) * self._application.initial_batch
+        return Stretch(
+            gained / step_s(times, self._way.passes), self._application.end(epoch), gained
+        )
+
+    def said(self, where: Where, done: float) -> Said:
+        """Its goodput, as far as it knows it."""
+        if where == self._where:
+            self._look(done)
+        if self._theta is None:
+            return Said()
+        application = self._application
+        report = GoodputReport(
+            noise_scale=self._noise,
+            initial_batch=self._total or application.initial_batch,
+            most_batch=self._total or application.most_batch,
+            least_per_gpu=application.least_per_gpu,
+            most_per_gpu=application.most_per_gpu,
+            throughput=self._theta,
+        )
+        return Said(report)
+
+    def best_rate(self, gpus: tuple[int, ...], done: float) -> float:
+        """Work per second with the best batch by the truth, on so many GPUs of each node."""
+        application, count = self._application, sum(gpus)
+        epoch = application.epoch(done)
+        least = max(application.initial_batch, application.least_per_gpu * count)
+        totals = np.geomspace(least, max(least, application.most_batch), 50).round().astype(int)
+        rates = []
+        for total in [self._total] if self._total else dict.fromkeys(totals.tolist()):
+            way = split(application, total, count)
+            seconds = step_s(application.times(gpus, way.batch), way.passes)
+            batch = min(count * way.batch * way.passes, application.most_batch)
+            rates.append(application.gain(batch, epoch) * application.initial_batch / seconds)
+        return max(rates)
+
+    def _look(self, done: float) -> None:
+        """Learn from what it did since the last time, if it did anything."""
+        where = self._where
+        if where is None or done <= self._since:
+            return
+        self._since = done
+        self._noise = self._application.noise_scale(self._batch(), self._application.epoch(done))
+        batch = self._way.batch
+        key = (where.total, len(where.gpus), round(math.log(batch) / ALIKE))
+        if key not in self._profile:
+            self._profile[key] = batch, self._times()
+            self._theta = fit(self._observations(), self._theta, constant=CONSTANT)
+
+    def _chosen(self, where: Where) -> Split:
+        """The best batch by what it knows (eq. 13); the initial one while it knows nothing."""
+        application, gpus = self._application, where.total
+        if self._total is not None or self._theta is None:
+            least = max(application.initial_batch, application.least_per_gpu * gpus)
+            return split(application, self._total or least, gpus)
+        model = Goodput(
+            self._theta,
+            self._noise,
+            application.initial_batch,
+            application.most_batch,
+            application.least_per_gpu,
+            application.most_per_gpu,
+        )
+        best = model.best(gpus, len(where.gpus))
+        if not best.batch:
+            return split(application, application.initial_batch, gpus)
+        return Split(int(best.batch), int(best.accumulation) + 1)
+
+    def _observations(self) -> Observations:
+        """What it measured: steps of one pass, and what the pass took without synchronisation.
+
+        That is as long as a step on one GPU, where there is none.
+        """
+        rows = []
+        for (gpus, nodes, _), (batch, times) in self._profile.items():
+            rows.append((gpus, nodes, batch, 0, times.step_s))
+            rows.append((1, 1, batch, 0, times.pass_s))
+        gpus_, nodes_, batch_, accumulation, seconds = map(np.array, zip(*rows, strict=True))
+        return Observations(gpus_, nodes_, batch_.astype(float), accumulation, seconds)
+
+    def _times(self) -> Times:
+        """Of a step as it trains now."""
+        assert self._where is not None
+        return self._application.times(self._where.gpus, self._way.batch)
+
+    def _batch(self) -> int:
+        """All samples of a step as it trains now."""
+        assert self._where is not None
+        batch = self._where.total * self._way.batch * self._way.passes
+        return min(batch, self._application.most_batch)

@@ -1,0 +1,170 @@
+"""Workloads of the kind that Pollux was evaluated with, after the jobs of Microsoft's Philly.
+
+Read from ``name,time,application,num_replicas,batch_size`` as the authors published them (the name
+may be left out), or made (Qiao et al., section 5.1 and Table 1).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcext.checks import read_text
+from hpcext.core.errors import InputError
+from hpcext.text import clean, did_you_mean
+
+COLUMNS = ("time", "application", "num_replicas", "batch_size")
+
+JOBS = 160
+"""In eight hours, the busiest of the trace (section 5.1)."""
+
+SHARES: Mapping[str, float] = {
+    "imagenet": 0.02, "yolov3": 0.06, "deepspeech2": 0.10, "bert": 0.10, "cifar10": 0.36,
+    "ncf": 0.36,
+}  # fmt: skip
+"""Table 1: the fraction of jobs of each application."""
+
+TUNED: Mapping[str, Sequence[tuple[int, int]]] = {
+    "imagenet": ((24, 3200), (32, 6400), (48, 6400)),
+    "yolov3": ((4, 64),),
+    "deepspeech2": ((6, 320), (8, 320), (12, 640)),
+    "bert": ((6, 384), (8, 384), (12, 384), (16, 384)),
+    "cifar10": ((6, 2048), (8, 2048), (12, 4096), (16, 4096)),
+    "ncf": ((1, 32768),),
+}
+"""GPUs and total batch with which 50 to 80 % of a linear speed-up is reached (section 5.1): those
+that occur in the published workloads. One is drawn for each job."""
+
+HOURLY = (73, 72, 32, 84, 95, 138, 77, 70)
+"""Jobs that came in each of the eight hours, in the published workloads 1 to 4 together."""
+
+
+class Asked(NamedTuple):
+    """One job of a workload.
+
+    Attributes
+    ----------
+    name, application : str
+    submitted_s : float
+    gpus : int
+        That its user asks for.
+    batch : int
+        Samples of a step, of all GPUs together.
+    """
+
+    name: str
+    submitted_s: float
+    application: str
+    gpus: int
+    batch: int
+
+
+def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tuple[Asked, ...]:
+    """Read a workload.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    applications : sequence of str
+        Those that are known.
+
+    Returns
+    -------
+    tuple of Asked
+        In the order of the file.
+
+    Raises
+    ------
+    InputError
+        The file is not such a workload.
+    """
+    name, lines = clean(str(path)), csv.reader(read_text(path).splitlines())
+    header = [field.strip() for field in next(lines, [])]
+    if [field for field in header if field != "name"] != list(COLUMNS):
+        valid = f"name,{','.join(COLUMNS)}"
+        raise InputError("not a header of such a workload", where=f"{name}:1", valid=valid)
+    found: list[Asked] = []
+    names: set[str] = set()
+    for number, fields in enumerate(lines, 2):
+        where = f"{name}:{number}"
+        if len(fields) != len(header):
+            raise InputError(f"{len(fields)} fields", where=where, valid=str(len(header)))
+        job = _job(dict(zip(header, fields, strict=True)), where, number - 2, applications)
+        if job.name in names:
+            raise InputError(f"job {job.name} is there twice", where=where)
+        if found and job.submitted_s < found[-1].submitted_s:
+            raise InputError(
+                f"time {job.submitted_s:g}", where=where, do="sort the lines by their time"
+            )
+        names.add(job.name)
+        found.append(job)
+    if not found:
+        raise InputError("no job in it", where=f"{name}:2")
+    return tuple(found)
+
+
+def _job(row: Mapping[str, str], where: str, number: int, applications: Sequence[str]) -> Asked:
+    application = row["application"]
+    if application not in applications:
+        raise InputError(
+            f"unknown application {clean(application)[:40]!r}",
+            where=where,
+            valid=", ".join(applications),
+            do=did_you_mean(application, applications),
+        )
+    try:
+        time_s = float(row["time"])
+    except ValueError:
+        time_s = math.nan
+    if not 0 <= time_s <= 1e12:
+        raise InputError(
+            f"time {clean(row['time'])[:40]!r}", where=where, valid="seconds, 0 or more"
+        )
+    gpus, batch = (_count(row[key], key, where) for key in COLUMNS[2:])
+    label = clean(row.get("name") or f"{application}-{number}")[:80]
+    return Asked(label, time_s, application, gpus, batch)
+
+
+def _count(text: str, key: str, where: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text, re.ASCII):
+        raise InputError(
+            f"{key} {clean(text)[:40]!r}", where=where, valid="a whole number, 1 or more"
+        )
+    return int(text)
+
+
+def make_philly(seed: int, *, load: float = 1.0) -> tuple[Asked, ...]:
+    """Make a workload with the mixture of Table 1, whose jobs come as the published ones do.
+
+    Parameters
+    ----------
+    seed : int
+        The same gives the same workload.
+    load : float
+        How many times as many jobs come as in the paper, 160 in eight hours; > 0.
+
+    Returns
+    -------
+    tuple of Asked
+        By the time at which they come; one at least.
+    """
+    rng = np.random.default_rng(seed)
+    jobs = max(1, round(JOBS * load))
+    hours = rng.choice(len(HOURLY), size=jobs, p=np.array(HOURLY) / sum(HOURLY))
+    times = np.sort(np.floor((hours + rng.uniform(0.0, 1.0, jobs)) * 3600.0))
+    names = list(SHARES)
+    shares = np.array(list(SHARES.values()))
+    drawn = rng.choice(len(names), size=jobs, p=shares / shares.sum())
+    found = []
+    for number, (time, which) in enumerate(zip(times.tolist(), drawn.tolist(), strict=True)):
+        application = names[which]
+        ways = TUNED[application]
+        gpus, batch = ways[int(rng.integers(len(ways)))]
+        found.append(Asked(f"{application}-{number}", time, application, gpus, batch))
+    return tuple(found)

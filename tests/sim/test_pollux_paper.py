@@ -1,0 +1,110 @@
+"""Pollux's experiments, on measurements that are made up: the real ones are not in the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_measurements import write
+
+from hpcext.core.errors import InputError
+from hpcext.sim.metrics import fairness, figures
+from hpcext.sim.outcome import Run
+from hpcext.sim.papers.pollux import EXACT, GENETIC, NEEDS, OPTIMUS, TIRESIAS, study, summed
+from hpcext.sim.papers.pollux_runs import Case, applications, fair_s, packed, simulated
+from hpcext.sim.papers.study import How
+from hpcext.sim.workloads.philly import SHARES
+
+JOBS = (
+    ("imagenet", 40, 12, 256), ("cifar10", 70, 8, 64), ("ncf", 90, 1, 64), ("bert", 200, 6, 256),
+    ("yolov3", 210, 4, 64), ("deepspeech2", 260, 16, 256), ("cifar10", 500, 48, 256),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "pollux"
+    for name in SHARES:
+        write(folder / name)
+    lines = [
+        f"{each[0]}-{at},{each[1]},{each[0]},{each[2]},{each[3]}" for at, each in enumerate(JOBS)
+    ]
+    for number in (1, 2, 3, 4):
+        (folder / f"workload-{number}.csv").write_text(
+            "\n".join(["name,time,application,num_replicas,batch_size", *lines]) + "\n"
+        )
+    return folder
+
+
+def rows(run: Run) -> dict[str, float]:
+    assert all(row.state == "completed" for row in run.jobs)
+    return {row.job: row.jct_s or 0.0 for row in run.jobs}
+
+
+@pytest.mark.parametrize("policy", [EXACT, GENETIC, OPTIMUS, TIRESIAS])
+def test_every_job_ends_under_every_policy_and_the_same_way_again(data: Path, policy: str) -> None:
+    first = simulated(Case(data, policy, 1))
+    assert len(rows(first)) == len(JOBS)
+    assert first == simulated(Case(data, policy, 1))
+
+
+def test_tiresias_gives_what_was_asked_for_and_the_speed_is_the_measured_one(data: Path) -> None:
+    found = rows(simulated(Case(data, TIRESIAS, 1)))
+    application = applications(data)["imagenet"]
+    # 30 s to start; 12 GPUs on 3 whole nodes, 22 samples on each.
+    seconds = application.steps(256) * application.times((4, 4, 4), 21).step_s * 256 / (12 * 21)
+    assert found["imagenet-0"] == pytest.approx(30 + seconds, rel=1e-6)
+
+
+def test_a_fair_share_is_between_whole_numbers_of_gpus(data: Path) -> None:
+    application = applications(data)["bert"]
+    one, two = fair_s(application, None, 1.0), fair_s(application, None, 2.0)
+    assert fair_s(application, None, 0.25) == pytest.approx(4 * one)
+    assert two < fair_s(application, None, 1.5) < one
+    # Its least batch of a GPU bounds how many GPUs a fixed batch can have.
+    assert fair_s(application, 16, 4.0) == fair_s(application, 16, 64.0)
+    assert packed(9) == (4, 4, 1)
+
+
+def test_fairness_is_known_of_every_job(data: Path) -> None:
+    run = simulated(Case(data, EXACT, 1))
+    rho = fairness(run.jobs)
+    assert len(rho) == len(JOBS)
+    # Nobody is faster than alone, without any restart, on what all have together.
+    alone = {
+        row.job: fair_s(applications(data)[row.job.split("-")[0]], None, 64.0) for row in run.jobs
+    }
+    assert all((row.jct_s or 0) > alone[row.job] / 1.05 for row in run.jobs)
+
+
+def test_interference_costs_those_who_share_nodes(data: Path) -> None:
+    apart, shared = (
+        summed(Case(data, policy, 1, interference=0.5)).jct_s
+        for policy in (EXACT, "pollux:apart=false")
+    )
+    assert apart == summed(Case(data, EXACT, 1)).jct_s
+    assert shared >= summed(Case(data, "pollux:apart=false", 1)).jct_s
+
+
+def test_without_data_the_study_says_what_it_needs() -> None:
+    found = study(How())
+    every = [row for table in found.tables for row in table.rows]
+    assert len(every) > 40
+    assert all(row.ours is None and row.why for row in every)
+    assert sum(row.why == NEEDS for row in every) == len(every) - 2
+
+
+@pytest.mark.slow
+def test_a_quick_study_measures_a_part_and_says_of_the_rest_that_it_did_not(data: Path) -> None:
+    found = study(How(data=data.parent, quick=True))
+    by_name = {row.what: row for table in found.tables for row in table.rows}
+    ours = figures(simulated(Case(data, TIRESIAS, 1))).jct_mean_s
+    assert by_name["tiresias, workload 1"].ours == ours
+    assert by_name["tiresias, workload 2"].ours is None
+    assert by_name["tiresias, workload 2"].why == "not in the quick study"
+    assert by_name["apart, 50 % slower"].ours == 1.0
+
+
+def test_data_that_is_not_there_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        study(How(data=tmp_path, quick=True))
