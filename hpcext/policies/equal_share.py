@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -18,14 +20,19 @@ class Options(msgspec.Struct, frozen=True):
     ----------
     parallel : int or None
         How many jobs run at once at most, the first ones of the queue.
+    rest : {"spread", "first"}
+        Who gets what equal shares leave over: whoever has least, one step after the other; or the
+        first of the queue as much as it may have, then the next, as in the paper's own program.
     """
 
     parallel: Parallel | None = None
+    rest: Literal["spread", "first"] = "spread"
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job as much as every other, by its weight and within what it may have."""
-    return settle(now, share, parallel=options.parallel)
+    decide = share if options.rest == "spread" else first_come
+    return settle(now, decide, parallel=options.parallel)
 
 
 def share(asks: Sequence[Ask], gpus: Gpus) -> Plan:
@@ -50,3 +57,23 @@ def share(asks: Sequence[Ask], gpus: Gpus) -> Plan:
             counts[number] = more[0]
             heapq.heappush(poorest, (more[0] / asks[number].job.weight, number, at + 1))
     return Plan(counts)
+
+
+def first_come(asks: Sequence[Ask], gpus: Gpus) -> Plan:
+    """A share for everybody, rounded down to what he may have; the first of the queue get the rest.
+
+    Who may have nothing that small gets nothing at first, and then his turn at the rest.
+    """
+    free, weights = sum(gpus.values()), math.fsum(ask.job.weight for ask in asks)
+    counts = [_most(ask, math.floor(free * (ask.job.weight / weights))) for ask in asks]
+    free -= sum(counts)
+    for number, ask in enumerate(asks):
+        before = counts[number]
+        counts[number] = _most(ask, before + free)
+        free -= counts[number] - before
+    return Plan(counts)
+
+
+def _most(ask: Ask, limit: int) -> int:
+    """The largest size that a job may have within a limit; 0 if there is none."""
+    return max((size for size in ask.shapes if size <= limit), default=0)

@@ -6,6 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from market import job, sizes, snapshot
 
+from hpcext.core.values import total
+from hpcext.policies import find_policy
+
 
 def test_equal_within_what_jobs_may_have() -> None:
     jobs = [job(1), job(2, 1), job(3)]
@@ -41,3 +44,31 @@ def test_nobody_could_have_more_without_another_having_less_than_he(
                 for other in jobs
                 if other.id in found
             )
+
+
+def test_the_rest_may_go_to_the_first_of_the_queue() -> None:
+    # 23 GPUs: 5 for each of four, and the other 3 for the first; it may have 7, so one is left.
+    jobs = [job(1, 7), job(2, 9), job(3, 9), job(4, 9)]
+    assert sizes("equal_share:rest=first", snapshot(jobs, a=23)) == {"1": 7, "2": 6, "3": 5, "4": 5}
+    assert sizes("equal_share", snapshot(jobs, a=23)) == {"1": 6, "2": 6, "3": 6, "4": 5}
+
+
+def test_who_may_not_have_a_share_waits_for_the_rest() -> None:
+    jobs = [job(1, 2), job(2, sizes=(4, 8)), job(3, 3)]
+    # A share is 3: nothing for the second, who gets of the 4 that are left over what he may have.
+    assert sizes("equal_share:rest=first", snapshot(jobs, a=9)) == {"1": 2, "2": 4, "3": 3}
+    assert sizes("equal_share:rest=first", snapshot(jobs, a=4)) == {"1": 2, "3": 2}
+
+
+def test_shares_go_by_weight_and_only_to_so_many_as_may_run() -> None:
+    jobs = [job(1, 9), job(2, 9, weight=2.0), job(3, 9)]
+    grants = find_policy("equal_share:rest=first,parallel=2")(snapshot(jobs, a=10)).grants
+    assert {name: total(grant.alloc) for name, grant in grants.items()} == {"1": 4, "2": 6}
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 40))
+def test_nothing_is_left_that_somebody_could_have(most: list[int], gpus: int) -> None:
+    jobs = [job(n, each) for n, each in enumerate(most)]
+    found = sizes("equal_share:rest=first", snapshot(jobs, a=gpus))
+    assert sum(found.values()) == min(gpus, sum(most))
+    assert all(found.get(each.id, 0) >= min(each.sizes[-1], gpus // len(jobs)) for each in jobs)

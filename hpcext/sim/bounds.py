@@ -1,0 +1,145 @@
+"""What no scheduler can beat on nodes that come and go: bounds, not schedules.
+
+They are those of a fluid: nodes and trainers can be cut into parts, changes cost nothing, every
+trainer is there from the beginning, and all that will come is known. So no policy is faster, and
+the best one is slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq, linprog
+from scipy.sparse import coo_matrix
+
+Floats = NDArray[np.float64]
+
+SPANS = 120
+"""Numbers of nodes that are told apart, at most. Where several are taken together it is for their
+mean, with which a fluid does at least as much: what it does is concave in them."""
+
+NEAR_S = 1.0
+
+
+class Kind(NamedTuple):
+    """Jobs that are alike.
+
+    Attributes
+    ----------
+    speed : Mapping[int, float]
+        Nodes → work per second: all sizes that one of them may have. Mixtures of two of these, and
+        of one and nothing, are what lies between.
+    work : float
+        Of all of them together, > 0.
+    """
+
+    speed: Mapping[int, float]
+    work: float
+
+
+class Nodes:
+    """How many nodes there are, by time.
+
+    Parameters
+    ----------
+    levels : iterable of (float, int)
+        From this instant on so many; ascending. The last one stays.
+    """
+
+    def __init__(self, levels: Iterable[tuple[float, int]]) -> None:
+        times, counts = zip(*levels, strict=True)
+        self._times = np.array(times, dtype=np.float64)
+        self._counts = np.array(counts, dtype=np.float64)
+
+    def spans(self, until_s: float, useful: float = math.inf) -> tuple[Floats, Floats]:
+        """How long there are so many nodes until an instant: seconds, and nodes, ascending.
+
+        When that is does not matter to a fluid. More nodes than are `useful` count as so many.
+        """
+        edges = np.append(self._times[self._times < until_s], until_s)
+        counts = np.minimum(self._counts[: len(edges) - 1], useful)
+        nodes, which = np.unique(counts, return_inverse=True)
+        long_s = np.bincount(which, weights=np.diff(edges))
+        group = np.arange(len(nodes)) * min(SPANS, len(nodes)) // len(nodes)
+        together_s = np.bincount(group, weights=long_s).astype(np.float64)
+        return together_s, np.bincount(group, weights=long_s * nodes) / together_s
+
+
+def fluid_rate(speed: Mapping[int, float], nodes: float, parallel: float = math.inf) -> float:
+    """The most work per second of equal jobs on so many nodes, at most `parallel` at once.
+
+    Examples
+    --------
+    >>> fluid_rate({1: 1.0, 4: 3.0}, nodes=5, parallel=2)
+    4.0
+    """
+    return _times_done([Kind(speed, 1.0)], np.ones(1), np.array([nodes]), parallel)
+
+
+def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: float) -> float:
+    """Before this instant no schedule can have done the work of all kinds.
+
+    Parameters
+    ----------
+    kinds : sequence of Kind
+    nodes : Nodes
+    parallel : float
+        Jobs at once, of all kinds together.
+    until_s : float
+        A later instant, at which it could be done.
+
+    Raises
+    ------
+    ValueError
+        Even a fluid is not done at `until_s`.
+    """
+
+    useful = parallel * max(size for kind in kinds for size in kind.speed)
+
+    def left(end_s: float) -> float:
+        return 1.0 - _times_done(kinds, *nodes.spans(end_s, useful), parallel)
+
+    if left(until_s) > 0:
+        raise ValueError(f"no schedule is done within {until_s:g} s")
+    low_s = NEAR_S
+    if left(low_s) <= 0:
+        return low_s
+    return float(brentq(left, low_s, until_s, xtol=NEAR_S))
+
+
+def _times_done(kinds: Sequence[Kind], long_s: Floats, nodes: Floats, parallel: float) -> float:
+    """How often a fluid does all the work, by the linear programme of how many jobs of each kind
+    have each size in each span."""
+    choices = [(k, size, rate) for k, kind in enumerate(kinds) for size, rate in kind.speed.items()]
+    spans, each = len(long_s), len(choices)
+    columns = spans * each  # and behind them the factor that is to be the largest
+    span = np.repeat(np.arange(spans), each)
+    kind = np.tile([k for k, _, _ in choices], spans)
+    size = np.tile([size for _, size, _ in choices], spans).astype(np.float64)
+    rate = np.tile([rate / kinds[k].work for k, _, rate in choices], spans)
+    at = np.arange(columns)
+    rows = [span]
+    parts, limits = [size], [nodes]
+    if math.isfinite(parallel):
+        rows.append(span + spans)
+        parts.append(np.ones(columns))
+        limits.append(np.full(spans, parallel))
+    base = spans * len(limits)
+    rows += [base + kind, base + np.arange(len(kinds))]
+    parts += [-rate * long_s[span], np.ones(len(kinds))]
+    limits.append(np.zeros(len(kinds)))
+    places = [at] * (len(rows) - 1) + [np.full(len(kinds), columns)]
+    shape = (base + len(kinds), columns + 1)
+    table = coo_matrix(
+        (np.concatenate(parts), (np.concatenate(rows), np.concatenate(places))), shape=shape
+    )
+    gain = np.zeros(columns + 1)
+    gain[-1] = -1.0
+    found = linprog(gain, A_ub=table.tocsr(), b_ub=np.concatenate(limits), method="highs")
+    if not found.success:
+        raise RuntimeError(f"the bound was not found: {found.message}")
+    return float(-found.fun)

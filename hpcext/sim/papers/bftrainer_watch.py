@@ -1,0 +1,205 @@
+"""What trainers do and what they lose, by what a simulated engine is told and what it orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hpcext.core.engine import Engine
+from hpcext.core.facts import (
+    Ended,
+    Fact,
+    Outcome,
+    Progressed,
+    Registered,
+    Rescaled,
+    Started,
+    Submitted,
+)
+from hpcext.core.values import Action, Job, Kind, total
+from hpcext.policies.bftrainer import changes_s
+from hpcext.scaling.curve import interpolate
+
+
+class Done(NamedTuple):
+    """The outcome of trainers: A_e of §4.1.
+
+    Attributes
+    ----------
+    samples : float
+    alone_s : float
+        Seconds that each sample took its trainer on a single node, summed up.
+    """
+
+    samples: float = 0.0
+    alone_s: float = 0.0
+
+
+class Lost(NamedTuple):
+    """What was not done because trainers made no progress, in samples.
+
+    Attributes
+    ----------
+    rescaling : float
+        While they changed their size by choice of the policy, suspensions included, at the speed
+        before: what the paper subtracts (Eq. 16).
+    preemption : float
+        The same, where lost nodes made it necessary. Where a trainer gets others in the same
+        moment, what growing takes longer than shrinking is `rescaling`.
+    starts : float
+        While they started, at the speed with which they went on. For the paper and its own program
+        a start from nothing is free.
+    """
+
+    rescaling: float = 0.0
+    preemption: float = 0.0
+    starts: float = 0.0
+
+
+class Ran(NamedTuple):
+    """What became of one trainer, by its name."""
+
+    name: str
+    submitted_s: float
+    started_s: float | None = None
+    ended_s: float | None = None
+
+
+class _Pause(NamedTuple):
+    """It makes no progress.
+
+    Attributes
+    ----------
+    since_s : float
+    rate : float
+        Speed that counts.
+    forced_s : float
+        So much of it at most is preemption.
+    start : bool
+    """
+
+    since_s: float
+    rate: float
+    forced_s: float = 0.0
+    start: bool = False
+
+
+class Watch:
+    """Told of each step of an engine.
+
+    Attributes
+    ----------
+    all_there : bool
+        No trainer is submitted any more.
+    events : int
+        Steps.
+    done : Done
+        By all trainers, as far as they have said.
+    last_end_s : float
+    """
+
+    def __init__(self, engine: Engine, marks_s: Sequence[float] = ()) -> None:
+        self.all_there = False
+        self.events = 0
+        self.done = Done()
+        self.last_end_s = 0.0
+        self.outcomes: list[Done] = []
+        self.lost_at: list[Lost] = []
+        self._engine = engine
+        self._marks_s = marks_s
+        self._ran: dict[str, Ran] = {}
+        self._open = 0
+        self._done: dict[str, float] = {}
+        self._nodes: dict[str, int] = {}  # that it trained on last, by job
+        self._pauses: dict[str, _Pause] = {}
+        self.lost = Lost()
+
+    @property
+    def over(self) -> bool:
+        """Whether all trainers are done."""
+        return self.all_there and not self._open
+
+    @property
+    def ran(self) -> tuple[Ran, ...]:
+        """All trainers that were submitted, in this order."""
+        return tuple(self._ran.values())
+
+    def __call__(self, now_s: float, facts: Iterable[Fact], actions: Iterable[Action]) -> None:
+        """Note one step."""
+        self.events += 1
+        self.mark(now_s)
+        for fact in facts:
+            self._hear(now_s, fact)
+        for action in actions:
+            self._order(now_s, action)
+        # Of who has lost all its nodes no end is told.
+        for job in [job for job in self._pauses if not self._engine.world.jobs[job].state.active]:
+            self._go_on(now_s, job)
+
+    def mark(self, now_s: float) -> None:
+        """Nothing more will be said of instants before this one."""
+        while len(self.outcomes) < len(self._marks_s) and (
+            self._marks_s[len(self.outcomes)] < now_s
+        ):
+            self.outcomes.append(self.done)
+            self.lost_at.append(self.lost)
+
+    def _hear(self, now_s: float, fact: Fact) -> None:
+        if isinstance(fact, Submitted):
+            self._ran[fact.job.id] = Ran(fact.job.name, now_s)
+            self._open += 1
+        elif isinstance(fact, Progressed):
+            self._add(fact)
+        elif isinstance(fact, Started):
+            self._nodes.setdefault(fact.job, 0)
+        elif isinstance(fact, (Registered, Rescaled)):
+            self._go_on(now_s, fact.job)
+            self._nodes[fact.job] = len(self._engine.world.jobs[fact.job].gpus)
+        elif isinstance(fact, Ended):
+            self._end(now_s, fact)
+
+    def _add(self, fact: Progressed) -> None:
+        more = fact.done - self._done.get(fact.job, 0.0)
+        self._done[fact.job] = fact.done
+        rate = interpolate(self._engine.world.jobs[fact.job].estimate.stated, 1)
+        self.done = Done(self.done.samples + more, self.done.alone_s + more / rate)
+
+    def _end(self, now_s: float, fact: Ended) -> None:
+        self._go_on(now_s, fact.job)
+        if fact.outcome is Outcome.COMPLETED:
+            self._ran[fact.job] = self._ran[fact.job]._replace(ended_s=now_s)
+            self.last_end_s = now_s
+            self._open -= 1
+
+    def _order(self, now_s: float, action: Action) -> None:
+        job = self._engine.world.jobs[action.job]
+        nodes = self._nodes.get(job.id, 0)
+        if action.kind is Kind.START:
+            ran = self._ran[job.id]
+            if ran.started_s is None:
+                self._ran[job.id] = ran._replace(started_s=now_s)
+            rate = interpolate(job.estimate.stated, total(action.alloc))
+            self._stop(job, _Pause(now_s, rate, start=True))
+        elif action.kind is Kind.RESCALE:
+            _, down_s = changes_s(job)
+            forced_s = down_s if len(job.gpus) < nodes else 0.0
+            self._stop(job, _Pause(now_s, interpolate(job.estimate.stated, nodes), forced_s))
+        elif action.kind is Kind.SUSPEND:
+            self._stop(job, _Pause(now_s, interpolate(job.estimate.stated, nodes)))
+
+    def _stop(self, job: Job, pause: _Pause) -> None:
+        self._go_on(pause.since_s, job.id)
+        self._pauses[job.id] = pause
+
+    def _go_on(self, now_s: float, job: str) -> None:
+        """It makes progress again, or begins another pause."""
+        pause = self._pauses.pop(job, None)
+        if pause is None:
+            return
+        lasted_s = now_s - pause.since_s
+        if pause.start:
+            more = Lost(starts=pause.rate * lasted_s)
+        else:
+            forced_s = min(lasted_s, pause.forced_s)
+            more = Lost(pause.rate * (lasted_s - forced_s), pause.rate * forced_s)
+        self.lost = Lost(*(sum(pair) for pair in zip(self.lost, more, strict=True)))

@@ -1,0 +1,93 @@
+"""Bounds of a fluid, by hand; and that nobody is faster."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job
+from hpcext.sim.bounds import Kind, Nodes, fluid_end_s, fluid_rate
+from hpcext.sim.papers.bftrainer_replay import watched
+from hpcext.sim.papers.bftrainer_setup import levels
+from hpcext.sim.physics import Physics
+from hpcext.sim.traces.idle import Change
+
+SPEED = {1: 1.0, 2: 1.5, 4: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "parallel", "rate"),
+    [
+        (0.5, math.inf, 0.5),  # half of one, on one node
+        (3.0, math.inf, 3.0),  # three of them
+        (3.0, 1, 1.75),  # half of the time on two, half of it on four
+        (3.0, 2, 2.5),  # one on one, the other on two
+        (99.0, 2, 4.0),  # more than they can use
+    ],
+)
+def test_the_most_that_equal_jobs_do(nodes: float, parallel: float, rate: float) -> None:
+    assert fluid_rate(SPEED, nodes, parallel) == pytest.approx(rate)
+
+
+def test_sizes_that_are_worth_nothing_are_passed_over() -> None:
+    # On two nodes it is as slow as on one: between one and four nothing is better than a mixture.
+    assert fluid_rate({1: 1.0, 2: 1.0, 4: 4.0}, 2.5, 1) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(("parallel", "end_s"), [(math.inf, 125.0), (3, 100.0 + 100.0 / 3)])
+def test_the_end_of_all_work(parallel: float, end_s: float) -> None:
+    # 200 until the 100th second, then 4 or 3 a second.
+    nodes = Nodes([(0.0, 2), (100.0, 4)])
+    found = fluid_end_s([Kind({1: 1.0}, 300.0)], nodes, parallel, until_s=1000.0)
+    assert found == pytest.approx(end_s, abs=1.0)
+
+
+def test_two_kinds_share_nodes_and_places() -> None:
+    # The one on one node, the other on three: 1 and 3 a second.
+    kinds = [Kind({1: 1.0}, 100.0), Kind({1: 1.0, 2: 2.0, 3: 3.0}, 300.0)]
+    found = fluid_end_s(kinds, Nodes([(0.0, 4)]), 2, until_s=1000.0)
+    assert found == pytest.approx(100.0, abs=1.0)
+
+
+def test_no_end_before_there_is_a_node() -> None:
+    nodes = Nodes([(0.0, 0), (500.0, 1)])
+    assert fluid_end_s([Kind({1: 1.0}, 10.0)], nodes, 1, 1000.0) == pytest.approx(510.0, abs=1.0)
+    with pytest.raises(ValueError, match="no schedule is done within 505 s"):
+        fluid_end_s([Kind({1: 1.0}, 10.0)], nodes, 1, 505.0)
+
+
+def changes() -> list[Change]:
+    """Six nodes, and after them one or the other that comes or goes every two minutes or so."""
+    found = [Change(0.0, (0, 1, 2, 3, 4, 5), ())]
+    for number in range(50):
+        at_s, node = 548.0 * number, number % 6
+        found += [
+            Change(at_s + 137.0, (6, 7), ()),
+            Change(at_s + 274.0, (), (6, node)),
+            Change(at_s + 411.0, (node,), ()),
+            Change(at_s + 548.0, (), (7,)),
+        ]
+    return found
+
+
+@pytest.mark.parametrize("policy", ["bftrainer:parallel=3", "equal_share:parallel=3,rest=first"])
+def test_no_policy_is_faster(policy: str) -> None:
+    jobs = [
+        (
+            Job(
+                str(n), f"j{n}", n, (1,), 1, nodes=(1, 4),
+                estimate=Estimate(stated=SPEED, work=2000.0, up_s=18.0, down_s=12.0),
+            ),
+            Physics(
+                SPEED, 2000.0, resume_s=18.0, suspend_s=12.0, checkpoint_s=0.0, elastic=True,
+                rescale_up_s=18.0, rescale_down_s=12.0,
+            ),
+        )
+        for n in range(1, 6)
+    ]  # fmt: skip
+    ran = watched(jobs, changes(), policy)
+    assert ran.finished
+    end_s = fluid_end_s([Kind(SPEED, 10_000.0)], Nodes(levels(changes())), 3, 27_000.0)
+    assert 0.5 * ran.end_s < end_s < ran.end_s
