@@ -27,6 +27,10 @@ PAPERS: dict[str, Paper] = {
         "BFTrainer (Liu et al., 2021): Figures 7 to 16, Tables 3 and 4", "bftrainer"
     ),
     "doubling": Paper("Capes et al. (2019): six strategies, three contentions", "capes"),
+    "bftrainer": Paper(
+        "BFTrainer (Liu et al., 2021): Figures 7 to 16, Tables 3 and 4, and the authors' program",
+        "bftrainer",
+    ),
     "pollux": Paper(
         "Pollux (Qiao et al., OSDI 2021): workloads, Table 2, Figures 7 and 8", "pollux"
     ),

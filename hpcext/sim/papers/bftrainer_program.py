@@ -97,8 +97,8 @@ def _hours(
         "The authors' own program: hours until all trainers are done",
         tuple(rows),
         f"the recorded week of Summit, all nodes, from its change {SKIP} on, at most {AT_ONCE} "
-        "trainers at once; in place of the paper's figures those that its published program gives; "
-        "bounds are those of a fluid without costs",
+        "trainers at once; in place of the paper's figures those that its published program "
+        "gives, and for bounds those found by hand; they are of a fluid without costs",
     )
 
 
