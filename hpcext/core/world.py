@@ -314,10 +314,10 @@ class World:
         changes = rescaling.answered(job, fact) if job else None
         if job is None or changes is None:
             return NOTHING
-        had = job.gpus
         job = self._enter(job, State.RUNNING, now_s, **changes)
-        if job.gpus != had:
-            record = self.records[job.id]
+        record = self.records[job.id]
+        # Not what it had: of that it may have lost a node in the meantime.
+        if not record.segments or job.gpus != record.segments[-1].gpus:
             self.records[job.id] = records.rescaled(record, now_s, job, fact)
         return NOTHING if fact.ok and not self.unsettled else Cause.RESCALED
 

@@ -60,13 +60,13 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [line.split() for line in out.splitlines()]
     assert rows == [
         ["job", *POLICIES, "optimum"],
-        ["cnn", "3", "6", *"222222", "3", "2"],
+        ["cnn", "3", "6", *"222222", "3", "3", "2"],
         ["wide", "3", *"2222222"],
-        ["narrow", *"1111111"],
-        ["logistic", *"1111111"],
+        ["narrow", *"11111111"],
+        ["logistic", *"11111111"],
         ["last"],
-        ["GPUs", "in", "all", *"66666666", "3", "6"],
-        ["speed", "in", "all", "4.50", "1.69", *["5.55"] * 6, "1.98", "5.55"],
+        ["GPUs", "in", "all", *"66666666", "3", "5", "6"],
+        ["speed", "in", "all", "4.50", "1.69", *["5.55"] * 6, "1.98", "3.98", "5.55"],
         ["objective", "665.714", *["-116.341"] * 3, "1.12202"],
         ["at", "most", "665.714", "-116.341", "1.12202"],
     ]

@@ -29,7 +29,7 @@ def test_what_was_ready_stays_and_the_same_command_goes_on(
     site: Site, signum: signal.Signals, group: bool, workers: int
 ) -> None:
     (site.path / "t.csv").write_text(TRAINERS)
-    words = ["simulate", "t.csv", "--idle", "summit:hours=8", "--hours", "8"]
+    words = ["simulate", "t.csv", "--idle", "summit:hours=20", "--hours", "20"]
     words += ["--policy", "equal_share", "--report", "out", "--workers", str(workers)]
     words += [f"--seed={seed}" for seed in range(SEEDS)]
     process = subprocess.Popen(
@@ -49,7 +49,7 @@ def test_what_was_ready_stays_and_the_same_command_goes_on(
     assert len(family) >= workers if workers > 1 else not family
     (os.killpg if group else os.kill)(process.pid, signum)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == (130 if signum == signal.SIGINT else -signum)
+    assert process.returncode == (130 if signum == signal.SIGINT else -signum), err
     assert out == ""
     assert "Traceback" not in err
     assert ("the same command goes on" in err) == (signum == signal.SIGINT)
@@ -61,7 +61,7 @@ def test_what_was_ready_stays_and_the_same_command_goes_on(
     for data in before.values():
         assert json.loads(data)["schema"] == "hpcext.simulate/1"
     again = site.run(*words)
-    # The trainers cannot be done in eight hours.
+    # The trainers cannot be done in twenty hours.
     assert again.code == 1, again
     assert f"{len(ready)} of {SEEDS} runs are there already" in again.err
     assert len(list(runs.glob("*.json"))) == SEEDS
