@@ -88,7 +88,7 @@ def test_the_document_and_the_files(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["marbel"], "PAPER: unknown paper 'marbel' (valid: marble, bftrainer, doubling"),
+        (["marbel"], "PAPER: unknown paper 'marbel' (valid: marble, doubling, bftrainer"),
         (["lb-bsp"], "unknown paper 'lb-bsp'"),
         (["marble", "--seed", "-1"], "--seed: -1 (valid: 0 to 4294967295)"),
         (["marble", "--seed", "x"], "invalid int value: 'x'"),

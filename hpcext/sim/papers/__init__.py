@@ -23,9 +23,6 @@ class Paper(NamedTuple):
 
 PAPERS: dict[str, Paper] = {
     "marble": Paper("MARBLE (Han et al., CCGRID 2020): sets 1 to 9", "marble"),
-    "bftrainer": Paper(
-        "BFTrainer (Liu et al., 2021): Figures 7 to 16, Tables 3 and 4", "bftrainer"
-    ),
     "doubling": Paper("Capes et al. (2019): six strategies, three contentions", "capes"),
     "bftrainer": Paper(
         "BFTrainer (Liu et al., 2021): Figures 7 to 16, Tables 3 and 4, and the authors' program",

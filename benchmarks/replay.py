@@ -1,0 +1,96 @@
+"""What a replay of idle nodes costs: milliseconds of a core for each change of nodes.
+
+``python benchmarks/replay.py [--data DIR] [CHANGES ...]``: ten trainers at once of a thousand that
+wait, under BFTrainer's policy and under equal shares, on made-up idle nodes like Summit's; as many
+changes of nodes as are said (default 500 1000 2000). A cost that does not grow with the length of a
+trace is the same in all rows. With ``--data`` the recorded week too, to the end of the last trainer,
+as the authors' replayer was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import resource
+import time
+from pathlib import Path
+
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job
+from hpcext.policies import find_policy
+from hpcext.sim.physics import Physics
+from hpcext.sim.run import How, Named, Scenario, run
+from hpcext.sim.sources import facts
+from hpcext.sim.tasks import Place, Task, simulate_task
+from hpcext.sim.traces.generate import find_machine, generate
+
+POLICIES = ("bftrainer:parallel=10", "equal_share:parallel=10")
+SHUFFLENET = {1: 2.8, 2: 5.3, 4: 10.0, 8: 20.4, 16: 38.9, 32: 74.1, 64: 145.1}
+"""Thousands of samples per second, by nodes (Liu et al., Table 2)."""
+
+TRAINERS = 1000
+
+
+def trainers() -> list[tuple[Job, Physics]]:
+    """All there from the beginning; so long that none of them ends."""
+    known = Estimate(stated=SHUFFLENET, work=math.inf, up_s=18.0, down_s=12.0)
+    physics = Physics(
+        SHUFFLENET, 1e12, resume_s=18.0, suspend_s=12.0, checkpoint_s=0.0, elastic=True,
+        rescale_up_s=18.0, rescale_down_s=12.0,
+    )  # fmt: skip
+    return [
+        (Job(str(n), f"trainer{n}", n, (1,), 1, nodes=(1, 64), estimate=known), physics)
+        for n in range(TRAINERS)
+    ]
+
+
+def made_up(policy: str, changes: int) -> None:
+    """Replay so many changes."""
+    trace = list(itertools.islice(generate(find_machine("summit"), seed=1), changes))
+    scenario = Scenario(trainers(), (), facts(trace, 1))
+    began_s = time.process_time()
+    found = run(scenario, find_policy(policy), Named(policy), How(until_s=trace[-1].time_s))
+    show(policy, changes, time.process_time() - began_s, found.events, found.decisions)
+
+
+def recorded(policy: str, data: Path) -> None:
+    """Replay the recorded week."""
+    folder = data / "bftrainer"
+    place = Place(idle=str(folder / "summit_idle_week1.csv.gz"), skip=1000)
+    task = Task(str(folder / "trainers_hpo_shufflenet.csv"), policy, place)
+    began_s = time.process_time()
+    found, _ = simulate_task(task)
+    cpu_s = time.process_time() - began_s
+    trace = itertools.islice(place.find().changes(0), 1, None)
+    changes = sum(when_s <= found.end_s for when_s, _ in trace)
+    print(f"{policy}, recorded week, all trainers done after {found.end_s / 3600:.2f} h:")
+    show(policy, changes, cpu_s, found.events, found.decisions)
+
+
+def show(policy: str, changes: int, cpu_s: float, steps: int, decisions: int) -> None:
+    """Print one line."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{policy:24} {changes:7} changes {cpu_s:7.1f} s of a core,"
+        f" {1e3 * cpu_s / changes:5.2f} ms each; {steps} steps, {decisions} decisions;"
+        f" peak {peak:.0f} MiB",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Measure what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("changes", nargs="*", type=int, default=[500, 1000, 2000])
+    parser.add_argument("--data", type=Path)
+    args = parser.parse_args()
+    for policy in POLICIES:
+        for changes in args.changes:
+            made_up(policy, changes)
+        if args.data:
+            recorded(policy, args.data)
+
+
+if __name__ == "__main__":
+    main()
