@@ -12,6 +12,7 @@ from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.sim.papers import bftrainer
 from hpcext.sim.papers.bftrainer_hpo import preempted
+from hpcext.sim.papers.bftrainer_parallel import poorest
 from hpcext.sim.papers.bftrainer_parts import equal_use
 from hpcext.sim.papers.bftrainer_replay import Case, Replayed, replay, watched
 from hpcext.sim.papers.bftrainer_setup import MIX, Idle, network, node_s, trainers
@@ -150,6 +151,11 @@ def test_the_share_of_changes_that_a_lost_node_follows(tmp_path: Path) -> None:
     assert preempted(idle, 1000.0, 100.0) == 0.5
     assert preempted(idle, 1000.0, 99.0) == 0.0
     assert preempted(idle, 1000.0, 200.0) == 0.75
+
+
+def test_the_poorest_half_day(tmp_path: Path) -> None:
+    # After 400 s node 7 of ten is idle, and no other one; in the first half day there were more.
+    assert poorest(Idle(trace(tmp_path), lowest=10)) == pytest.approx(10.0)
 
 
 def test_trainers_of_table_2() -> None:
