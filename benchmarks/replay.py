@@ -3,7 +3,7 @@
 ``python benchmarks/replay.py [--data DIR] [CHANGES ...]``: ten trainers at once of a thousand that
 wait, under BFTrainer's policy and under equal shares, on made-up idle nodes like Summit's; as many
 changes of nodes as are said (default 500 1000 2000). A cost that does not grow with the length of a
-trace is the same in all rows. With ``--data`` the recorded week too, to the end of the last trainer,
+trace is the same in all rows. With ``--data`` the recorded week too, until all trainers are done,
 as the authors' replayer was measured.
 """
 
