@@ -235,3 +235,11 @@ out.line(hostile)
     assert b"\x1b]0;" not in seen
     # Twice in the first table, then live, above it, and after it; a live table is drawn again.
     assert seen.count(rb"evil\x1b[2J\x1b]0;title\x07[bold]") >= 5
+
+
+def test_what_is_slow_to_import_is_left_to_who_needs_it() -> None:
+    """Every command pays for what all of them import; SciPy alone takes a second."""
+    slow = ("scipy", "matplotlib", "torch", "pulp", "highspy")
+    code = f"import sys, hpcext.cli.main; print([m for m in {slow} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -41,6 +42,8 @@ def test_what_was_ready_stays_and_the_same_command_goes_on(
         stdin=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        # Whoever runs the tests in the background may have had it ignored.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     site.started.append(process)
     runs = site.path / "out" / "runs"

@@ -144,8 +144,7 @@ def _times(idle: Idle, objective: str, ran: Ran) -> Table:
 
 
 def poorest(idle: Idle) -> float:
-    """The least mean of idle nodes in one of the 14 half days of a week (Figure 6), as percent of all
-    nodes."""
+    """The least mean of idle nodes in one of the 14 half days of a week (Figure 6), in percent."""
     marks_s = [HALF_DAY_S * number for number in range(15)]
     reached = node_s(idle.changes(), marks_s)
     fewest = min(after - before for before, after in itertools.pairwise(reached)) / HALF_DAY_S

@@ -30,9 +30,6 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import gamma, gammainc
-from scipy.stats import norm
 
 from hpcext.core.errors import InputError
 from hpcext.sim.traces.idle import Change
@@ -274,14 +271,19 @@ class _Model:
 
     def sizes(self, rng: np.random.Generator, count: int) -> Ints:
         """Nodes of groups."""
-        top = norm.cdf((math.log(self._most) - self._size_mu) / GROUP_SIGMA)
-        drawn = np.exp(self._size_mu + GROUP_SIGMA * norm.ppf(top * rng.random(count)))
+        from scipy.special import ndtr, ndtri  # noqa: PLC0415  (slow to import)
+
+        top = ndtr((math.log(self._most) - self._size_mu) / GROUP_SIGMA)
+        drawn = np.exp(self._size_mu + GROUP_SIGMA * ndtri(top * rng.random(count)))
         sizes: Ints = np.maximum(1, np.rint(drawn)).astype(np.int64)
         return sizes
 
 
 def _fit_lives(short: float, short_time: float) -> tuple[float, float]:
     """Scale in seconds and shape of the Weibull part of a fragment's length."""
+    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import)
+    from scipy.special import gamma, gammainc  # noqa: PLC0415
+
     edge_s = 600 - SHORTEST_S
     power = -math.log1p(-short)  # (edge / scale) ^ shape
 
@@ -300,12 +302,14 @@ def _fit_lives(short: float, short_time: float) -> tuple[float, float]:
 
 def _fit_sizes(mean: float, most: float) -> float:
     """The mu of the log-normal below `most` that has this mean."""
+    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import)
+    from scipy.special import log_ndtr  # noqa: PLC0415
 
     def off(mu: float) -> float:
         edge = (math.log(most) - mu) / GROUP_SIGMA
         return float(
             mu + GROUP_SIGMA**2 / 2
-            + norm.logcdf(edge - GROUP_SIGMA) - norm.logcdf(edge) - math.log(mean)
+            + log_ndtr(edge - GROUP_SIGMA) - log_ndtr(edge) - math.log(mean)
         )  # fmt: skip
 
     return float(brentq(off, -20, math.log(most) + 20))
