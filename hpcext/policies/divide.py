@@ -19,7 +19,7 @@ from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named
 from hpcext.policies.kinds import share
 from hpcext.policies.place import Shape, Wish, only_kind, place
 from hpcext.scaling.estimator import Sizes, speedups
-from hpcext.scaling.identity import by_identity
+from hpcext.scaling.identity import by_identity, of_a_machine
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -349,7 +349,7 @@ class _Part(NamedTuple):
     widest: int
 
 
-@by_identity
+@of_a_machine
 def _parts(nodes: Mapping[str, Node]) -> Mapping[str, _Part]:
     """By kind."""
     widths: dict[str, list[int]] = {}
@@ -358,13 +358,13 @@ def _parts(nodes: Mapping[str, Node]) -> Mapping[str, _Part]:
     return {kind: _Part(len(each), max(each)) for kind, each in widths.items()}
 
 
-@by_identity
+@of_a_machine
 def _widths(nodes: Mapping[str, Node]) -> Mapping[str, int]:
     """GPUs by node."""
     return {name: node.gpus for name, node in nodes.items()}
 
 
-@by_identity
+@of_a_machine
 def _alike(nodes: Mapping[str, Node]) -> int:
     """GPUs of every node; 0 if these differ."""
     widths = set(_widths(nodes).values())
@@ -382,7 +382,7 @@ def _free_of(kinds: Mapping[str, str], free: Mapping[str, int]) -> dict[str, int
     return totals
 
 
-@by_identity
+@of_a_machine
 def _kinds(nodes: Mapping[str, Node]) -> Mapping[str, str]:
     """By node."""
     return {name: node.kind for name, node in nodes.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcext.core.values import Alloc
-from hpcext.scaling.identity import by_identity
+from hpcext.scaling.identity import of_a_machine
 
 
 class Shape(NamedTuple):
@@ -180,7 +180,7 @@ class _Free:
         return found if len(found) == shape.nodes else []
 
 
-@by_identity
+@of_a_machine
 def only_kind(kinds: Mapping[str, str]) -> str | None:
     """The kind of all nodes; None if there are several."""
     found = set(kinds.values())
