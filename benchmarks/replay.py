@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import resource
 import time
 from pathlib import Path
 
-from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.policies import find_policy
 from hpcext.sim.physics import Physics
@@ -24,6 +22,7 @@ from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import facts
 from hpcext.sim.tasks import Place, Task, simulate_task
 from hpcext.sim.traces.generate import find_machine, generate
+from hpcext.sim.workloads.trainers import Trainer, simulated
 
 POLICIES = ("bftrainer:parallel=10", "equal_share:parallel=10")
 SHUFFLENET = {1: 2.8, 2: 5.3, 4: 10.0, 8: 20.4, 16: 38.9, 32: 74.1, 64: 145.1}
@@ -34,13 +33,8 @@ TRAINERS = 1000
 
 def trainers() -> list[tuple[Job, Physics]]:
     """All there from the beginning; so long that none of them ends."""
-    known = Estimate(stated=SHUFFLENET, work=math.inf, up_s=18.0, down_s=12.0)
-    physics = Physics(
-        SHUFFLENET, 1e12, resume_s=18.0, suspend_s=12.0, checkpoint_s=0.0, elastic=True,
-        rescale_up_s=18.0, rescale_down_s=12.0,
-    )  # fmt: skip
     return [
-        (Job(str(n), f"trainer{n}", n, (1,), 1, nodes=(1, 64), estimate=known), physics)
+        simulated(Trainer(f"trainer{n}", SHUFFLENET, 1e12, (1, 64), 18.0, 12.0), n)
         for n in range(TRAINERS)
     ]
 

@@ -102,13 +102,13 @@ class Queue:
 
     def wake_s(self, now_s: float, jobs: dict[str, Job]) -> float | None:
         """The first instant at which one of them is to be looked at; see `jobs` by id."""
-        while self._deadlines and not self._due(jobs.get(self._deadlines[0][1]), now_s):
+        while self._deadlines and not self._due(jobs.get(self._deadlines[0][1])):
             heapq.heappop(self._deadlines)
         while self._waits and not self._waiting(jobs.get(self._waits[0][1]), now_s):
             self._unchecked.add(heapq.heappop(self._waits)[1])
         return min((heap[0][0] for heap in (self._deadlines, self._waits) if heap), default=None)
 
-    def _due(self, job: Job | None, now_s: float) -> bool:
+    def _due(self, job: Job | None) -> bool:
         """Whether the first deadline is still a job's."""
         return job is not None and not job.state.final and job.deadline_s == self._deadlines[0][0]
 

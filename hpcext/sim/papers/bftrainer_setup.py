@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.sim.physics import Physics
 from hpcext.sim.traces.generate import find_machine, generate
 from hpcext.sim.traces.idle import Change, read_idle
 from hpcext.sim.workloads.find import Costs, Jobs, find_workload
+from hpcext.sim.workloads.trainers import Trainer, simulated
 
 WEEK_HOURS = 168.0
 WEEK_S = 3600 * WEEK_HOURS
@@ -184,28 +184,10 @@ def curve(name: str) -> dict[int, float]:
 
 
 def _trainer(name: str, order: int, rescale: float) -> tuple[Job, Physics]:
-    speed, up_s, down_s = curve(name), rescale * UP_S, rescale * DOWN_S
-    job = Job(
-        str(order + 1),
-        f"J{order:05}-{name}",
-        order,
-        (1,),
-        1,
-        nodes=(1, NODES[-1]),
-        submitted_s=GAP_S * order,
-        estimate=Estimate(stated=speed, work=SAMPLES, up_s=up_s, down_s=down_s),
-    )
-    physics = Physics(
-        speed,
-        SAMPLES,
-        resume_s=up_s,
-        suspend_s=down_s,
-        checkpoint_s=0.0,
-        elastic=True,
-        rescale_up_s=up_s,
-        rescale_down_s=down_s,
-    )
-    return job, physics
+    costs = (rescale * UP_S, rescale * DOWN_S)
+    title = f"J{order:05}-{name}"
+    trainer = Trainer(title, curve(name), SAMPLES, (1, NODES[-1]), *costs, GAP_S * order)
+    return simulated(trainer, order)
 
 
 ALIASES = {"vgg16": "VGG-16", "resnet18": "ResNet18", "mnasnet1": "MnasNet",

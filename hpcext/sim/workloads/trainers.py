@@ -14,6 +14,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
@@ -29,6 +30,61 @@ MOST_BYTES = 10_000
 """Of a row."""
 
 _RATE = "rate_"
+
+
+class Trainer(NamedTuple):
+    """A malleable trainer.
+
+    Attributes
+    ----------
+    name : str
+    speed : Mapping[int, float]
+        GPUs → samples per second; it states them, and they are true.
+    samples : float
+    nodes : (int, int)
+        The fewest and the most that it runs on.
+    up_s, down_s : float
+        Without progress when it gets more nodes, and when it has fewer.
+    submit_s : float
+    """
+
+    name: str
+    speed: Mapping[int, float]
+    samples: float
+    nodes: tuple[int, int]
+    up_s: float
+    down_s: float
+    submit_s: float = 0.0
+
+
+def simulated(trainer: Trainer, order: int, gpus: int = 1) -> tuple[Job, Physics]:
+    """A trainer as a job, of nodes with so many GPUs, and how it truly behaves.
+
+    It begins with its newest checkpoint after the seconds that it takes to grow, as a new rank
+    does; it goes on when it loses nodes, and loses no work when it loses all.
+    """
+    name, speed, samples, nodes, up_s, down_s, submit_s = trainer
+    job = Job(
+        str(order + 1),
+        name,
+        order,
+        (gpus,),
+        gpus,
+        nodes=nodes,
+        submitted_s=submit_s,
+        estimate=Estimate(stated=speed, work=samples, up_s=up_s, down_s=down_s),
+    )
+    physics = Physics(
+        speed,
+        samples,
+        resume_s=up_s,
+        suspend_s=down_s,
+        checkpoint_s=0.0,
+        elastic=True,
+        rescale_up_s=up_s,
+        rescale_down_s=down_s,
+    )
+    return job, physics
 
 
 def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]:
@@ -85,27 +141,9 @@ def _trainer(
     curve = {gpus * nodes: _number(row, name, where, above=True) for name, nodes in rates.items()}
     up_s, down_s = (_number(row, f"rescale_{way}_s", where) for way in ("up", "down"))
     samples = _number(row, "samples", where, above=True)
-    job = Job(
-        str(order + 1),
-        row["name"],
-        order,
-        (gpus,),
-        gpus,
-        nodes=(fewest, most),
-        submitted_s=_number(row, "submit_s", where),
-        estimate=Estimate(stated=curve, work=samples, up_s=up_s, down_s=down_s),
-    )
-    physics = Physics(
-        curve,
-        samples,
-        resume_s=up_s,
-        suspend_s=down_s,
-        checkpoint_s=0.0,
-        elastic=True,
-        rescale_up_s=up_s,
-        rescale_down_s=down_s,
-    )
-    return job, physics
+    submit_s = _number(row, "submit_s", where)
+    trainer = Trainer(row["name"], curve, samples, (fewest, most), up_s, down_s, submit_s)
+    return simulated(trainer, order, gpus)
 
 
 def _nodes(name: str, where: str) -> int:
