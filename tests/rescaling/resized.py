@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,12 @@ class Training:
         self.asked = 0
         self.size = size
         command = [str(TRAIN), str(path), *argv]
-        temporary = path / "tmp"
-        temporary.mkdir(exist_ok=True)
+        # Workers of loaders put sockets there, whose paths have at most 107 bytes; a directory of
+        # pytest is nearly as long.
+        self._temporary = tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True)
         environ = {
             **self.attempt.environ(),
-            "TMPDIR": str(temporary),
+            "TMPDIR": self._temporary.name,
             "OMP_NUM_THREADS": "1",
         }
         self.process: subprocess.Popen[str] | Fork
@@ -104,7 +106,7 @@ class Training:
 
     def proposed(self) -> bool:
         """Whether new ranks are ready, and rank 0 has been told or has acted on it already."""
-        found = list(self.path.glob("tmp/*/group.json"))
+        found = list(Path(self._temporary.name).glob("*/group.json"))
         group = json.loads(found[0].read_text()) if found else {}
         account = self.account()
         firsts = [line["pid"] for line in account if line["rank"] == 0]
