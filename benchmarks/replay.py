@@ -1,10 +1,10 @@
 """What a replay of idle nodes costs: milliseconds of a core for each change of nodes.
 
-``python benchmarks/replay.py [--data DIR] [CHANGES ...]``: ten trainers at once of a thousand that
-wait, under BFTrainer's policy and under equal shares, on made-up idle nodes like Summit's; as many
-changes of nodes as are said (default 500 1000 2000). A cost that does not grow with the length of a
-trace is the same in all rows. With ``--data`` the recorded week too, until all trainers are done,
-as the authors' replayer was measured.
+``python benchmarks/replay.py [--data DIR] [--policy NAME] [HOURS ...]``: ten trainers at once of a
+thousand that wait, under BFTrainer's policy and under equal shares, on made-up idle nodes like
+Summit's, for so many hours (default 8 16 32; 8760 is a year). A cost that does not grow with the
+length of a trace is the same in all rows. With ``--data`` the recorded week too, until all trainers
+are done, as the authors' replayer was measured.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import itertools
 import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from hpcext.core.values import Job
@@ -22,6 +23,7 @@ from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import facts
 from hpcext.sim.tasks import Place, Task, simulate_task
 from hpcext.sim.traces.generate import find_machine, generate
+from hpcext.sim.traces.idle import Change
 from hpcext.sim.workloads.trainers import Trainer, simulated
 
 POLICIES = ("bftrainer:parallel=10", "equal_share:parallel=10")
@@ -39,12 +41,19 @@ def trainers() -> list[tuple[Job, Physics]]:
     ]
 
 
-def made_up(policy: str, changes: int) -> None:
-    """Replay so many changes."""
-    trace = list(itertools.islice(generate(find_machine("summit"), seed=1), changes))
-    scenario = Scenario(trainers(), (), facts(trace, 1))
+def made_up(policy: str, hours: float) -> None:
+    """Replay so many hours."""
+    changes = 0
+
+    def counted() -> Iterator[Change]:
+        nonlocal changes
+        for change in generate(find_machine("summit"), seed=1, hours=hours):
+            changes += 1
+            yield change
+
+    scenario = Scenario(trainers(), (), facts(counted(), 1))
     began_s = time.process_time()
-    found = run(scenario, find_policy(policy), Named(policy), How(until_s=trace[-1].time_s))
+    found = run(scenario, find_policy(policy), Named(policy), How(until_s=3600 * hours))
     show(policy, changes, time.process_time() - began_s, found.events, found.decisions)
 
 
@@ -76,12 +85,13 @@ def show(policy: str, changes: int, cpu_s: float, steps: int, decisions: int) ->
 def main() -> None:
     """Measure what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("changes", nargs="*", type=int, default=[500, 1000, 2000])
+    parser.add_argument("hours", nargs="*", type=float, default=[8.0, 16.0, 32.0])
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--policy", action="append")
     args = parser.parse_args()
-    for policy in POLICIES:
-        for changes in args.changes:
-            made_up(policy, changes)
+    for policy in args.policy or POLICIES:
+        for hours in args.hours:
+            made_up(policy, hours)
         if args.data:
             recorded(policy, args.data)
 
