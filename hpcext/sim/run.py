@@ -10,6 +10,7 @@ from hpcext.core.engine import Engine, Policy
 from hpcext.core.facts import Fact, NodeJoined, Submitted
 from hpcext.core.values import Action, Job, Node, Snapshot, Target
 from hpcext.sim.executor import Simulated
+from hpcext.sim.fair import Shares
 from hpcext.sim.heap import Heap, Observe, Produce, drive
 from hpcext.sim.outcome import Run
 from hpcext.sim.physics import Faults, Physics
@@ -27,7 +28,8 @@ class Scenario(NamedTuple):
     nodes : tuple of Node
         There from the beginning.
     changes : iterable of (float, tuple of Fact)
-        What else happens, in order of time: nodes that come and go. May be a stream.
+        What else happens, in order of time: nodes that come and go. May be a stream; an empty
+        tuple says that the nodes stay, and that rows can say what a fair share of them gives.
     """
 
     jobs: Iterable[tuple[Job, Physics]]
@@ -117,7 +119,8 @@ def run(
     )
     counted = _Counted(policy)
     engine = Engine(counted)
-    recorder = Recorder(engine, executor)
+    stays = scenario.changes == () and bool(scenario.nodes)
+    recorder = Recorder(engine, executor, Shares(scenario.nodes) if stays else None)
     told = (recorder.watch,) if watcher is None else (watcher(engine), recorder.watch)
     coming = _Coming(scenario.jobs, executor, recorder)
     heap.at(0.0, lambda: [executor.happen(NodeJoined(node))[0] for node in scenario.nodes])
@@ -171,7 +174,7 @@ class _Coming:
     def __iter__(self) -> Iterator[tuple[float, Produce]]:
         for job, physics in self._jobs:
             self._executor.expect(job.id, physics)
-            self._recorder.expect(job.id, physics.work)
+            self._recorder.expect(job.id, physics)
             yield job.submitted_s, _submission(job)
         self.over = True
 
