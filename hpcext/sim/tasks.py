@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.policies import find_policy
 from hpcext.profiles import Profiles
 from hpcext.sim import sources
+from hpcext.sim.ideal import ideal
 from hpcext.sim.outcome import Run
 from hpcext.sim.physics import Faults
 from hpcext.sim.run import How, Named, Scenario, run
@@ -172,4 +174,9 @@ def simulate_task(task: Task) -> tuple[Run, float]:
         math.inf if task.until_s is None else task.until_s,
     )
     named = Named(task.policy, workload.text, source.text, task.label)
-    return run(scenario, find_policy(task.policy), named, how), time.perf_counter() - began
+    found = run(scenario, find_policy(task.policy), named, how)
+    if task.place.harvest:
+        free = replace(task, launch_s=0.0, rescale=0.0, fail_s=None).jobs(source)
+        jobs, policy = free.jobs(task.seed), find_policy(task.policy)
+        found = replace(found, ideal=ideal(found, jobs, policy, task.place.gpus, how))
+    return found, time.perf_counter() - began
