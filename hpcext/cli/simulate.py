@@ -27,6 +27,7 @@ from hpcext.sim.report.page import About
 from hpcext.sim.sources import MOST_GPUS
 from hpcext.sim.store import Key, Store, digest
 from hpcext.sim.tasks import Place, Task
+from hpcext.sim.workloads.find import job_file
 from hpcext.text import shown
 
 ON_NODES = ("exclusive", "equal_share", "bftrainer", "optimus", "pollux")
@@ -202,9 +203,9 @@ def _check(tasks: Sequence[Task]) -> None:
     most = place.main_nodes or MOST_GPUS
     specs = task.specs()
     if specs and source.nodes:
-        check_specs(specs, source.nodes, task.workload)
+        check_specs(specs, source.nodes, str(job_file(task.workload)))
     elif specs:
-        check_fits(specs, Node("an idle node", place.gpus), task.workload, most)
+        check_fits(specs, Node("an idle node", place.gpus), str(job_file(task.workload)), most)
     # Of measured trainings it depends on the policy what they need.
     for known in {one.policy: one for one in tasks}.values() if measured else [task]:
         jobs = (job for job, _ in known.jobs(source).jobs(known.seed))

@@ -18,7 +18,7 @@ from hpcext.sim.outcome import Run
 from hpcext.sim.physics import Faults
 from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import Source
-from hpcext.sim.workloads.find import find_workload, is_job_file
+from hpcext.sim.workloads.find import find_workload, job_file
 from hpcext.sim.workloads.workload import Costs, Setting, Workload
 
 
@@ -134,10 +134,9 @@ class Task(msgspec.Struct, frozen=True):
         return f"{self.policy} (oracle)" if self.oracle else self.policy
 
     def specs(self) -> tuple[JobSpec, ...]:
-        """What its job file says, if it is one."""
-        if not is_job_file(self.workload):
-            return ()
-        return read_jobs(Path(self.workload), profiles=self._store())
+        """What its job file says, if it has one."""
+        path = job_file(self.workload)
+        return () if path is None else read_jobs(path, profiles=self._store())
 
     def _store(self) -> Profiles | None:
         return Profiles(Path(self.profiles), self.gpu) if self.profiles else None

@@ -9,7 +9,7 @@ on as many GPUs as the policy says.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -114,16 +114,31 @@ def measurements(folder: Path, only: Collection[str] = ()) -> tuple[Path, ...]:
     )
 
 
-@functools.lru_cache(maxsize=64)
 def application(folder: Path, name: str) -> Application:
-    """One that was measured.
+    """One that was measured; read once for as long as its files are the same.
 
     Raises
     ------
     InputError
         The measurements are not there, or not what they should be.
     """
-    return read_application(folder / name, most_per_gpu=ROOM.get(name))
+    own = (folder / name).absolute()
+    stats = [(path.name, path.stat()) for path in sorted(own.glob("*.csv"))]
+    return _application(
+        folder / name,
+        own,
+        tuple((file, each.st_mtime_ns, each.st_size, each.st_ino) for file, each in stats),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _application(folder: Path, *_: object) -> Application:
+    return read_application(folder, most_per_gpu=ROOM.get(folder.name))
+
+
+def _trained(jobs: Iterable[Asked], folder: Path) -> dict[str, Application]:
+    names_ = dict.fromkeys(each.application for each in jobs)
+    return {name: application(folder, name) for name in names_}
 
 
 def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
@@ -142,8 +157,11 @@ def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
     InputError
         A batch is smaller or larger than any that was, or too small for so many GPUs.
     """
+    every = {
+        name: application(folder, name) for name in dict.fromkeys(each.application for each in jobs)
+    }
     for each, where in zip(jobs, places, strict=True):
-        known = application(folder, each.application)
+        known = every[each.application]
         least = max(known.initial_batch, known.least_per_gpu * each.gpus)
         if not least <= each.batch <= known.most_batch:
             raise InputError(
@@ -164,8 +182,11 @@ def application_jobs(
         The measurements are not there, or not what they should be; the nodes are larger than those
         that were measured.
     """
+    every = {
+        name: application(folder, name) for name in dict.fromkeys(each.application for each in jobs)
+    }
     for order, each in enumerate(jobs):
-        known = application(folder, each.application)
+        known = every[each.application]
         if way.machine.gpus > known.widest:
             raise InputError(
                 f"nodes with {way.machine.gpus} GPUs",

@@ -20,7 +20,14 @@ from hpcext.sim.workloads.applications import (
     measurements,
     names,
 )
-from hpcext.sim.workloads.generated import GENERATORS, Measured, folder_of, generated, way_of
+from hpcext.sim.workloads.generated import (
+    GENERATORS,
+    Measured,
+    folder_of,
+    generated,
+    model_file,
+    way_of,
+)
 from hpcext.sim.workloads.jobfiles import read_job_file
 from hpcext.sim.workloads.logged import read_logged
 from hpcext.sim.workloads.workload import Jobs, Setting, Workload, changed
@@ -31,6 +38,7 @@ VALID = (
     + ", ".join(GENERATORS)
 )
 
+JOB_FILE = ".toml"
 TABLES = (".csv", ".csv.gz")
 
 
@@ -43,7 +51,9 @@ def find_workload(text: str, setting: Setting) -> Workload:
         It is none, or a job in it does not say how fast it is and how much it has to do.
     """
     path = Path(text)
-    if is_job_file(text):
+    if found := generated(text, setting):
+        return found
+    if path.suffix == JOB_FILE:
         known = read_job_file(path, elastic=setting.elastic, profiles=setting.profiles)
         return Workload(text, lambda _: changed(known, setting), (path,))
     if text.endswith((".swf", ".swf.gz")):
@@ -59,15 +69,15 @@ def find_workload(text: str, setting: Setting) -> Workload:
     name, _, options = text.rpartition(":")
     if name.endswith(TABLES):
         return _table(text, Path(name), options, setting)
-    if found := generated(text, setting):
-        return found
     do = did_you_mean(text.partition(":")[0], GENERATORS)
     raise InputError(f"unknown workload {shown(text)}", where="WORKLOAD", valid=VALID, do=do)
 
 
-def is_job_file(text: str) -> bool:
-    """Whether a workload is a job file."""
-    return Path(text).suffix == ".toml"
+def job_file(text: str) -> Path | None:
+    """The job file that a workload is, or is made of; None if there is none."""
+    if text.partition(":")[0] in GENERATORS:
+        return model_file(text)
+    return Path(text) if Path(text).suffix == JOB_FILE else None
 
 
 def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:

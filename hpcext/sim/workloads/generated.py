@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +23,7 @@ from hpcext.sim.workloads.jobfiles import read_job_file
 from hpcext.sim.workloads.philly import SHARES, make_philly
 from hpcext.sim.workloads.poisson import poisson_jobs
 from hpcext.sim.workloads.workload import Jobs, Setting, Workload, changed
-from hpcext.text import clean, did_you_mean, shown
+from hpcext.text import clean, shown
 
 WHERE = "WORKLOAD"
 
@@ -43,12 +43,16 @@ class Measured(msgspec.Struct, frozen=True):
     ----------
     data : str
         The folder of the measurements.
-    adapt : bool or None
-        Whether they choose their batch; None: as the policy's authors have it.
+    adapt : {"", "true", "false"}
+        Whether they choose their batch; empty: as the policy's authors have it.
     """
 
     data: str = ""
-    adapt: bool | None = None
+    adapt: str = ""
+
+    def __post_init__(self) -> None:
+        if self.adapt not in {"", "true", "false"}:
+            raise ValueError(f"adapt={self.adapt}: must be true or false")
 
 
 class Philly(Measured, frozen=True):
@@ -84,7 +88,8 @@ def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path
 def way_of(options: Measured, setting: Setting) -> Way:
     """How trainings that were measured are made for a setting."""
     machine = Machine(setting.nodes or MOST_NODES, setting.gpus)
-    return Way(machine, setting.policy, setting.oracle, options.adapt)
+    adapt = options.adapt == "true" if options.adapt else None
+    return Way(machine, setting.policy, setting.oracle, adapt)
 
 
 def _philly(text: str, given: str, setting: Setting) -> Workload:
@@ -106,33 +111,31 @@ def _capes(text: str, given: str, setting: Setting) -> Workload:
 
 
 def _marble(text: str, given: str, setting: Setting) -> Workload:
-    number = int(_one_of(given, [str(each) for each in marble.SETS], f"{WHERE} marble", "set"))
+    number = int(_one_of(given, map(str, marble.SETS), f"{WHERE} marble", "set"))
     return Workload(text, lambda _: changed(marble.set_jobs(number), setting))
 
 
 def _poisson(text: str, given: str, setting: Setting) -> Workload:
     options = read_options(Poisson, given, f"{WHERE} poisson")
-    files: tuple[Path, ...] = ()
-    if options.of == CAPES:
+    path = model_file(text)
+    if path is None:
         models = list(capes.capes_jobs([0.0]))
     else:
-        files = (Path(options.of),)
-        models = read_job_file(files[0], elastic=setting.elastic, profiles=setting.profiles)
+        models = read_job_file(path, elastic=setting.elastic, profiles=setting.profiles)
     for job, _ in models:
         if job.after:
             what = f"job {shown(job.name)} waits for another one"
             do = "leave `after` out: here jobs come at random"
             raise InputError(what, where=clean(options.of), do=do)
     make = functools.partial(poisson_jobs, models, options.jobs, options.mean_s)
-    return Workload(text, lambda seed: changed(make(seed), setting), files)
+    return Workload(text, lambda seed: changed(make(seed), setting), (path,) if path else ())
 
 
-def _one_of(given: str, words: Mapping[str, object] | list[str], where: str, what: str) -> str:
-    if given not in words:
+def _one_of(given: str, words: Iterable[str], where: str, what: str) -> str:
+    known = list(words)
+    if given not in known:
         missing = f"unknown {what} {shown(given)}" if given else f"of which {what}?"
-        raise InputError(
-            missing, where=where, valid=", ".join(words), do=did_you_mean(given, words)
-        )
+        raise InputError(missing, where=where, valid=", ".join(known))
     return given
 
 
@@ -155,3 +158,12 @@ def generated(text: str, setting: Setting) -> Workload | None:
     name, _, given = text.partition(":")
     make = GENERATORS.get(name)
     return None if make is None else make(text, given, setting)
+
+
+def model_file(text: str) -> Path | None:
+    """The job file that a made-up workload is made of, if it is."""
+    name, _, given = text.partition(":")
+    if name != "poisson":
+        return None
+    options = read_options(Poisson, given, f"{WHERE} poisson")
+    return None if options.of == CAPES else Path(options.of)
