@@ -157,9 +157,7 @@ def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
     InputError
         A batch is smaller or larger than any that was, or too small for so many GPUs.
     """
-    every = {
-        name: application(folder, name) for name in dict.fromkeys(each.application for each in jobs)
-    }
+    every = _trained(jobs, folder)
     for each, where in zip(jobs, places, strict=True):
         known = every[each.application]
         least = max(known.initial_batch, known.least_per_gpu * each.gpus)
@@ -182,9 +180,7 @@ def application_jobs(
         The measurements are not there, or not what they should be; the nodes are larger than those
         that were measured.
     """
-    every = {
-        name: application(folder, name) for name in dict.fromkeys(each.application for each in jobs)
-    }
+    every = _trained(jobs, folder)
     for order, each in enumerate(jobs):
         known = every[each.application]
         if way.machine.gpus > known.widest:
