@@ -20,7 +20,7 @@ class Queue:
         self._keys: list[Key] = []
         self._jobs: list[Job] = []
         self._all: tuple[Job, ...] | None = None
-        self._busy: set[Key] = set()
+        self._busy: dict[Key, Job] = {}
         self._few: tuple[Job, ...] | None = None
         self._deadlines: list[tuple[float, str]] = []
         self._waits: list[tuple[float, str]] = []
@@ -40,10 +40,9 @@ class Queue:
             self._jobs.insert(at, job)
         self._all = None
         if job.goal is not None or job.state.active:
-            self._busy.add(key)
+            self._busy[key] = job
             self._few = None
-        elif key in self._busy:
-            self._busy.discard(key)
+        elif self._busy.pop(key, None):
             self._few = None
         if job.deadline_s is not None and (before is None or before.deadline_s != job.deadline_s):
             heapq.heappush(self._deadlines, (job.deadline_s, job.id))
@@ -57,7 +56,7 @@ class Queue:
         at = bisect.bisect_left(self._keys, key)
         del self._keys[at], self._jobs[at]
         self._all = None
-        self._busy.discard(key)
+        self._busy.pop(key, None)
         self._few = None
         self._unchecked.discard(job.id)
         self._unexplained.discard(job.id)
@@ -85,7 +84,7 @@ class Queue:
     def busy(self) -> tuple[Job, ...]:
         """Those that hold or are to have something."""
         if self._few is None:
-            self._few = tuple(map(self._get, sorted(self._busy)))
+            self._few = tuple([self._busy[key] for key in sorted(self._busy)])
         return self._few
 
     def unchecked(self, now_s: float) -> set[str]:
@@ -117,9 +116,6 @@ class Queue:
         if job is None or job.state.final:
             return False
         return job.not_before_s == self._waits[0][0] and job.not_before_s > now_s
-
-    def _get(self, key: Key) -> Job:
-        return self._jobs[bisect.bisect_left(self._keys, key)]
 
 
 def _key(job: Job) -> Key:

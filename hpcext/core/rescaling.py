@@ -74,7 +74,7 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
     if not job.elastic or job.state not in {State.RUNNING, State.RESCALING}:
         return None
     here = f"{node}:"
-    gpus = tuple(gpu for gpu in job.gpus if not gpu.startswith(here))
+    gpus = tuple([gpu for gpu in job.gpus if not gpu.startswith(here)])
     if not gpus:
         return None
     held, rest = dict(job.held), dict(job.goal or {})

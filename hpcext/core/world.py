@@ -229,11 +229,14 @@ class World:
     # Nodes.
 
     def _node_joined(self, now_s: float, fact: NodeJoined) -> Cause:
-        if self.nodes.get(fact.node.name) == fact.node:
+        before = self.nodes.get(fact.node.name)
+        if before == fact.node:
             return NOTHING
         self.nodes[fact.node.name] = fact.node
         self._nodes = None
-        self._refit(fact.node)
+        if before is not None:
+            # Of a node that is not there nobody has a goal.
+            self._refit(fact.node)
         return Cause.NODES
 
     def _refit(self, node: Node) -> None:
@@ -251,7 +254,8 @@ class World:
             return NOTHING
         self._nodes = None
         for job in self.queue.busy():
-            self._forget_node(job, fact.name, now_s)
+            if fact.name in job.held or (job.goal and fact.name in job.goal):
+                self._forget_node(job, fact.name, now_s)
         return Cause.NODES
 
     def _forget_node(self, job: Job, name: str, now_s: float) -> None:

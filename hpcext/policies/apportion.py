@@ -28,6 +28,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcext.scaling.identity import by_identity
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -39,6 +41,9 @@ CHANGES = 8
 
 RAISE = 4.0
 """How much more a division may cost when none that costs as much as was tried exists."""
+
+FEW = 200
+"""Options of a core that is solved at once: to try with fewer of them costs as much."""
 
 
 class Table(NamedTuple):
@@ -120,75 +125,76 @@ class Options(NamedTuple):
 
     @classmethod
     def of(cls, tables: Sequence[Table], total: int) -> Options:
-        """Those that fit into the total at all."""
-        known = _seen.all(tables)
-        parts: Sequence[tuple[Ints, Floats]] = tables
-        if not known:
-            parts = [_checked(number, table) for number, table in enumerate(tables)]
-        lengths = np.fromiter((len(sizes) for sizes, _ in parts), np.int64, len(parts))
-        sizes = np.concatenate([sizes for sizes, _ in parts])
-        values = np.concatenate([values for _, values in parts])
-        jobs = np.repeat(np.arange(len(parts)), lengths)
-        if not known:
-            _check(sizes, values, jobs, lengths)
-            _seen.add(tables)
+        """Those that fit into the total at all.
+
+        Raises
+        ------
+        ValueError
+            A table is no table.
+        """
+        every = [table.sizes for table in tables]
+        # A scheduler asks again and again about the same sizes, of other values.
+        kept = all(isinstance(each, np.ndarray) and not each.flags.writeable for each in every)
+        sizes, starts, jobs, lengths = (_known if kept else _layout)(*every)
+        if [len(table.values) for table in tables] != lengths:
+            number = next(n for n, table in enumerate(tables) if len(table.values) != lengths[n])
+            count = len(tables[number].values)
+            raise ValueError(f"table {number}: ({lengths[number]},) sizes and ({count},) values")
+        values = np.concatenate([table.values for table in tables], dtype=np.float64)
+        finite = np.isfinite(values)
+        if not finite.all():
+            at = int(np.argmin(finite))
+            raise ValueError(f"table {jobs[at]}: the value of {sizes[at]} is {values[at]}")
         fits = sizes <= total
         if not fits.all():
             sizes, values, jobs = sizes[fits], values[fits], jobs[fits]
-            lengths = np.bincount(jobs, minlength=len(parts))
-        starts = np.cumsum(lengths) - lengths
+            counts = np.bincount(jobs, minlength=len(tables))
+            starts = np.cumsum(counts) - counts
         return cls(sizes, values, starts, jobs)
 
 
-class _Seen:
-    """Tables that were checked and cannot have been written into since: a scheduler asks of most
-    jobs what it asked before."""
+class _Layout(NamedTuple):
+    """The sizes of all tables, one after the other; where each begins; whose each is; how many
+    each has."""
 
-    MOST = 4096
-
-    def __init__(self) -> None:
-        # What is kept keeps its identity.
-        self._tables: dict[tuple[int, int], Table] = {}
-
-    def all(self, tables: Sequence[Table]) -> bool:
-        """Whether all of these are such."""
-        kept = self._tables
-        return all((id(table[0]), id(table[1])) in kept for table in tables)
-
-    def add(self, tables: Sequence[Table]) -> None:
-        """Keep those of these that nobody can write into."""
-        if len(self._tables) + len(tables) > self.MOST:
-            self._tables.clear()
-        for table in tables[: self.MOST]:
-            if all(isinstance(each, np.ndarray) and not each.flags.writeable for each in table):
-                self._tables[id(table[0]), id(table[1])] = table
+    sizes: Ints
+    starts: Ints
+    jobs: Ints
+    lengths: list[int]
 
 
-_seen = _Seen()
+def _layout(*every: Ints) -> _Layout:
+    """Of several tables' sizes, which are looked at all at once.
 
-
-def _checked(number: int, table: Table) -> tuple[Ints, Floats]:
-    sizes, values = np.asarray(table.sizes), np.asarray(table.values, dtype=np.float64)
-    if sizes.ndim != 1 or sizes.shape != values.shape or not len(sizes):
-        raise ValueError(f"table {number}: {sizes.shape} sizes and {values.shape} values")
-    if sizes.dtype.kind not in "iu":
-        raise ValueError(f"table {number}: sizes are {sizes.dtype}, not whole numbers")
-    return sizes.astype(np.int64, copy=False), values
-
-
-def _check(sizes: Ints, values: Floats, jobs: Ints, lengths: Ints) -> None:
-    """All tables at once; one after the other takes longer than to solve them."""
-    finite = np.isfinite(values)
-    if not finite.all():
-        at = int(np.argmin(finite))
-        raise ValueError(f"table {jobs[at]}: the value of {sizes[at]} is {values[at]}")
-    firsts = np.cumsum(lengths) - lengths
-    if sizes[firsts].any():
-        raise ValueError(f"table {int(np.argmax(sizes[firsts] != 0))}: the first size is not 0")
+    Raises
+    ------
+    ValueError
+        Some are none.
+    """
+    checked = [_sizes(number, sizes) for number, sizes in enumerate(every)]
+    lengths = [len(sizes) for sizes in checked]
+    sizes: Ints = np.concatenate(checked)
+    jobs = np.repeat(np.arange(len(every)), lengths)
+    starts: Ints = np.cumsum(lengths) - np.array(lengths)
+    if sizes[starts].any():
+        raise ValueError(f"table {int(np.argmax(sizes[starts] != 0))}: the first size is not 0")
     rises = np.diff(sizes) > 0
-    rises[firsts[1:] - 1] = True
+    rises[starts[1:] - 1] = True
     if not rises.all():
         raise ValueError(f"table {jobs[int(np.argmin(rises))]}: sizes do not ascend")
+    return _Layout(sizes, starts, jobs, lengths)
+
+
+_known = by_identity(_layout, most=64)
+
+
+def _sizes(number: int, sizes: Ints) -> Ints:
+    sizes = np.asarray(sizes)
+    if sizes.ndim != 1 or not len(sizes):
+        raise ValueError(f"table {number}: {sizes.shape} sizes")
+    if sizes.dtype.kind not in "iu":
+        raise ValueError(f"table {number}: sizes are {sizes.dtype}, not whole numbers")
+    return sizes.astype(np.int64, copy=False)
 
 
 def _price(options: Options, total: int) -> float:
@@ -278,9 +284,11 @@ class _Core:
     def solve(self) -> tuple[Ints, float]:
         """The best division and what it costs, by raising what it may cost until there is one."""
         most = self._reached()
-        some = self.losses[self.losses > self.equal]
-        least = float(some.min()) if some.size else most
-        cost = min(most, max(least, most / RAISE**2))
+        cost = most
+        if np.count_nonzero(self.losses <= most) > FEW:
+            some = self.losses[self.losses > self.equal]
+            least = float(some.min()) if some.size else most
+            cost = min(most, max(least, most / RAISE**2))
         while (found := self._within(cost)) is None:
             if cost >= most:
                 raise AssertionError("a division that was found is not found again")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import enum
 import math
+from collections.abc import Mapping
 
 from hpcext.core.facts import Rescaled
 from hpcext.core.values import Action, Alloc
-from hpcext.sim.floor import node_of
+from hpcext.sim.floor import node_of, nodes_of
 from hpcext.sim.physics import Luck, Physics, Stretch, Where
 
 STILL = Stretch(0.0)
@@ -142,18 +142,18 @@ class Attempt:
 
     def chosen(self, alloc: Alloc) -> tuple[str, ...]:
         """Of all that it occupies, as many GPUs of each node, those that it trains on first."""
-        left = collections.Counter(alloc)
+        left = dict(alloc)
         picked = []
         for gpu in dict.fromkeys((*self.ranks, *self.gpus)):
             node = node_of(gpu)
-            if left[node] > 0:
+            if left.get(node, 0) > 0:
                 left[node] -= 1
                 picked.append(gpu)
         return tuple(picked)
 
-    def nodes(self) -> collections.Counter[str]:
+    def nodes(self) -> Mapping[str, int]:
         """GPUs that it trains on, by node."""
-        return collections.Counter(map(node_of, self.ranks))
+        return nodes_of(self.ranks)
 
     def where(self, kind: str, *, crowded: bool) -> Where:
         """What it trains on."""

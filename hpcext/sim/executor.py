@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from hpcext.core.facts import (
@@ -20,7 +19,7 @@ from hpcext.core.facts import (
 )
 from hpcext.core.values import Action, Alloc, Kind, Node
 from hpcext.sim.attempt import Attempt, Phase, whole
-from hpcext.sim.floor import Floor, node_of
+from hpcext.sim.floor import Floor, nodes_of
 from hpcext.sim.heap import Heap
 from hpcext.sim.physics import Change, Faults, Physics, Said, Where
 
@@ -117,14 +116,18 @@ class Simulated:
 
     # What happens from outside.
 
-    def happen(self, fact: Fact) -> tuple[Fact, ...]:
-        """Make a fact from outside true here: nodes that come and go take jobs with them."""
-        if isinstance(fact, NodeJoined):
-            self._floor.join(self._heap.now_s, fact.node)
-        elif isinstance(fact, NodeLost):
-            for op in self._floor.lose(self._heap.now_s, fact.name):
-                self._strike(self._attempts[op], fact.name)
-        return (fact,)
+    def happen(self, *facts: Fact) -> tuple[Fact, ...]:
+        """Make facts from outside true here: nodes that come and go take jobs with them."""
+        lost: list[str] = []
+        for fact in facts:
+            if isinstance(fact, NodeLost):
+                lost.append(fact.name)
+                continue
+            self._lose(lost)
+            if isinstance(fact, NodeJoined):
+                self._floor.join(self._heap.now_s, fact.node)
+        self._lose(lost)
+        return facts
 
     def expect(self, job: str, physics: Physics) -> None:
         """Know how a job behaves that is yet to come."""
@@ -263,14 +266,20 @@ class Simulated:
             return ()
         return self._end(attempt, Outcome.FAILED, -9)
 
-    def _strike(self, attempt: Attempt, node: str) -> None:
-        """Take a node away from under an attempt."""
+    def _lose(self, nodes: list[str]) -> None:
+        """Have these nodes no more."""
+        if nodes:
+            for op, gpus in self._floor.lose(self._heap.now_s, nodes).items():
+                self._strike(self._attempts[op], gpus)
+            nodes.clear()
+
+    def _strike(self, attempt: Attempt, gone: Set[str]) -> None:
+        """Take the GPUs of lost nodes away from under an attempt."""
         elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
         # What is elastic waits to be told what it has now.
         attempt.stop(self._heap.now_s, Phase.STALLED if elastic else Phase.BROKEN)
-        here = f"{node}:"
-        attempt.ranks = tuple(gpu for gpu in attempt.ranks if not gpu.startswith(here))
-        self._occupy(attempt, tuple(gpu for gpu in attempt.gpus if not gpu.startswith(here)))
+        attempt.ranks = tuple([gpu for gpu in attempt.ranks if gpu not in gone])
+        self._occupy(attempt, tuple([gpu for gpu in attempt.gpus if gpu not in gone]))
         if attempt.gpus:
             return
         # Nobody is left to tell it now; what is late or repeated comes when it is stale.
@@ -311,10 +320,9 @@ class Simulated:
         change = self._faults.draw_change(
             self._seed, action.job, action.attempt, action.resize, self._heap.now_s
         )
-        used = collections.Counter(map(node_of, attempt.gpus))
-        more = self._floor.pick(action.job, collections.Counter(action.alloc) - used)
+        more = self._floor.pick(action.job, _beyond(action.alloc, nodes_of(attempt.gpus)))
         self._occupy(attempt, attempt.gpus + more)
-        grows = bool(collections.Counter(action.alloc) - attempt.nodes())
+        grows = bool(_beyond(action.alloc, attempt.nodes()))
         stall_s = physics.rescale_up_s if grows else physics.rescale_down_s
         if change is Change.MUTE:
             return
@@ -408,3 +416,10 @@ class Simulated:
             near = self._attempts[op]
             if near.physics.interference and near.phase is Phase.TRAINING:
                 self._train(near)
+
+
+def _beyond(alloc: Alloc, used: Alloc) -> Alloc:
+    """GPUs per node that an allocation has beside those that are used."""
+    return {
+        node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0
+    }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 
 from hpcext.core.values import Alloc, Node
 
@@ -12,6 +13,12 @@ from hpcext.core.values import Alloc, Node
 def node_of(gpu: str) -> str:
     """The node of a GPU, ``HOST:INDEX``."""
     return gpu.rpartition(":")[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def nodes_of(gpus: tuple[str, ...]) -> Mapping[str, int]:
+    """How many of these GPUs are on each node."""
+    return collections.Counter([node_of(gpu) for gpu in gpus])
 
 
 class Floor:
@@ -42,11 +49,16 @@ class Floor:
         self._nodes[node.name] = node
         self._offer(now_s, node.gpus - (before.gpus if before else 0))
 
-    def lose(self, now_s: float, name: str) -> list[int]:
-        """Have a node no more; who was on it, in the order in which they began."""
-        before = self._nodes.pop(name, None)
-        self._offer(now_s, -before.gpus if before else 0)
-        return sorted(set(self._taken.get(name, {}).values()))
+    def lose(self, now_s: float, names: Iterable[str]) -> dict[int, set[str]]:
+        """Have some nodes no more; who was on which of their GPUs, in the order they began."""
+        fewer, struck = 0, collections.defaultdict[int, set[str]](set)
+        for name in names:
+            before = self._nodes.pop(name, None)
+            fewer += before.gpus if before else 0
+            for gpu, op in self._taken.get(name, {}).items():
+                struck[op].add(gpu)
+        self._offer(now_s, -fewer)
+        return dict(sorted(struck.items()))
 
     def pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
         """The GPUs with the lowest numbers that nobody occupies.
@@ -66,7 +78,7 @@ class Floor:
             picked += free[:gpus]
         return tuple(picked)
 
-    def occupy(self, op: int, had: Iterable[str], has: Iterable[str]) -> list[int]:
+    def occupy(self, op: int, had: tuple[str, ...], has: tuple[str, ...]) -> list[int]:
         """Let an attempt be on these GPUs in place of those.
 
         Returns
@@ -83,7 +95,7 @@ class Floor:
                 del self._taken[node]
         for gpu in after - before:
             self._taken.setdefault(node_of(gpu), {})[gpu] = op
-        return self._spread_out(op, _several(before), _several(after))
+        return self._spread_out(op, _several(had), _several(has))
 
     def crowded(self, nodes: Iterable[str]) -> bool:
         """Whether who is on these, if they are several, shares one with another such."""
@@ -107,20 +119,24 @@ class Floor:
             self._offered.pop()
         self._offered.append((now_s, self._gpus))
 
-    def _spread_out(self, op: int, before: set[str], after: set[str]) -> list[int]:
+    def _spread_out(self, op: int, before: Set[str], after: Set[str]) -> list[int]:
         """Note on which nodes an attempt on several is; who is on some of these too."""
+        near: set[int] = set()
         for name in before - after:
-            self._spread[name].discard(op)
-        for name in after - before:
-            self._spread.setdefault(name, set()).add(op)
-        near = {other for name in before ^ after for other in self._spread[name]} - {op}
-        for name in before - after:
-            if not self._spread[name]:
+            here = self._spread[name]
+            here.discard(op)
+            near |= here
+            if not here:
                 del self._spread[name]
+        for name in after - before:
+            here = self._spread.setdefault(name, set())
+            near |= here
+            here.add(op)
+        near.discard(op)
         return sorted(near)
 
 
-def _several(gpus: Iterable[str]) -> set[str]:
+def _several(gpus: tuple[str, ...]) -> Set[str]:
     """The nodes of GPUs, if these are on several."""
-    nodes = set(map(node_of, gpus))
-    return nodes if len(nodes) > 1 else set()
+    nodes = nodes_of(gpus)
+    return nodes.keys() if len(nodes) > 1 else frozenset()

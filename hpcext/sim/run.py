@@ -184,7 +184,7 @@ def _submission(job: Job) -> Produce:
 
 
 def _happening(executor: Simulated, facts: tuple[Fact, ...]) -> Produce:
-    return lambda: tuple(known for fact in facts for known in executor.happen(fact))
+    return lambda: executor.happen(*facts)
 
 
 def _before(when_s: float) -> float:

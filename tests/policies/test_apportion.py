@@ -147,7 +147,7 @@ def test_nothing_to_divide() -> None:
         ([0, 1], [0.0, math.nan], "table 1: the value of 1 is nan"),
         ([0, 4], [0.0, math.inf], "table 1: the value of 4 is inf"),
         ([0, 1], [0.0], r"table 1: \(2,\) sizes and \(1,\) values"),
-        ([], [], r"table 1: \(0,\) sizes and \(0,\) values"),
+        ([], [], r"table 1: \(0,\) sizes"),
         ([1, 2], [0.0, 1.0], "table 1: the first size is not 0"),
         ([0, 2, 2], [0.0, 1.0, 2.0], "table 1: sizes do not ascend"),
         ([0, 2, 1], [0.0, 1.0, 2.0], "table 1: sizes do not ascend"),
