@@ -119,16 +119,30 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _tasks(args: argparse.Namespace) -> list[Task]:
     """Every policy with every seed; all are checked before the first one runs."""
-    place = _place(args)
+    base = _task(args)
     if args.compare and args.policy:
         do = "leave out one of the two: several --policy are compared anyway"
         raise InputError("chooses the policies, and so does --policy", where="--compare", do=do)
     if args.oracle and args.learn:
         do = "leave out one of the two"
         raise InputError("tells policies what --learn hides", where="--oracle", do=do)
-    settings = load_settings()
+    policies = args.policy or (_compared(base) if args.compare else [base.policy])
+    for policy in policies:
+        find_policy(policy)
+    seeds = args.seed or [0]
+    for name, values in (("--policy", policies), ("--seed", seeds)):
+        if len(set(values)) < len(values):
+            raise InputError("the same value twice", where=name)
+    tasks = [replace(base, policy=policy, seed=seed) for policy in policies for seed in seeds]
+    _check(tasks)
+    return tasks
+
+
+def _task(args: argparse.Namespace) -> Task:
+    """What all runs have in common, under the policy of the settings."""
+    place, settings = _place(args), load_settings()
     profiles = profiles_for(settings.state_dir / "profiles")
-    base = Task(
+    return Task(
         workload=args.workload,
         policy=settings.policy,
         place=place,
@@ -145,16 +159,6 @@ def _tasks(args: argparse.Namespace) -> list[Task]:
         gpu=profiles.gpu,
         data=str(args.data) if args.data else "",
     )
-    policies = args.policy or (_compared(base) if args.compare else [settings.policy])
-    for policy in policies:
-        find_policy(policy)
-    seeds = args.seed or [0]
-    for name, values in (("--policy", policies), ("--seed", seeds)):
-        if len(set(values)) < len(values):
-            raise InputError("the same value twice", where=name)
-    tasks = [replace(base, policy=policy, seed=seed) for policy in policies for seed in seeds]
-    _check(tasks)
-    return tasks
 
 
 def _compared(task: Task) -> Sequence[str]:
