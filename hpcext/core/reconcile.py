@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from hpcext.core.rescaling import can_rescale, growth, part
 from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State, suits
@@ -13,13 +13,15 @@ def fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
     return all(free.get(node, 0) >= gpus for node, gpus in alloc.items())
 
 
-def free_gpus(now: Snapshot) -> dict[str, int]:
-    """GPUs per node that nobody holds. Below zero only where a node shrank under its jobs."""
-    free = {name: node.gpus for name, node in now.nodes.items()}
+def free_gpus(now: Snapshot, among: Set[str]) -> dict[str, int]:
+    """GPUs that nobody holds on each of some nodes, as far as these are there.
+
+    Below zero only where a node shrank under its jobs.
+    """
+    free = {name: now.nodes[name].gpus for name in among if name in now.nodes}
     for job in now.jobs:
-        for node, gpus in job.held.items():
-            if node in free:
-                free[node] -= gpus
+        for node in job.held.keys() & free.keys():
+            free[node] -= job.held[node]
     return free
 
 
@@ -41,9 +43,10 @@ def reconcile(now: Snapshot) -> tuple[Action, ...]:
         queue. A start has op 0: the engine numbers it.
     """
     stops = [action for job in now.jobs if (action := _stop(job, now.now_s))]
-    if all(job.goal == job.held and not job.maimed for job in now.jobs if job.goal):
+    goals = [job.goal for job in now.jobs if job.goal and (job.maimed or job.goal != job.held)]
+    if not goals:
         return tuple(stops)
-    free = free_gpus(now)
+    free = free_gpus(now, {node for goal in goals for node in goal})
     others: list[Action] = []
     for job in now.jobs:
         if action := _start(job, free) or _rescale(job, free):

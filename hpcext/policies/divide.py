@@ -13,13 +13,14 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from hpcext.core.values import Alloc, Grant, Job, Node, Role, Snapshot, Target, per_node, total
+from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
 from hpcext.policies.apportion import Table, apportion
 from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named
 from hpcext.policies.kinds import share
-from hpcext.policies.place import Shape, Wish, only_kind, place
+from hpcext.policies.machine import Part, free_of, machine_of
+from hpcext.policies.place import Shape, Wish, place
 from hpcext.scaling.estimator import Sizes, speedups
-from hpcext.scaling.identity import by_identity, of_a_machine
+from hpcext.scaling.identity import by_identity
 
 Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -154,7 +155,8 @@ def settle(
     now = now if parallel is None else replace(now, jobs=_first(now, parallel))
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
-    free = dict(_widths(now.nodes))
+    machine = machine_of(now.nodes)
+    free = dict(machine.widths)
     for grant in grants.values():
         for node, gpus in grant.alloc.items():
             free[node] -= gpus
@@ -165,8 +167,8 @@ def settle(
     asks = [ask for ask in asks if ask.shapes]
     if not asks:
         return Target(grants, waits)
-    kinds = _kinds(now.nodes)
-    totals = _free_of(kinds, free)
+    kinds = machine.kinds
+    totals = free_of(kinds, free)
     plans = decide(asks, totals)
     several = (grant.alloc for grant in grants.values() if len(grant.alloc) > 1)
     shared = {node for alloc in several for node in alloc} if apart else None
@@ -342,59 +344,13 @@ def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
     return np.asarray(np.minimum(sizes.gpus, most), dtype=np.float64)
 
 
-class _Part(NamedTuple):
-    """The nodes of one kind: how many they are, and the GPUs of the largest."""
-
-    nodes: int
-    widest: int
-
-
-@of_a_machine
-def _parts(nodes: Mapping[str, Node]) -> Mapping[str, _Part]:
-    """By kind."""
-    widths: dict[str, list[int]] = {}
-    for node in nodes.values():
-        widths.setdefault(node.kind, []).append(node.gpus)
-    return {kind: _Part(len(each), max(each)) for kind, each in widths.items()}
-
-
-@of_a_machine
-def _widths(nodes: Mapping[str, Node]) -> Mapping[str, int]:
-    """GPUs by node."""
-    return {name: node.gpus for name, node in nodes.items()}
-
-
-@of_a_machine
-def _alike(nodes: Mapping[str, Node]) -> int:
-    """GPUs of every node; 0 if these differ."""
-    widths = set(_widths(nodes).values())
-    return widths.pop() if len(widths) == 1 else 0
-
-
-def _free_of(kinds: Mapping[str, str], free: Mapping[str, int]) -> dict[str, int]:
-    """GPUs that are free, by kind in the order of the nodes."""
-    one = only_kind(kinds)
-    if one is not None:
-        return {one: sum(free.values())}
-    totals: dict[str, int] = {}
-    for name, left in free.items():
-        totals[kinds[name]] = totals.get(kinds[name], 0) + left
-    return totals
-
-
-@of_a_machine
-def _kinds(nodes: Mapping[str, Node]) -> Mapping[str, str]:
-    """By node."""
-    return {name: node.kind for name, node in nodes.items()}
-
-
 def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Ask]:
     """The jobs that may be given something, without some; those without a shape too."""
-    parts = _parts(now.nodes)
+    parts = machine_of(now.nodes).parts
     return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
 
 
-def _ask(job: Job, now: Snapshot, parts: Mapping[str, _Part]) -> Ask:
+def _ask(job: Job, now: Snapshot, parts: Mapping[str, Part]) -> Ask:
     has = next((now.nodes[node].kind for node in job.goal or {}), "")
     by_kind = {kind: found for kind, part in parts.items() if (found := _shapes_on(job, part))}
     if len(parts) < 2:
@@ -406,7 +362,7 @@ def _ask(job: Job, now: Snapshot, parts: Mapping[str, _Part]) -> Ask:
     return Ask(job, dict(sorted(shapes.items())), by_kind, has)
 
 
-def _shapes_on(job: Job, part: _Part) -> Mapping[int, Shape]:
+def _shapes_on(job: Job, part: Part) -> Mapping[int, Shape]:
     fewest, most = job.nodes or ONE_NODE
     return _shapes(job.sizes, fewest, min(most, part.nodes), part.widest)
 
@@ -436,11 +392,16 @@ def _less(ask: Ask, plan: Plan, number: int) -> list[Shape]:
 
 def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
     """What a job is told of what it gets, where it was to have so many."""
-    widest = _alike(now.nodes) or max(map(_widths(now.nodes).__getitem__, alloc))
+    machine = machine_of(now.nodes)
+    widest = machine.alike or max(map(machine.widths.__getitem__, alloc))
     best_ = largest(job, min(job.optimal, widest))
     role = Role.PRIMARY if per_node(alloc) >= best_ else Role.SECONDARY
     has = total(alloc)
-    why = f"runs on {named(has)}, its part of the division"
+    return Grant(alloc, role, _why(has, count))
+
+
+@functools.lru_cache(maxsize=4096)
+def _why(has: int, count: int) -> str:
     if has < count:
-        why = f"runs on {named(has)} of {count}: no node has room for more"
-    return Grant(alloc, role, why)
+        return f"runs on {named(has)} of {count}: no node has room for more"
+    return f"runs on {named(has)}, its part of the division"

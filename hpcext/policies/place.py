@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcext.core.values import Alloc
-from hpcext.scaling.identity import of_a_machine
+from hpcext.policies.machine import only_kind
 
 
 class Shape(NamedTuple):
@@ -127,10 +127,14 @@ class _Free:
 
     def take(self, alloc: Alloc, sign: int = 1) -> None:
         """Let somebody have this."""
-        for node, gpus in alloc.items():
-            before = self.gpus[node]
-            self.gpus[node] = now = before - sign * gpus
-            if self._sorted:
+        free = self.gpus
+        if not self._sorted:
+            for node, gpus in alloc.items():
+                free[node] -= sign * gpus
+        else:
+            for node, gpus in alloc.items():
+                before = free[node]
+                free[node] = now = before - sign * gpus
                 nodes = self._nodes[self.kinds[node]]
                 del nodes[before][node]
                 nodes[now][node] = None
@@ -178,13 +182,6 @@ class _Free:
                 if node not in but and (shape.nodes + len(but) == 1 or self.open(node)):
                     found.append(node)
         return found if len(found) == shape.nodes else []
-
-
-@of_a_machine
-def only_kind(kinds: Mapping[str, str]) -> str | None:
-    """The kind of all nodes; None if there are several."""
-    found = set(kinds.values())
-    return found.pop() if len(found) == 1 else None
 
 
 def _shape(alloc: Alloc) -> Shape:

@@ -420,6 +420,4 @@ class Simulated:
 
 def _beyond(alloc: Alloc, used: Alloc) -> Alloc:
     """GPUs per node that an allocation has beside those that are used."""
-    return {
-        node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0
-    }
+    return {node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0}
