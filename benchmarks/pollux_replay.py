@@ -12,7 +12,10 @@ import time
 from pathlib import Path
 
 from hpcext.sim.papers.pollux import EXACT, GENETIC, OPTIMUS, PUBLISHED, TIRESIAS, WORKLOADS, summed
-from hpcext.sim.papers.pollux_runs import FOLDER, Case, applications
+from hpcext.sim.papers.pollux_runs import Case
+from hpcext.sim.workloads.applications import application
+from hpcext.sim.workloads.generated import FOLDER
+from hpcext.sim.workloads.philly import SHARES
 
 THEIRS_S = 1413.0
 """CPU-seconds of the authors' simulator for a workload under their Pollux."""
@@ -21,7 +24,8 @@ THEIRS_S = 1413.0
 def main(data: Path, workloads: list[int], policies: tuple[str, ...]) -> None:
     """Print a line for each run."""
     begin_s = time.process_time()
-    applications(data / FOLDER)
+    for name in SHARES:
+        application(data / FOLDER, name)
     print(f"measurements read in {time.process_time() - begin_s:.2f} s")
     for policy in policies:
         for number in workloads:

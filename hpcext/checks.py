@@ -12,7 +12,9 @@ import stat
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from hpcext.core.errors import InputError
 from hpcext.text import clean, did_you_mean, listed, shown
@@ -27,6 +29,38 @@ MAX_FILE_BYTES = 32 << 20
 
 MAX_STRING_BYTES = 64 << 10
 """Half of what Linux takes as one argument or variable (``MAX_ARG_STRLEN``, execve(2))."""
+
+
+Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+def read_options(kind: type[Options], given: str, where: str) -> Options:
+    """Read ``key=value,key=value``, as options are said behind a name and a colon.
+
+    Raises
+    ------
+    InputError
+        There is no such option, or not this value of it.
+    """
+    fields = kind.__struct_fields__
+    values: dict[str, Any] = {}
+    for part in filter(None, given.split(",")):
+        key, equals, value = part.partition("=")
+        if key not in fields or not equals:
+            raise InputError(
+                f"unknown option {shown(part)}" if key not in fields else f"{key} has no value",
+                where=where,
+                valid=", ".join(f"{field}=VALUE" for field in fields),
+                do=did_you_mean(key, fields),
+            )
+        values[key] = value
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        # "Expected `float` <= 1.0 - at `$.p`": both halves are for whoever typed it.
+        what, _, at = str(error).replace("`", "").partition(" - at $.")
+        given = f"{at}={values[at]}: " if at in values else ""
+        raise InputError(f"{given}{what[0].lower()}{what[1:]}", where=where) from None
 
 
 def placed(error: InputError, *places: str) -> InputError:

@@ -9,6 +9,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Node
 from hpcext.jobfile import JobSpec
 from hpcext.manager.submissions import check_fits
+from hpcext.sim.sources import MOST_GPUS
 
 
 def check_specs(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> None:
@@ -54,7 +55,10 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
     count = 0
     for job in jobs:
         count += 1
-        need = job.nodes[0] if job.nodes else 1
+        if job.nodes is None:
+            _check_spread(job, nodes, where)
+            continue
+        need = job.nodes[0]
         least = min(job.sizes)
         if (need, least) not in known:
             known[need, least] = need <= _room(nodes, least, most)
@@ -64,6 +68,18 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
             do = "say a larger machine, or leave the job out"
             raise InputError(what, where=f"{where}: job {job.name}", do=do)
     return count
+
+
+def _check_spread(job: Job, nodes: Sequence[Node], where: str) -> None:
+    """The same for a job that says nothing of nodes: its GPUs may be spread in any way."""
+    gpus: Counter[str] = Counter()
+    for node in nodes:
+        gpus[node.kind] += node.gpus
+    least, there = min(job.sizes), max(gpus.values(), default=MOST_GPUS)
+    if least > there:
+        what = f"needs {least} GPUs, and there are {there}"
+        do = "say a larger machine, or leave the job out"
+        raise InputError(what, where=f"{where}: job {job.name}", do=do)
 
 
 def _room(nodes: Sequence[Node], gpus: int, most: int) -> int:

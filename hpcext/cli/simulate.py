@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from hpcext.cli.fits import check_jobs, check_specs
 from hpcext.cli.output import Output
 from hpcext.cli.simulate_runs import each
@@ -25,14 +27,31 @@ from hpcext.sim.report.page import About
 from hpcext.sim.sources import MOST_GPUS
 from hpcext.sim.store import Key, Store, digest
 from hpcext.sim.tasks import Place, Task
+from hpcext.sim.workloads.find import job_file
 from hpcext.text import shown
 
 ON_NODES = ("exclusive", "equal_share", "bftrainer", "optimus", "pollux")
 ON_HOLES = ("equal_share", "bftrainer", "pollux")
 """What ``--compare`` compares, the first one being what the others are measured against."""
 
+OF_MEASURED = ("exclusive", "tiresias", "optimus:interval_s=60", "pollux")
+"""The same of trainings that were measured: what Pollux was compared with, all looking every 60 s
+as there, and what a batch system does."""
+
 REPORT_S = 30.0
 """Between reports of progress, where policies learn from these: as a live training does."""
+
+
+ORACLE = (
+    "With an oracle: policies are told the true speeds of jobs and how much these have to do, which"
+    " nobody knows of a real job."
+)
+MEASURED = (
+    "Trainings are measured ones. Unless the workload says adapt, they choose their batch under"
+    " pollux, as its agent does it. Under exclusive, fixed, marble and tiresias they have the GPUs"
+    " and the batch that their user asked for, under the other policies that batch. A start takes"
+    " 30 s, and each reports every 30 s."
+)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,7 +63,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog="example: hpcext simulate jobs.toml --nodes 4x4 --compare --report out",
     )
     parser.add_argument(
-        "workload", metavar="WORKLOAD", help="a job file, a log (.swf, .swf.gz) or trainers (.csv)"
+        "workload",
+        metavar="WORKLOAD",
+        help="a job file, a log (.swf, .swf.gz), trainers or measured trainings (.csv), or made-up "
+        "jobs: philly, capes:CONTENTION, marble:SET, poisson:jobs=N,mean_s=S",
     )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--nodes", help="a machine, as 16x4 or 2xa100:4,4xv100:8")
@@ -59,6 +81,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--seed", type=_natural, action="append", help="may be repeated")
     parser.add_argument("--hours", type=_positive, help="end after so many simulated hours")
     parser.add_argument("--learn", action="store_true", help="hide stated speeds from policies")
+    parser.add_argument("--oracle", action="store_true", help="tell policies the true speeds")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="recorded data, for measurements")
     parser.add_argument("--launch-s", type=_number, help="from the order to start until it runs")
     parser.add_argument("--checkpoint-s", type=_number, help="between checkpoints; 0: always")
     parser.add_argument("--interference", type=_share, help="speed lost beside another spread job")
@@ -95,42 +119,54 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _tasks(args: argparse.Namespace) -> list[Task]:
     """Every policy with every seed; all are checked before the first one runs."""
-    place = _place(args)
+    base = _task(args)
     if args.compare and args.policy:
         do = "leave out one of the two: several --policy are compared anyway"
         raise InputError("chooses the policies, and so does --policy", where="--compare", do=do)
-    defaults = ON_HOLES if place.harvest else ON_NODES
-    settings = load_settings()
-    profiles = profiles_for(settings.state_dir / "profiles")
-    policies = args.policy or (defaults if args.compare else [settings.policy])
+    if args.oracle and args.learn:
+        do = "leave out one of the two"
+        raise InputError("tells policies what --learn hides", where="--oracle", do=do)
+    policies = args.policy or (_compared(base) if args.compare else [base.policy])
     for policy in policies:
         find_policy(policy)
     seeds = args.seed or [0]
     for name, values in (("--policy", policies), ("--seed", seeds)):
         if len(set(values)) < len(values):
             raise InputError("the same value twice", where=name)
-    tasks = [
-        Task(
-            args.workload,
-            policy,
-            place,
-            seed,
-            args.learn,
-            args.launch_s,
-            args.checkpoint_s,
-            args.interference,
-            args.rescale_cost,
-            args.fail_s,
-            REPORT_S if args.learn else None,
-            args.hours * 3600 if args.hours else None,
-            str(profiles.directory),
-            profiles.gpu,
-        )
-        for policy in policies
-        for seed in seeds
-    ]
-    _check(tasks[0])
+    tasks = [replace(base, policy=policy, seed=seed) for policy in policies for seed in seeds]
+    _check(tasks)
     return tasks
+
+
+def _task(args: argparse.Namespace) -> Task:
+    """What all runs have in common, under the policy of the settings."""
+    place, settings = _place(args), load_settings()
+    profiles = profiles_for(settings.state_dir / "profiles")
+    return Task(
+        workload=args.workload,
+        policy=settings.policy,
+        place=place,
+        learn=args.learn,
+        oracle=args.oracle,
+        launch_s=args.launch_s,
+        checkpoint_s=args.checkpoint_s,
+        interference=args.interference,
+        rescale=args.rescale_cost,
+        fail_s=args.fail_s,
+        report_s=REPORT_S if args.learn else None,
+        until_s=args.hours * 3600 if args.hours else None,
+        profiles=str(profiles.directory),
+        gpu=profiles.gpu,
+        data=str(args.data) if args.data else "",
+    )
+
+
+def _compared(task: Task) -> Sequence[str]:
+    """Which policies are compared if none are said."""
+    source = task.place.find()
+    if task.jobs(source).measured:
+        return OF_MEASURED
+    return ON_HOLES if task.place.harvest else ON_NODES
 
 
 def _place(args: argparse.Namespace) -> Place:
@@ -157,22 +193,28 @@ def _place(args: argparse.Namespace) -> Place:
     )
 
 
-def _check(task: Task) -> None:
+def _check(tasks: Sequence[Task]) -> None:
     """Read all files once, and refuse jobs that can never run: before hours of simulation."""
+    task = tasks[0]
     place, source = task.place, task.place.find()
     if place.idle and task.until_s is None and not source.files and ":" not in place.idle:
         do = "say --hours, or how long the trace is, as summit:hours=48"
         raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
-    workload = task.jobs(source)
+    measured = task.jobs(source).measured
+    if task.data and not measured:
+        do = "leave it out: only measured trainings need it"
+        raise InputError("says nothing of this workload", where="--data", do=do)
     most = place.main_nodes or MOST_GPUS
     specs = task.specs()
     if specs and source.nodes:
-        check_specs(specs, source.nodes, task.workload)
+        check_specs(specs, source.nodes, str(job_file(task.workload)))
     elif specs:
-        check_fits(specs, Node("an idle node", place.gpus), task.workload, most)
-    jobs = (job for job, _ in workload.jobs(task.seed))
-    if not check_jobs(jobs, source.nodes, most, task.workload):
-        raise InputError("no jobs in it that ran", where=task.workload)
+        check_fits(specs, Node("an idle node", place.gpus), str(job_file(task.workload)), most)
+    # Of measured trainings it depends on the policy what they need.
+    for known in {one.policy: one for one in tasks}.values() if measured else [task]:
+        jobs = (job for job, _ in known.jobs(source).jobs(known.seed))
+        if not check_jobs(jobs, source.nodes, most, task.workload):
+            raise InputError("no jobs in it that ran", where=task.workload)
     collections.deque(source.read(), maxlen=0)
 
 
@@ -193,7 +235,7 @@ def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Ou
             if store:
                 store.save(keys[number], run_, wall_s)
             task = tasks[number]
-            tell(f"{task.policy}, seed {task.seed}: {wall_s:.1f} s")
+            tell(f"{task.label}, seed {task.seed}: {wall_s:.1f} s")
     return [runs[number] for number in range(len(tasks))]
 
 
@@ -202,7 +244,7 @@ def _key(task: Task) -> Key:
     source = task.place.find()
     workload = task.jobs(source)
     return Key(
-        task.policy,
+        task.label,
         workload.text,
         source.text,
         task.policy,
@@ -218,6 +260,10 @@ def _assumed(task: Task) -> tuple[str, ...]:
     said = ["Policies know of a job what it states and what it reported, as on a real machine."]
     if task.learn:
         said = ["Policies are not told the speeds that jobs state; they learn them from reports."]
+    if task.oracle:
+        said = [ORACLE]
+    if task.jobs(task.place.find()).measured:
+        said.append(MEASURED)
     if task.place.harvest:
         said.append(
             "Nodes leave at the instant of the trace, without notice; so no job of the main queue"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from hpcext.checks import read_options
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
 from hpcext.core.values import Target
@@ -71,28 +72,5 @@ def find_policy(text: str, where: str = "--policy") -> Policy:
         if given:
             raise InputError(f"{name} has no options", where=where, do=f"say {name} alone")
         return known.allocate
-    options = _options(known.options, given, f"{where} {name}")
+    options = read_options(known.options, given, f"{where} {name}")
     return functools.partial(known.allocate, options=options)
-
-
-def _options(kind: type[msgspec.Struct], given: str, where: str) -> msgspec.Struct:
-    """``key=value,key=value`` as a policy's options."""
-    fields = kind.__struct_fields__
-    values: dict[str, Any] = {}
-    for part in filter(None, given.split(",")):
-        key, equals, value = part.partition("=")
-        if key not in fields or not equals:
-            raise InputError(
-                f"unknown option {shown(part)}" if key not in fields else f"{key} has no value",
-                where=where,
-                valid=", ".join(f"{field}=VALUE" for field in fields),
-                do=did_you_mean(key, fields),
-            )
-        values[key] = value
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        # "Expected `float` <= 1.0 - at `$.p`": both halves are for whoever typed it.
-        what, _, at = str(error).replace("`", "").partition(" - at $.")
-        given = f"{at}={values[at]}: " if at in values else ""
-        raise InputError(f"{given}{what[0].lower()}{what[1:]}", where=where) from None

@@ -45,7 +45,7 @@ def fewest_near_best(curve: Mapping[int, float], within: float = NEAR_BEST) -> i
     return min(gpus for gpus, speed in curve.items() if speed >= enough)
 
 
-def interpolate(curve: Mapping[int, float], gpus: int) -> float:
+def interpolate(curve: Mapping[int, float], gpus: float) -> float:
     """The speed on any number of GPUs, by those of a curve.
 
     What lies between two points is on a straight line, as is what lies below the first one (towards
@@ -55,7 +55,7 @@ def interpolate(curve: Mapping[int, float], gpus: int) -> float:
     ----------
     curve : Mapping[int, float]
         GPUs > 0 → speed; at least one.
-    gpus : int
+    gpus : float
         0 or more.
 
     Examples

@@ -115,6 +115,9 @@ class Application:
         The smallest and the largest total batch.
     least_per_gpu, most_per_gpu : int
         Samples of a GPU in a pass.
+    widest : int
+        GPUs of a node, at most.
+    most_nodes : int
     """
 
     def __init__(
@@ -133,6 +136,8 @@ class Application:
         self.least_per_gpu = int(min(curve.batch[0] for curve in placed.values()))
         measured = int(max(curve.batch[-1] for curve in placed.values()))
         self.most_per_gpu = min(measured, most_per_gpu or measured)
+        self.widest = max(max(gpus) for gpus in placed)
+        self.most_nodes = max(spread)
         self._times: dict[tuple[tuple[int, ...], int], Times] = {}
 
     @property

@@ -23,8 +23,9 @@ class JobRow(msgspec.Struct, frozen=True):
         What it had to do in all, and what it did and had to do again.
     attempts, suspends, rescales : int
     fair_s : float or None
-        Seconds that it would have taken alone on its fair share of the machine, where that is
-        known: what finish-time fairness compares with.
+        Seconds that it would have taken alone on its fair share of the machine
+        (:mod:`hpcext.sim.fair`): what finish-time fairness compares with. Known of jobs that
+        completed and waited for no other one, on a machine that stays.
     """
 
     job: str

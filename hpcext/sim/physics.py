@@ -82,6 +82,11 @@ class Speed(Protocol):
         """What it reports."""
         ...
 
+    def alone_s(self, gpus: float, per_node: int) -> float:
+        """Seconds of all of it alone on so many GPUs of such nodes, as fast as it can, without any
+        restart: on less than one GPU as much slower, between whole numbers on straight lines."""
+        ...
+
 
 class Physics(msgspec.Struct, frozen=True):
     """How one job really behaves.

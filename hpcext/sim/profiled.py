@@ -6,6 +6,7 @@ itself and not at other jobs. The adaptive one has Pollux's agent in it (Qiao et
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -53,6 +54,19 @@ def step_s(times: Times, passes: int) -> float:
     return times.step_s + (passes - 1) * times.pass_s
 
 
+def packed(gpus: int, per_node: int) -> tuple[int, ...]:
+    """So many GPUs on as few nodes as can be."""
+    full, rest = divmod(gpus, per_node)
+    return (per_node,) * full + ((rest,) if rest else ())
+
+
+def _shared(rates: tuple[float, float], gpus: float) -> float:
+    """The speed on a number of GPUs, by those on the whole numbers around it (from 1 on)."""
+    whole = max(1.0, gpus)
+    low, high = rates
+    return (low + (whole - math.floor(whole)) * (high - low)) * gpus / whole
+
+
 class Fixed:
     """A training with one total batch. Its work is samples, all of the same worth.
 
@@ -61,15 +75,21 @@ class Fixed:
     application : Application
     total : int
         Samples of a step.
+    most : int, optional
+        GPUs on which it runs at most; without, as many as have samples to do.
 
     Attributes
     ----------
     work : float
         Samples of the whole training.
+    most : int
+        GPUs on which it runs at most.
     """
 
-    def __init__(self, application: Application, total: int) -> None:
+    def __init__(self, application: Application, total: int, most: int | None = None) -> None:
         self._application, self._total = application, total
+        fitting = total // application.least_per_gpu
+        self.most = fitting if most is None else min(most, fitting)
         self.work = application.steps(total) * total
 
     def rate(self, gpus: tuple[int, ...]) -> float:
@@ -87,6 +107,15 @@ class Fixed:
         """Nothing: its efficiency is its user's business."""
         return Said()
 
+    def alone_s(self, gpus: float, per_node: int) -> float:
+        """Seconds of all of it alone on so many GPUs."""
+        whole = max(1.0, gpus)
+        low, high = (
+            self.rate(packed(min(each, self.most), per_node))
+            for each in (math.floor(whole), math.ceil(whole))
+        )
+        return self.work / _shared((low, high), min(gpus, self.most))
+
 
 class Adaptive:
     """A training that chooses its batch by what it has measured of itself.
@@ -100,15 +129,24 @@ class Adaptive:
     application : Application
     total : int, optional
         A total batch that it always has. It still measures.
+    most : int, optional
+        GPUs on which it runs at most; without, as many as have samples to do.
 
     Attributes
     ----------
     work : float
         Of the whole training.
+    total : int or None
+    most : int
+        GPUs on which it runs at most.
     """
 
-    def __init__(self, application: Application, total: int | None = None) -> None:
-        self._application, self._total = application, total
+    def __init__(
+        self, application: Application, total: int | None = None, most: int | None = None
+    ) -> None:
+        self._application, self.total = application, total
+        fitting = (total or application.most_batch) // application.least_per_gpu
+        self.most = fitting if most is None else min(most, fitting)
         self.work = application.work
         self._profile: dict[tuple[int, int, int], tuple[int, Times]] = {}
         self._theta: Throughput | None = None
@@ -141,8 +179,8 @@ class Adaptive:
         application = self._application
         report = GoodputReport(
             noise_scale=self._noise,
-            initial_batch=self._total or application.initial_batch,
-            most_batch=self._total or application.most_batch,
+            initial_batch=self.total or application.initial_batch,
+            most_batch=self.total or application.most_batch,
             least_per_gpu=application.least_per_gpu,
             most_per_gpu=application.most_per_gpu,
             throughput=self._theta,
@@ -156,12 +194,25 @@ class Adaptive:
         least = max(application.initial_batch, application.least_per_gpu * count)
         totals = np.geomspace(least, max(least, application.most_batch), 50).round().astype(int)
         rates = []
-        for total in [self._total] if self._total else dict.fromkeys(totals.tolist()):
+        for total in [self.total] if self.total else dict.fromkeys(totals.tolist()):
             way = split(application, total, count)
             seconds = step_s(application.times(gpus, way.batch), way.passes)
             batch = min(count * way.batch * way.passes, application.most_batch)
             rates.append(application.gain(batch, epoch) * application.initial_batch / seconds)
         return max(rates)
+
+    def alone_s(self, gpus: float, per_node: int) -> float:
+        """Seconds of all of it alone on so many GPUs, with the best batch of each epoch."""
+        if self.total is not None:
+            return Fixed(self._application, self.total, self.most).alone_s(gpus, per_node)
+        application, whole = self._application, max(1.0, gpus)
+        ends = [0.0, *(application.end(epoch) for epoch in range(application.epochs))]
+        shapes = [packed(each, per_node) for each in (math.floor(whole), math.ceil(whole))]
+        seconds = 0.0
+        for begin, end in itertools.pairwise(ends):
+            low, high = (self.best_rate(shape, begin) for shape in shapes)
+            seconds += (end - begin) / _shared((low, high), gpus)
+        return seconds
 
     def _look(self, done: float) -> None:
         """Learn from what it did since the last time, if it did anything."""
@@ -179,9 +230,9 @@ class Adaptive:
     def _chosen(self, where: Where) -> Split:
         """The best batch by what it knows (eq. 13); the initial one while it knows nothing."""
         application, gpus = self._application, where.total
-        if self._total is not None or self._theta is None:
+        if self.total is not None or self._theta is None:
             least = max(application.initial_batch, application.least_per_gpu * gpus)
-            return split(application, self._total or least, gpus)
+            return split(application, self.total or least, gpus)
         model = Goodput(
             self._theta,
             self._noise,

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 
+from msgspec.structs import replace
+
 from hpcext.core.engine import Engine
-from hpcext.core.facts import Cancel, Ended, Fact
-from hpcext.core.values import Action, Job, Record
+from hpcext.core.facts import Cancel, Ended, Fact, Submitted
+from hpcext.core.values import Action, Job, Record, State
 from hpcext.sim.executor import Simulated, Spent
+from hpcext.sim.fair import Shares
 from hpcext.sim.outcome import JobRow, Span
+from hpcext.sim.physics import Physics
 
 MOST_SPANS = 2048
 FIRST_SPAN_S = 1.0
@@ -70,24 +74,33 @@ class Recorder:
     """Told of each step of an engine, it keeps what a :class:`~hpcext.sim.outcome.Run` says.
 
     Of jobs that have ended engine and executor forget all.
+
+    Parameters
+    ----------
+    engine : Engine
+    executor : Simulated
+    shares : Shares, optional
+        With it, rows say how long jobs would have taken on an equal part of the machine. Those that
+        must wait for others count from their start on, and nothing is said of them.
     """
 
-    def __init__(self, engine: Engine, executor: Simulated) -> None:
+    def __init__(self, engine: Engine, executor: Simulated, shares: Shares | None = None) -> None:
         self.events = 0
         self.done = 0.0
         self.last_end_s = 0.0
         self._engine = engine
         self._executor = executor
+        self._shares = shares
         self._timeline = Timeline()
         self._levels: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
         self._rows: list[JobRow] = []
         # Of the jobs that have no row yet: one that others wait for is known longer than that.
-        self._works: dict[str, float] = {}
+        self._physics: dict[str, Physics] = {}
         self._started_s: dict[str, float] = {}
 
-    def expect(self, job: str, work: float) -> None:
-        """Know what a job has to do in all."""
-        self._works[job] = work
+    def expect(self, job: str, physics: Physics) -> None:
+        """Know how a job behaves that is yet to come."""
+        self._physics[job] = physics
 
     def watch(self, now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
         """Note one step."""
@@ -96,11 +109,13 @@ class Recorder:
         world = self._engine.world
         for action in actions:
             self._started_s.setdefault(action.job, now_s)
+        if self._shares is not None:
+            self._count(now_s, self._shares, facts, actions)
         # Of several facts about one job the last need not be the one that ended it.
         ends = (fact.job for fact in facts if isinstance(fact, (Ended, Cancel)))
         for job_id in dict.fromkeys(ends):
             job = world.jobs.get(job_id)
-            if job is not None and job.state.final and job_id in self._works:
+            if job is not None and job.state.final and job_id in self._physics:
                 self._end(now_s, job)
 
     def after(self) -> None:
@@ -114,17 +129,38 @@ class Recorder:
         self._timeline.add(now_s, self._levels)
         self._executor.settle()
         for job in list(self._engine.world.jobs.values()):
-            if job.id in self._works:
+            if job.id in self._physics:
                 self._end(now_s, job)
         rows = sorted(self._rows, key=lambda row: row.submitted_s)
         return tuple(rows), self._timeline.spans()
+
+    def _count(
+        self, now_s: float, shares: Shares, facts: tuple[Fact, ...], actions: tuple[Action, ...]
+    ) -> None:
+        """Note who is there."""
+        for fact in facts:
+            if isinstance(fact, Submitted) and not fact.job.after:
+                shares.come(now_s, fact.job.id)
+        for action in actions:
+            if self._engine.world.jobs[action.job].after:
+                shares.come(now_s, action.job)
+
+    def _fair_s(self, now_s: float, job: Job, physics: Physics) -> float | None:
+        if self._shares is None:
+            return None
+        share = self._shares.go(now_s, job.id)
+        if share is None or job.after or job.state is not State.COMPLETED:
+            return None
+        return self._shares.alone_s(job, physics, share)
 
     def _end(self, now_s: float, job: Job) -> None:
         world = self._engine.world
         record = world.records.get(job.id, Record())
         spent = self._executor.forget(job.id)
         started_s = self._started_s.pop(job.id, None)
-        self._rows.append(_row(job, record, spent, self._works.pop(job.id), started_s))
+        physics = self._physics.pop(job.id)
+        row = _row(job, record, spent, physics.work, started_s)
+        self._rows.append(replace(row, fair_s=self._fair_s(now_s, job, physics)))
         self.done += spent.done
         if job.state.final:
             self.last_end_s = max(self.last_end_s, job.since_s)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.facts import Fact, NodeJoined, Submitted
-from hpcext.core.values import Job, Node, Snapshot, Target
+from hpcext.core.values import Action, Job, Node, Snapshot, Target
 from hpcext.sim.executor import Simulated
-from hpcext.sim.heap import Heap, Produce, drive
+from hpcext.sim.fair import Shares
+from hpcext.sim.heap import Heap, Observe, Produce, drive
 from hpcext.sim.outcome import Run
 from hpcext.sim.physics import Faults, Physics
 from hpcext.sim.recorder import Recorder
@@ -27,7 +28,8 @@ class Scenario(NamedTuple):
     nodes : tuple of Node
         There from the beginning.
     changes : iterable of (float, tuple of Fact)
-        What else happens, in order of time: nodes that come and go. May be a stream.
+        What else happens, in order of time: nodes that come and go. May be a stream; an empty
+        tuple says that the nodes stay, and that rows can say what a fair share of them gives.
     """
 
     jobs: Iterable[tuple[Job, Physics]]
@@ -48,12 +50,15 @@ class How(NamedTuple):
     until_s : float
         Look at nothing that happens later; infinite: until all jobs have ended, or nothing happens
         any more.
+    looks_s : sequence of float
+        Instants, ascending: what trains also reports just before each of them.
     """
 
     seed: int = 0
     faults: Faults = Faults()
     report_s: float | None = None
     until_s: float = math.inf
+    looks_s: Sequence[float] = ()
 
 
 class Named(NamedTuple):
@@ -77,11 +82,30 @@ class _Counted:
         return self._policy(now)
 
 
-def run(scenario: Scenario, policy: Policy, named: Named, how: How | None = None) -> Run:
+Watcher = Callable[[Engine], Observe]
+"""From the engine of a run to who is told of each step of it."""
+
+
+def run(
+    scenario: Scenario,
+    policy: Policy,
+    named: Named,
+    how: How | None = None,
+    watcher: Watcher | None = None,
+) -> Run:
     """Run jobs to their end, or until nothing happens any more.
 
     Memory grows with the jobs that have been, by a row for each, and with those that are there; not
     with the length of the run.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    policy : Policy
+    named : Named
+    how : How, optional
+    watcher : callable, optional
+        Who else is told of each step, when the engine still knows the jobs that ended in it.
 
     Raises
     ------
@@ -95,11 +119,18 @@ def run(scenario: Scenario, policy: Policy, named: Named, how: How | None = None
     )
     counted = _Counted(policy)
     engine = Engine(counted)
-    recorder = Recorder(engine, executor)
+    stays = scenario.changes == () and bool(scenario.nodes)
+    recorder = Recorder(engine, executor, Shares(scenario.nodes) if stays else None)
+    told = (recorder.watch,) if watcher is None else (watcher(engine), recorder.watch)
     coming = _Coming(scenario.jobs, executor, recorder)
     heap.at(0.0, lambda: [executor.happen(NodeJoined(node))[0] for node in scenario.nodes])
     heap.feed(coming)
     heap.feed((when_s, _happening(executor, facts)) for when_s, facts in scenario.changes)
+    heap.feed((_before(when_s), _looking(executor)) for when_s in how.looks_s)
+
+    def observe(now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
+        for each in told:
+            each(now_s, facts, actions)
 
     def stop() -> bool:
         recorder.after()
@@ -107,7 +138,7 @@ def run(scenario: Scenario, policy: Policy, named: Named, how: How | None = None
             raise RuntimeError(f"{named.policy} {engine.refusal}")
         return coming.over and not len(engine.world.queue)
 
-    drive(engine, heap, executor, until_s=how.until_s, observe=recorder.watch, stop=stop)
+    drive(engine, heap, executor, until_s=how.until_s, observe=observe, stop=stop)
     over = coming.over and not len(engine.world.queue)
     end_s = recorder.last_end_s if over else min(max(heap.now_s, 0.0), how.until_s)
     if math.isfinite(how.until_s) and not over:
@@ -143,7 +174,7 @@ class _Coming:
     def __iter__(self) -> Iterator[tuple[float, Produce]]:
         for job, physics in self._jobs:
             self._executor.expect(job.id, physics)
-            self._recorder.expect(job.id, physics.work)
+            self._recorder.expect(job.id, physics)
             yield job.submitted_s, _submission(job)
         self.over = True
 
@@ -154,3 +185,16 @@ def _submission(job: Job) -> Produce:
 
 def _happening(executor: Simulated, facts: tuple[Fact, ...]) -> Produce:
     return lambda: executor.happen(*facts)
+
+
+def _before(when_s: float) -> float:
+    """The last instant before another one: who is stopped at that has not been stopped yet."""
+    return math.nextafter(when_s, -math.inf)
+
+
+def _looking(executor: Simulated) -> Produce:
+    def look() -> tuple[Fact, ...]:
+        executor.look()
+        return ()
+
+    return look

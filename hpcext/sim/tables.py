@@ -17,6 +17,7 @@ HEADLINES = (
     "makespan_s",
     "utilisation",
     "efficiency",
+    "ideal_share",
     "rho_p99",
     "unfinished",
 )

@@ -7,16 +7,19 @@ import time
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.policies import find_policy
 from hpcext.profiles import Profiles
 from hpcext.sim import sources
+from hpcext.sim.ideal import ideal
 from hpcext.sim.outcome import Run
 from hpcext.sim.physics import Faults
 from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import Source
-from hpcext.sim.workloads.find import Costs, Workload, find_workload, is_job_file
+from hpcext.sim.workloads.find import find_workload, job_file
+from hpcext.sim.workloads.workload import Costs, Setting, Workload
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -73,18 +76,22 @@ class Task(msgspec.Struct, frozen=True):
     seed : int
     learn : bool
         Policies do not know the speeds that jobs state.
+    oracle : bool
+        Policies are told the true speeds, and how much there is to do.
     launch_s, checkpoint_s, interference : float or None
     rescale : float
-        See :class:`~hpcext.sim.workloads.find.Costs`.
+        See :class:`~hpcext.sim.workloads.workload.Costs`.
     fail_s : float or None
         Mean training time until an attempt fails.
     report_s : float or None
-        Time between reports of progress.
+        Time between reports of progress; None: as the workload has it.
     until_s : float or None
         When to end; None: when all jobs have.
     profiles, gpu : str
         The directory of measured speeds that a job file may name, and the kind of GPU that they are
         wanted for.
+    data : str
+        The folder of recorded data.
     """
 
     workload: str
@@ -92,6 +99,7 @@ class Task(msgspec.Struct, frozen=True):
     place: Place
     seed: int = 0
     learn: bool = False
+    oracle: bool = False
     launch_s: float | None = None
     checkpoint_s: float | None = None
     interference: float | None = None
@@ -101,25 +109,34 @@ class Task(msgspec.Struct, frozen=True):
     until_s: float | None = None
     profiles: str = ""
     gpu: str = ""
+    data: str = ""
 
     def jobs(self, source: Source) -> Workload:
         """The jobs of it."""
         widest = max((node.gpus for node in source.nodes), default=self.place.gpus)
-        return find_workload(
-            self.workload,
+        setting = Setting(
             gpus=widest,
+            nodes=len(source.nodes) or None,
             per_node=self.place.per_node if self.place.per_node > 1 else None,
+            policy=self.policy,
             learn=self.learn,
+            oracle=self.oracle,
             elastic=self.place.harvest,
             costs=Costs(self.launch_s, self.checkpoint_s, self.interference, self.rescale),
             profiles=self._store(),
+            data=Path(self.data) if self.data else None,
         )
+        return find_workload(self.workload, setting)
+
+    @property
+    def label(self) -> str:
+        """What tells its run from others: the policy, and that it is told the truth."""
+        return f"{self.policy} (oracle)" if self.oracle else self.policy
 
     def specs(self) -> tuple[JobSpec, ...]:
-        """What its job file says, if it is one."""
-        if not is_job_file(self.workload):
-            return ()
-        return read_jobs(Path(self.workload), profiles=self._store())
+        """What its job file says, if it has one."""
+        path = job_file(self.workload)
+        return () if path is None else read_jobs(path, profiles=self._store())
 
     def _store(self) -> Profiles | None:
         return Profiles(Path(self.profiles), self.gpu) if self.profiles else None
@@ -127,7 +144,7 @@ class Task(msgspec.Struct, frozen=True):
     @property
     def options(self) -> dict[str, str]:
         """All that the result depends on beside workload, source, policy and seed."""
-        skipped = {"workload", "policy", "seed", "place", "profiles", "gpu"}
+        skipped = {"workload", "policy", "seed", "place", "profiles", "gpu", "data"}
         said = {
             field: str(getattr(self, field))
             for field in self.__struct_fields__
@@ -152,8 +169,13 @@ def simulate_task(task: Task) -> tuple[Run, float]:
     how = How(
         task.seed,
         Faults(fail_s=task.fail_s),
-        task.report_s,
+        workload.report_s if task.report_s is None else task.report_s,
         math.inf if task.until_s is None else task.until_s,
     )
-    named = Named(task.policy, workload.text, source.text)
-    return run(scenario, find_policy(task.policy), named, how), time.perf_counter() - began
+    named = Named(task.policy, workload.text, source.text, task.label)
+    found = run(scenario, find_policy(task.policy), named, how)
+    if task.place.harvest:
+        free = replace(task, launch_s=0.0, rescale=0.0, fail_s=None).jobs(source)
+        jobs, policy = free.jobs(task.seed), find_policy(task.policy)
+        found = replace(found, ideal=ideal(found, jobs, policy, task.place.gpus, how))
+    return found, time.perf_counter() - began

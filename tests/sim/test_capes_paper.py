@@ -7,30 +7,31 @@ import pytest
 from hpcext.sim.papers import capes
 from hpcext.sim.papers.capes import Case
 from hpcext.sim.papers.study import How
+from hpcext.sim.workloads import capes as jobs
 
 
-@pytest.mark.parametrize("level", capes.JOBS)
+@pytest.mark.parametrize("level", jobs.JOBS)
 def test_as_many_jobs_come_as_in_the_paper(level: str) -> None:
-    when_s = capes.arrivals_s(level, 3)
-    assert len(when_s) == capes.JOBS[level]
-    assert when_s == sorted(when_s) == capes.arrivals_s(level, 3)
-    assert 0 <= when_s[0] <= when_s[-1] <= capes.WINDOW_S
-    assert when_s != capes.arrivals_s(level, 4)
+    when_s = jobs.arrivals_s(level, 3)
+    assert len(when_s) == jobs.JOBS[level]
+    assert when_s == sorted(when_s) == jobs.arrivals_s(level, 3)
+    assert 0 <= when_s[0] <= when_s[-1] <= jobs.WINDOW_S
+    assert when_s != jobs.arrivals_s(level, 4)
 
 
 def test_the_window_is_the_same_for_all_contentions() -> None:
-    assert pytest.approx(52_000) == capes.WINDOW_S
-    for level, gap_s in capes.GAPS_S.items():
+    assert pytest.approx(52_000) == jobs.WINDOW_S
+    for level, gap_s in jobs.GAPS_S.items():
         # Within two standard deviations of a Poisson process.
-        expected = capes.WINDOW_S / gap_s
-        assert abs(capes.JOBS[level] - expected) < 2 * expected**0.5
+        expected = jobs.WINDOW_S / gap_s
+        assert abs(jobs.JOBS[level] - expected) < 2 * expected**0.5
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("Eight", 8), ("Four", 4), ("Two", 2), ("One", 1)])
 def test_without_contention_a_job_takes_what_table_2_says(name: str, gpus: int) -> None:
     for each in (name, f"{name}, without turns"):
         found = capes.run(Case(each, "none", 1))
-        assert found.mean_h == pytest.approx(capes.MINUTES[gpus] / 60, rel=0.02)
+        assert found.mean_h == pytest.approx(jobs.MINUTES[gpus] / 60, rel=0.02)
 
 
 def test_without_contention_knowing_is_as_good_as_eight_and_learning_costs_minutes() -> None:
@@ -45,8 +46,8 @@ def test_without_contention_knowing_is_as_good_as_eight_and_learning_costs_minut
 
 
 def test_turns_make_equal_jobs_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(capes.JOBS, "extreme", 60)
-    monkeypatch.setattr(capes, "WINDOW_S", 10_000.0)
+    monkeypatch.setitem(jobs.JOBS, "extreme", 60)
+    monkeypatch.setattr(jobs, "WINDOW_S", 10_000.0)
     in_turns, in_order = (
         capes.run(Case(name, "extreme", 0)) for name in ("Eight", "Eight, without turns")
     )
@@ -68,12 +69,12 @@ def test_the_most_at_once() -> None:
 
 def test_the_study_gives_a_reason_wherever_it_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a few jobs alone: hardly anything is as in the paper then."""
-    for level, jobs in (("extreme", 12), ("moderate", 8), ("none", 3)):
-        monkeypatch.setitem(capes.JOBS, level, jobs)
+    for level, count in (("extreme", 12), ("moderate", 8), ("none", 3)):
+        monkeypatch.setitem(jobs.JOBS, level, count)
     found = capes.study(How(seeds=(0, 1)))
     rows = [row for table in found.tables for row in table.rows]
     assert sum(row.far for row in rows) > 10
     for table in found.tables:
         assert len({row.what for row in table.rows}) == len(table.rows)
         assert [row.what for row in table.rows if row.far and not row.why] == []
-    assert sum("over 2 seeds" in row.why for row in rows) == len(capes.ALL) * len(capes.JOBS)
+    assert sum("over 2 seeds" in row.why for row in rows) == len(capes.ALL) * len(jobs.JOBS)

@@ -10,10 +10,10 @@ import pytest
 from scipy.optimize import linprog
 
 from hpcext.sim.papers import marble
-from hpcext.sim.papers import marble_sets as sets
 from hpcext.sim.papers.marble import LSF, MARBLE, OPTIMUS, Case
 from hpcext.sim.papers.marble_bound import Work, least_s, shortest_unsuspended_s
 from hpcext.sim.papers.study import FAR
+from hpcext.sim.workloads import marble as sets
 
 CURVES = [sets.networks(), *(sets.at_random(0, number) for number in range(40))]
 
@@ -56,7 +56,7 @@ def test_workers_around_a_parameter_server_by_hand() -> None:
     assert known.on_workers(sets.VGG, 1, 3) == pytest.approx(1 / (0.2 + 2 * 552e6 / 12.5e9))
 
 
-@pytest.mark.parametrize("number", marble.ONE_NODE)
+@pytest.mark.parametrize("number", sets.ONE_NODE)
 def test_what_is_predicted_for_one_node_is_near_to_what_the_paper_measured(number: int) -> None:
     assert marble.run(Case(number, LSF)).time_s == pytest.approx(sets.LSF_S[number])
     ours = marble.run(Case(number, MARBLE)).time_s

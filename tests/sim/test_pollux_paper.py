@@ -11,8 +11,10 @@ from hpcext.core.errors import InputError
 from hpcext.sim.metrics import fairness, figures
 from hpcext.sim.outcome import Run
 from hpcext.sim.papers.pollux import EXACT, GENETIC, NEEDS, OPTIMUS, TIRESIAS, study, summed
-from hpcext.sim.papers.pollux_runs import Case, applications, fair_s, packed, simulated
+from hpcext.sim.papers.pollux_runs import Case, simulated
 from hpcext.sim.papers.study import How
+from hpcext.sim.profiled import Adaptive, Fixed, packed
+from hpcext.sim.workloads.applications import application
 from hpcext.sim.workloads.philly import SHARES
 
 JOBS = (
@@ -50,20 +52,22 @@ def test_every_job_ends_under_every_policy_and_the_same_way_again(data: Path, po
 
 def test_tiresias_gives_what_was_asked_for_and_the_speed_is_the_measured_one(data: Path) -> None:
     found = rows(simulated(Case(data, TIRESIAS, 1)))
-    application = applications(data)["imagenet"]
+    known = application(data, "imagenet")
     # 30 s to start; 12 GPUs on 3 whole nodes, 22 samples on each.
-    seconds = application.steps(256) * application.times((4, 4, 4), 21).step_s * 256 / (12 * 21)
+    seconds = known.steps(256) * known.times((4, 4, 4), 21).step_s * 256 / (12 * 21)
     assert found["imagenet-0"] == pytest.approx(30 + seconds, rel=1e-6)
 
 
 def test_a_fair_share_is_between_whole_numbers_of_gpus(data: Path) -> None:
-    application = applications(data)["bert"]
-    one, two = fair_s(application, None, 1.0), fair_s(application, None, 2.0)
-    assert fair_s(application, None, 0.25) == pytest.approx(4 * one)
-    assert two < fair_s(application, None, 1.5) < one
+    known = application(data, "bert")
+    adaptive = Adaptive(known)
+    one, two = adaptive.alone_s(1.0, 4), adaptive.alone_s(2.0, 4)
+    assert adaptive.alone_s(0.25, 4) == pytest.approx(4 * one)
+    assert two < adaptive.alone_s(1.5, 4) < one
     # Its least batch of a GPU bounds how many GPUs a fixed batch can have.
-    assert fair_s(application, 16, 4.0) == fair_s(application, 16, 64.0)
-    assert packed(9) == (4, 4, 1)
+    fixed = Fixed(known, 16)
+    assert fixed.alone_s(4.0, 4) == fixed.alone_s(64.0, 4)
+    assert packed(9, 4) == (4, 4, 1)
 
 
 def test_fairness_is_known_of_every_job(data: Path) -> None:
@@ -72,7 +76,8 @@ def test_fairness_is_known_of_every_job(data: Path) -> None:
     assert len(rho) == len(JOBS)
     # Nobody is faster than alone, without any restart, on what all have together.
     alone = {
-        row.job: fair_s(applications(data)[row.job.split("-")[0]], None, 64.0) for row in run.jobs
+        row.job: Adaptive(application(data, row.job.split("-")[0])).alone_s(64.0, 4)
+        for row in run.jobs
     }
     assert all((row.jct_s or 0) > alone[row.job] / 1.05 for row in run.jobs)
 

@@ -175,10 +175,10 @@ def test_a_workload_is_read_with_and_without_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("", 1, "header"),
         ("time,gpus\n", 1, "header"),
         (f"{HEADER}\n", 2, "no job"),
         (f"{HEADER}\na,3,bert,6\n", 2, "4 fields"),
+        (f"{HEADER}\na,3,bert,6,384", 2, "cut short"),
         (f"{HEADER}\na,-3,bert,6,384\n", 2, "time '-3'"),
         (f"{HEADER}\na,nan,bert,6,384\n", 2, "time 'nan'"),
         (f"{HEADER}\na,3,brt,6,384\n", 2, "unknown application 'brt'"),
@@ -195,7 +195,7 @@ def test_what_is_no_workload_is_named_with_its_line(
     path.write_text(text)
     with pytest.raises(InputError) as error:
         read_philly(path)
-    assert error.value.where == f"{path}:{line}"
+    assert error.value.where == f"{path}: line {line}"
     assert said in error.value.what
 
 

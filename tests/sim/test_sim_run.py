@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
-from hpcext.core.engine import Policy
+from hpcext.core.engine import Engine, Policy
 from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
+from hpcext.sim.heap import Observe
 from hpcext.sim.outcome import JobRow, Run
 from hpcext.sim.physics import Faults, Physics
 from hpcext.sim.recorder import FIRST_SPAN_S, Levels, Timeline
@@ -215,6 +216,30 @@ def test_a_policy_whose_answer_is_refused_ends_the_run() -> None:
 
     with pytest.raises(RuntimeError, match="p grants 9 GPUs to job 1, which takes"):
         simulated([(job(1), Physics({1: 1.0}, 1))], nodes(1), greedy)
+
+
+def test_who_watches_a_run_is_told_of_each_step_and_hears_before_each_look() -> None:
+    """What was done is said just before an instant; a job that ends is still known."""
+    heard: list[tuple[float, float]] = []
+    steps: list[float] = []
+
+    def watcher(engine: Engine) -> Observe:
+        def watch(now_s: float, facts: tuple[f.Fact, ...], _: tuple[v.Action, ...]) -> None:
+            steps.append(now_s)
+            for fact in facts:
+                if isinstance(fact, f.Progressed):
+                    assert engine.world.jobs[fact.job].name == "j1"
+                    heard.append((now_s, fact.done))
+
+        return watch
+
+    scenario = Scenario([(job(1), Physics({1: 2.0}, 20))], nodes(1))
+    how = How(looks_s=[3.0, 7.0, 50.0])
+    found = run(scenario, MARBLE, Named("p"), how, watcher)
+    assert [when_s for when_s, _ in heard] == pytest.approx([3, 7, 10])
+    assert [done for _, done in heard] == pytest.approx([6, 14, 20])
+    assert heard[0][0] < 3
+    assert len(steps) == found.events
 
 
 LEVELS: Levels = (4.0, 3.0, 2.0, 1.0, 0.0)

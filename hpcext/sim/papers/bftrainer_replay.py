@@ -6,18 +6,16 @@ It decides nothing: the engine of the simulator, under a policy, is watched.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hpcext.core.engine import Engine
-from hpcext.core.facts import Fact, Submitted
 from hpcext.core.values import Job
 from hpcext.policies import find_policy
-from hpcext.sim.executor import Simulated
-from hpcext.sim.heap import Heap, Produce, drive
 from hpcext.sim.papers.bftrainer_setup import Idle, trainers
 from hpcext.sim.papers.bftrainer_watch import Done, Lost, Ran, Watch
 from hpcext.sim.physics import Physics
+from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import facts
 from hpcext.sim.traces.idle import Change
 
@@ -109,58 +107,30 @@ def watched(
     marks_s: Sequence[float] = (),
 ) -> Replayed:
     """Simulate some trainers on the idle nodes of a trace; see :class:`Case`."""
-    heap = Heap()
-    executor = Simulated(heap, (), {})
-    engine = Engine(find_policy(policy))
-    watch = Watch(engine, marks_s)
-    heap.feed(_submissions(jobs, executor, watch))
-    heap.feed((when_s, _happening(executor, each)) for when_s, each in facts(changes, 1))
-    looks_s = [*marks_s, until_s] if math.isfinite(until_s) else marks_s
-    heap.feed((_before(mark_s), _looking(executor)) for mark_s in looks_s)
+    watches: list[Watch] = []
 
-    def stop() -> bool:
-        if engine.refusal:
-            raise RuntimeError(f"{policy} {engine.refusal}")
-        return watch.over
+    def watcher(engine: Engine) -> Watch:
+        watches.append(Watch(engine, marks_s))
+        return watches[0]
 
-    drive(engine, heap, executor, until_s=until_s, observe=watch, stop=stop)
+    how = How(until_s=until_s, looks_s=marks_s)
+    if math.isfinite(until_s):
+        # What happens at the very end does not count: what trains has said by then what it did.
+        how = How(until_s=math.nextafter(until_s, -math.inf), looks_s=[*marks_s, until_s])
+    scenario = Scenario(jobs, changes=facts(changes, 1))
+    found = run(scenario, find_policy(policy), Named(policy), how, watcher)
+    (watch,) = watches
     watch.mark(math.inf)
-    executor.settle()
-    spent = executor.spent.values()
+    over = found.end_s < how.until_s and all(row.ended_s is not None for row in found.jobs)
+    held_s = math.fsum(row.gpu_s for row in found.jobs)
     return Replayed(
-        watch.last_end_s if watch.over else until_s,
+        found.end_s if over else until_s,
         watch.done,
         tuple(watch.outcomes),
         watch.lost,
         tuple(watch.lost_at),
         watch.ran,
-        math.fsum(each.held_gpu_s for each in spent),
-        math.fsum(each.trained_gpu_s for each in spent),
-        watch.events,
+        held_s,
+        held_s - math.fsum(row.idle_gpu_s for row in found.jobs),
+        found.events,
     )
-
-
-def _submissions(
-    jobs: Iterable[tuple[Job, Physics]], executor: Simulated, watch: Watch
-) -> Iterator[tuple[float, Produce]]:
-    for job, physics in jobs:
-        executor.expect(job.id, physics)
-        yield job.submitted_s, lambda job=job: (Submitted(job),)  # type: ignore[misc]
-    watch.all_there = True
-
-
-def _happening(executor: Simulated, happened: tuple[Fact, ...]) -> Produce:
-    return lambda: tuple(known for fact in happened for known in executor.happen(fact))
-
-
-def _before(when_s: float) -> float:
-    """The last instant before another one: who is stopped at that has not been stopped yet."""
-    return math.nextafter(when_s, -math.inf)
-
-
-def _looking(executor: Simulated) -> Produce:
-    def look() -> tuple[Fact, ...]:
-        executor.look()
-        return ()
-
-    return look

@@ -17,8 +17,9 @@ from hpcext.core.values import Job
 from hpcext.sim.physics import Physics
 from hpcext.sim.traces.generate import find_machine, generate
 from hpcext.sim.traces.idle import Change, read_idle
-from hpcext.sim.workloads.find import Costs, Jobs, find_workload
+from hpcext.sim.workloads.find import find_workload
 from hpcext.sim.workloads.trainers import Trainer, simulated
+from hpcext.sim.workloads.workload import Costs, Jobs, Setting
 
 WEEK_HOURS = 168.0
 WEEK_S = 3600 * WEEK_HOURS
@@ -173,7 +174,7 @@ def trainers(text: str, rescale: float = 1.0) -> Jobs:
         What changes of size cost, as a multiple.
     """
     if text != MIX and text not in TABLE_2:
-        return find_workload(text, gpus=1, costs=Costs(rescale=rescale)).jobs(0)
+        return find_workload(text, Setting(costs=Costs(rescale=rescale))).jobs(0)
     names = itertools.cycle(TABLE_2 if text == MIX else (text,))
     return [_trainer(next(names), order, rescale) for order in range(TRAINERS)]
 

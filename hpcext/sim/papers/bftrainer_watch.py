@@ -89,35 +89,21 @@ class Watch:
 
     Attributes
     ----------
-    all_there : bool
-        No trainer is submitted any more.
-    events : int
-        Steps.
     done : Done
         By all trainers, as far as they have said.
-    last_end_s : float
     """
 
     def __init__(self, engine: Engine, marks_s: Sequence[float] = ()) -> None:
-        self.all_there = False
-        self.events = 0
         self.done = Done()
-        self.last_end_s = 0.0
         self.outcomes: list[Done] = []
         self.lost_at: list[Lost] = []
         self._engine = engine
         self._marks_s = marks_s
         self._ran: dict[str, Ran] = {}
-        self._open = 0
         self._done: dict[str, float] = {}
         self._nodes: dict[str, int] = {}  # that it trained on last, by job
         self._pauses: dict[str, _Pause] = {}
         self.lost = Lost()
-
-    @property
-    def over(self) -> bool:
-        """Whether all trainers are done."""
-        return self.all_there and not self._open
 
     @property
     def ran(self) -> tuple[Ran, ...]:
@@ -126,7 +112,6 @@ class Watch:
 
     def __call__(self, now_s: float, facts: Iterable[Fact], actions: Iterable[Action]) -> None:
         """Note one step."""
-        self.events += 1
         self.mark(now_s)
         for fact in facts:
             self._hear(now_s, fact)
@@ -147,7 +132,6 @@ class Watch:
     def _hear(self, now_s: float, fact: Fact) -> None:
         if isinstance(fact, Submitted):
             self._ran[fact.job.id] = Ran(fact.job.name, now_s)
-            self._open += 1
         elif isinstance(fact, Progressed):
             self._add(fact)
         elif isinstance(fact, Started):
@@ -168,8 +152,6 @@ class Watch:
         self._go_on(now_s, fact.job)
         if fact.outcome is Outcome.COMPLETED:
             self._ran[fact.job] = self._ran[fact.job]._replace(ended_s=now_s)
-            self.last_end_s = now_s
-            self._open -= 1
 
     def _order(self, now_s: float, action: Action) -> None:
         job = self._engine.world.jobs[action.job]

@@ -7,37 +7,29 @@ contentions, by the simulator of section 7. The jobs are those of Table 2: ResNe
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hpcext.core.estimate import Estimate
-from hpcext.core.values import Job, Node
+from msgspec.structs import replace
+
+from hpcext.core.values import Node
 from hpcext.policies import find_policy
 from hpcext.sim.papers.many import many
 from hpcext.sim.papers.study import How, Row, Study, Table
-from hpcext.sim.physics import Physics
 from hpcext.sim.simulate import simulate
-
-MINUTES = {1: 368.0, 2: 232.0, 4: 126.0, 8: 84.0}
-"""Table 2: GPUs → minutes of a whole training."""
-
-EPOCHS = 160.0
-"""Of a training (Table 2). Only its time counts here, so that the unit of work is free."""
-
-RESTART_S = 10.0
-"""Section 6: checkpoint, stop, reallocation and restart together."""
+from hpcext.sim.workloads.capes import (
+    JOBS,
+    MINUTES,
+    RESTART_S,
+    STATED,
+    WINDOW_S,
+    arrivals_s,
+    capes_jobs,
+)
 
 NODES, GPUS = 8, 8
 """64 GPUs (section 7), on nodes as that of section 5."""
-
-JOBS = {"extreme": 206, "moderate": 114, "none": 44}
-GAPS_S = {"extreme": 250.0, "moderate": 500.0, "none": 1000.0}
-"""Section 7: how many jobs came, and the mean time between two."""
-
-WINDOW_S = sum(JOBS.values()) / sum(1 / gap for gap in GAPS_S.values())
-"""The time, the same for all three, in which that many were to be expected: 52,000 s."""
 
 TURN_S = 600.0
 """Of a job of a fixed size while others wait: an interval of Optimus, which the paper extends."""
@@ -115,33 +107,17 @@ class Outcome(NamedTuple):
     peak: int
 
 
-def arrivals_s(contention: str, seed: int) -> list[float]:
-    """When jobs come: a Poisson process, of which it is known how many came in the window."""
-    source = random.Random(f"capes/{contention}/{seed}")
-    return sorted(source.uniform(0.0, WINDOW_S) for _ in range(JOBS[contention]))
-
-
 def run(case: Case) -> Outcome:
     """Simulate one strategy on the jobs of one seed."""
     strategy = ALL[case.strategy]
-    speed = {gpus: EPOCHS / (60 * minutes) for gpus, minutes in MINUTES.items()}
-    known = Estimate(
-        stated=speed if strategy.stated else {}, work=EPOCHS, up_s=RESTART_S, down_s=RESTART_S
-    )
-    jobs = [
-        Job(
-            str(number), f"job{number}", number, tuple(MINUTES), max(MINUTES), nodes=(1, 1),
-            submitted_s=when_s, estimate=known,
-        )
-        for number, when_s in enumerate(arrivals_s(case.contention, case.seed), start=1)
-    ]  # fmt: skip
-    # All of the restart is in its first half, so that a job's first start costs nothing.
-    physics = Physics(speed, EPOCHS, suspend_s=RESTART_S)
+    known = STATED if strategy.stated else replace(STATED, stated={})
+    given = list(capes_jobs(arrivals_s(case.contention, case.seed), known))
+    jobs = [job for job, _ in given]
     result = simulate(
         jobs,
         [Node(f"node{number}", GPUS) for number in range(1, NODES + 1)],
         find_policy(strategy.policy),
-        {job.id: physics for job in jobs},
+        {job.id: physics for job, physics in given},
         case.seed,
         report_s=REPORT_S if strategy.reports else None,
     )

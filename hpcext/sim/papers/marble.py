@@ -1,6 +1,6 @@
 """MARBLE (Han et al., CCGRID 2020): its job sets under LSF, MARBLE, Optimus and all other policies.
 
-Speeds are those of :mod:`hpcext.sim.papers.marble_sets`: MARBLE's times are predictions.
+Speeds are those of :mod:`hpcext.sim.workloads.marble`: MARBLE's times are predictions.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job, Node
 from hpcext.policies import find_policy
-from hpcext.sim.papers import marble_sets as sets
 from hpcext.sim.papers.many import many
 from hpcext.sim.papers.marble_bound import Work, least_s, shortest_unsuspended_s
 from hpcext.sim.papers.study import How, Row, Study, Table
 from hpcext.sim.physics import Physics
 from hpcext.sim.simulate import simulate
+from hpcext.sim.workloads import marble as sets
 
-ONE_NODE, MULTI_NODE, OPTIMUS_SETS = (1, 2, 3), (4, 5, 6), (7, 8, 9)
+MULTI_NODE, OPTIMUS_SETS = (4, 5, 6), (7, 8, 9)
 
 REDUCTION = {1: 48.3, 2: 35.3, 3: 29.1, 4: 21.1, 5: 30.5, 6: 30.5}
 """Section VII-B: by how much MARBLE shortens a set against LSF, percent."""
@@ -80,16 +82,6 @@ def networks_of(case: Case) -> sets.Networks:
     return sets.networks() if case.curves is None else sets.at_random(*case.curves)
 
 
-def speed_of(number: int, network: str, known: sets.Networks) -> dict[int, float]:
-    """GPUs in all → steps per second of a job that has all nodes of its set."""
-    if number in ONE_NODE:
-        return dict(known.speed[network])
-    return {
-        sets.WORKERS * gpus: known.on_workers(network, sets.WORKERS, gpus)
-        for gpus in range(1, sets.GPUS + 1)
-    }
-
-
 def run(case: Case) -> Outcome:
     """Simulate a set under a policy."""
     known = networks_of(case)
@@ -97,7 +89,7 @@ def run(case: Case) -> Outcome:
     for order, (network, steps) in enumerate(sets.SETS[case.number], start=1):
         job, physics[str(order)] = _job(case, order, network, steps, known)
         jobs.append(job)
-    count = 1 if case.number in ONE_NODE else sets.WORKERS
+    count = sets.nodes_of(case.number)
     nodes = [Node(f"node{index}", sets.GPUS) for index in range(1, count + 1)]
     learns = case.policy == OPTIMUS
     policy, report_s = ("optimus", REPORT_S) if learns else (case.policy, None)
@@ -110,25 +102,19 @@ def run(case: Case) -> Outcome:
 def _job(
     case: Case, order: int, network: str, steps: float, known: sets.Networks
 ) -> tuple[Job, Physics]:
-    speed = speed_of(case.number, network, known)
-    sizes, best = tuple(range(1, sets.GPUS + 1)), sets.BEST[network]
-    fewest = most = 1 if case.number in ONE_NODE else sets.WORKERS
     if case.policy == OPTIMUS:
         # It gives jobs more or fewer workers, each of which is a node.
-        sizes, best, fewest = (sets.GPUS,), sets.GPUS, 1
         speed = {
             sets.GPUS * workers: known.on_workers(network, workers, sets.GPUS)
             for workers in range(1, sets.WORKERS + 1)
         }
-    estimate = Estimate(work=steps)
-    if case.told:
-        estimate = Estimate(stated=speed, work=steps, up_s=sets.SUSPEND_S, down_s=sets.SUSPEND_S)
-    job = Job(
-        str(order), network, order, sizes, best, nodes=(fewest, most), estimate=estimate,
-        suspend_timeout_s=10 * sets.SUSPEND_S,
-    )  # fmt: skip
-    # All of the cost is in the suspension: what a first start takes is in LSF's times.
-    return job, Physics(speed, steps, suspend_s=sets.SUSPEND_S)
+        job = sets.set_job(case.number, order, network, Estimate(work=steps))
+        job = replace(job, sizes=(sets.GPUS,), optimal=sets.GPUS, nodes=(1, sets.WORKERS))
+    else:
+        speed = sets.speed_of(case.number, network, known)
+        estimate = sets.stating(speed, steps) if case.told else Estimate(work=steps)
+        job = sets.set_job(case.number, order, network, estimate)
+    return job, sets.physics_of(speed, steps)
 
 
 @functools.lru_cache(maxsize=64)
@@ -136,12 +122,12 @@ def bound_s(number: int) -> float:
     """No schedule of a set is shorter, with the curves in the middle of all ranges."""
     known = sets.networks()
     jobs = [Work(_any_size(number, network, known), steps) for network, steps in sets.SETS[number]]
-    return least_s(jobs, sets.GPUS * (1 if number in ONE_NODE else sets.WORKERS))
+    return least_s(jobs, sets.GPUS * sets.nodes_of(number))
 
 
 def _any_size(number: int, network: str, known: sets.Networks) -> Mapping[int, float]:
     """The best speed on so many GPUs, however they are spread; nobody else on the link."""
-    if number in ONE_NODE:
+    if number in sets.ONE_NODE:
         return known.speed[network]
     best: dict[int, float] = {}
     for workers in range(1, sets.WORKERS + 1):
@@ -161,7 +147,7 @@ def study(how: How) -> Study:
         *(Case(number, policy, None, True) for number in sets.SETS for policy in TOLD),
         *(
             Case(number, policy, each)
-            for number in (*ONE_NODE, *MULTI_NODE, *OPTIMUS_SETS)
+            for number in (*sets.ONE_NODE, *MULTI_NODE, *OPTIMUS_SETS)
             for policy in ((LSF, MARBLE) if number not in OPTIMUS_SETS else (OPTIMUS, MARBLE))
             for each in curves
         ),
@@ -173,7 +159,7 @@ def study(how: How) -> Study:
         (
             _times(found),
             _reductions(
-                "Section VII-B1, Figure 6a: reduction on one node", ONE_NODE, found, curves
+                "Section VII-B1, Figure 6a: reduction on one node", sets.ONE_NODE, found, curves
             ),
             _utilisation(found),
             _reductions(
@@ -213,7 +199,7 @@ def _over(values: Sequence[float], unit: str) -> str:
 
 def _times(found: Found) -> Table:
     rows = []
-    for number in ONE_NODE:
+    for number in sets.ONE_NODE:
         lsf = Row(f"set {number}, LSF", found[Case(number, LSF)].time_s, sets.LSF_S[number], "s")
         rows.append(_with(lsf, "the speeds are fitted to this"))
         ours = found[Case(number, MARBLE)].time_s
@@ -236,7 +222,7 @@ def _reductions(
 
 
 def _why_reduction(number: int) -> str:
-    if number in ONE_NODE:
+    if number in sets.ONE_NODE:
         return "Figure 2 has no numbers in the text"
     return (
         "the paper has no speeds on several nodes; on them it depends whether a secondary ends "
@@ -246,7 +232,7 @@ def _why_reduction(number: int) -> str:
 
 def _utilisation(found: Found) -> Table:
     rows = []
-    for number in ONE_NODE:
+    for number in sets.ONE_NODE:
         ours = 100 * (found[Case(number, LSF)].time_s / found[Case(number, MARBLE)].time_s - 1)
         row = Row(f"set {number}", ours, UTILISATION[number], "%")
         rows.append(_with(row, far="it follows from the reduction alone"))
@@ -284,7 +270,7 @@ _WHY_OPTIMUS = (
 
 def _suspensions(found: Found) -> Table:
     rows = []
-    for number in ONE_NODE:
+    for number in sets.ONE_NODE:
         outcome = found[Case(number, MARBLE)]
         ours = 100 * outcome.suspends * sets.SUSPEND_S / outcome.time_s
         row = Row(f"set {number}", ours, SUSPENDED.get(number), "%")
@@ -311,7 +297,7 @@ def _possible(found: Found) -> Table:
         least = bound_s(number)
         lsf, ours = (found[Case(number, policy)].time_s for policy in (LSF, MARBLE))
         says = "no schedule is shorter (proven)"
-        if number in ONE_NODE:
+        if number in sets.ONE_NODE:
             known = sets.networks()
             jobs = [Work(known.speed[name], steps) for name, steps in sets.SETS[number]]
             reached = shortest_unsuspended_s(jobs, sets.GPUS)

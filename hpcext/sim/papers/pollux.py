@@ -15,8 +15,9 @@ import numpy as np
 
 from hpcext.sim.metrics import fairness, figures
 from hpcext.sim.papers.many import many
-from hpcext.sim.papers.pollux_runs import FOLDER, Case, simulated
+from hpcext.sim.papers.pollux_runs import Case, simulated
 from hpcext.sim.papers.study import How, Row, Study, Table
+from hpcext.sim.workloads.generated import FOLDER
 
 EXACT, GENETIC = "pollux", "pollux:search=genetic"
 OPTIMUS, TIRESIAS = "optimus:interval_s=60", "tiresias"

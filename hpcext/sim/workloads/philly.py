@@ -15,11 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcext.checks import read_text
 from hpcext.core.errors import InputError
+from hpcext.sim.traces.lines import place, read_lines
 from hpcext.text import clean, did_you_mean
 
 COLUMNS = ("time", "application", "num_replicas", "batch_size")
+
+OWN_COLUMNS = COLUMNS[1:]
+"""By which such a table is known."""
+
+MOST_BYTES = 10_000
+"""Of a line."""
 
 JOBS = 160
 """In eight hours, the busiest of the trace (section 5.1)."""
@@ -84,28 +90,29 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
     InputError
         The file is not such a workload.
     """
-    name, lines = clean(str(path)), csv.reader(read_text(path).splitlines())
-    header = [field.strip() for field in next(lines, [])]
+    lines = read_lines(path, MOST_BYTES)
+    _, first = next(lines, (1, ""))
+    header = [field.strip() for field in next(csv.reader([first]), [])]
     if [field for field in header if field != "name"] != list(COLUMNS):
         valid = f"name,{','.join(COLUMNS)}"
-        raise InputError("not a header of such a workload", where=f"{name}:1", valid=valid)
+        raise InputError("not a header of such a workload", where=place(path, 1), valid=valid)
     found: list[Asked] = []
-    names: set[str] = set()
-    for number, fields in enumerate(lines, 2):
-        where = f"{name}:{number}"
+    seen: set[str] = set()
+    for number, line in lines:
+        where, fields = place(path, number), next(csv.reader([line]), [])
         if len(fields) != len(header):
             raise InputError(f"{len(fields)} fields", where=where, valid=str(len(header)))
         job = _job(dict(zip(header, fields, strict=True)), where, number - 2, applications)
-        if job.name in names:
+        if job.name in seen:
             raise InputError(f"job {job.name} is there twice", where=where)
         if found and job.submitted_s < found[-1].submitted_s:
             raise InputError(
                 f"time {job.submitted_s:g}", where=where, do="sort the lines by their time"
             )
-        names.add(job.name)
+        seen.add(job.name)
         found.append(job)
     if not found:
-        raise InputError("no job in it", where=f"{name}:2")
+        raise InputError("no job in it", where=place(path, 2))
     return tuple(found)
 
 

@@ -25,6 +25,9 @@ from hpcext.text import listed, shown
 
 COLUMNS = ("name", "submit_s", "n_min", "n_max", "rescale_up_s", "rescale_down_s", "samples")
 
+OWN_COLUMNS = COLUMNS[1:]
+"""By which such a table is known."""
+
 MOST_NODES = 1_000_000
 MOST_BYTES = 10_000
 """Of a row."""

@@ -9,8 +9,12 @@ that the sets take under LSF (section VII-B). MARBLE's own times are never used 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
+
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job
+from hpcext.sim.physics import Physics
 
 GPUS = 6
 """Of a node of Summit."""
@@ -38,7 +42,10 @@ SETS: Mapping[int, tuple[tuple[str, float], ...]] = {
     8: ((I3, EPOCH), (R50, EPOCH), (VGG, EPOCH), (R50, EPOCH)),
     9: ((I3, EPOCH), (R50, EPOCH), (R50, EPOCH), (R101, EPOCH)),
 }
-"""Tables II to IV: network and steps, in the order of submission; 1 to 3 on one node."""
+"""Tables II to IV: network and steps, in the order of submission."""
+
+ONE_NODE = (1, 2, 3)
+"""The sets that run on one node; the others run on :data:`WORKERS`."""
 
 BEST = {R50: 3, I3: 4, R101: 3, VGG: 5}
 """GPUs on which each is fastest: Figure 5; sections V-A and VII-B1."""
@@ -61,6 +68,8 @@ against six; it is VGG-16's, on five."""
 SUSPEND_S = 66.0
 """Of a suspension and resumption. Section VII-D1: they take 13.2 % of the time of set 1, in which
 there can be one (65 s), and 26.6 % of that of set 3, in which there are two (133 s)."""
+
+SIZES = tuple(range(1, GPUS + 1))
 
 Pick = Callable[[float, float], float]
 """Where in a range a point lies."""
@@ -158,3 +167,57 @@ def _falling(first: int, top: float, pick: Pick) -> dict[int, float]:
         below = pick(1.0, below)
         found[gpus] = below
     return found
+
+
+def nodes_of(number: int) -> int:
+    """Worker nodes on which each job of a set runs."""
+    return 1 if number in ONE_NODE else WORKERS
+
+
+def speed_of(number: int, network: str, known: Networks) -> dict[int, float]:
+    """GPUs in all → steps per second of a job that has all nodes of its set."""
+    if number in ONE_NODE:
+        return dict(known.speed[network])
+    return {WORKERS * gpus: known.on_workers(network, WORKERS, gpus) for gpus in SIZES}
+
+
+def stating(speed: Mapping[int, float], steps: float) -> Estimate:
+    """What a job states that says all: its speeds, its work and what a change costs."""
+    return Estimate(stated=speed, work=steps, up_s=SUSPEND_S, down_s=SUSPEND_S)
+
+
+def set_job(number: int, order: int, network: str, known: Estimate) -> Job:
+    """A job of a set, which runs on its nodes with any number of GPUs on each.
+
+    Parameters
+    ----------
+    number : int
+        Of the set.
+    order : int
+        In it, from 1 on.
+    network : str
+    known : Estimate
+        What it states of itself.
+    """
+    nodes = nodes_of(number)
+    return Job(
+        str(order), network, order, SIZES, BEST[network], nodes=(nodes, nodes), estimate=known,
+        suspend_timeout_s=10 * SUSPEND_S,
+    )  # fmt: skip
+
+
+def physics_of(speed: Mapping[int, float], steps: float) -> Physics:
+    """How a job of a set behaves.
+
+    All of the cost is in the suspension: what a first start takes is in LSF's times.
+    """
+    return Physics(speed, steps, suspend_s=SUSPEND_S)
+
+
+def set_jobs(number: int) -> Iterator[tuple[Job, Physics]]:
+    """The jobs of a set, with the curves in the middle of all ranges, which they state."""
+    known = networks()
+    for order, (network, steps) in enumerate(SETS[number], start=1):
+        speed = speed_of(number, network, known)
+        job = set_job(number, order, network, stating(speed, steps))
+        yield job, physics_of(speed, steps)

@@ -1,0 +1,250 @@
+"""Jobs that train what was measured (:mod:`hpcext.sim.measured`), as users ask for them.
+
+What may be changed of such a job is what the authors of its policy would change (Pollux, section
+5.1): under `pollux` the training has an agent that chooses its batch; under the policies of
+:data:`AS_ASKED` it has the GPUs and the batch of its user; under all others the batch of its user,
+on as many GPUs as the policy says.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from hpcext.core.errors import InputError
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job
+from hpcext.sim.measured import Application, read_application
+from hpcext.sim.physics import Physics
+from hpcext.sim.profiled import Adaptive, Fixed, packed
+from hpcext.sim.workloads.philly import Asked
+from hpcext.text import clean
+
+DELAY_S = 30.0
+"""Of a job that is re-allocated (Pollux, section 5.3), and of one that starts."""
+
+REPORT_S = 30.0
+"""Time between an agent's reports (section 5.1)."""
+
+ROOM = {"yolov3": 8}
+"""Samples of a GPU of those applications that were measured with more than the authors allow."""
+
+ALONE = "ncf"
+"""The application that the authors' simulator runs on one GPU and with its tuned batch always: it
+is over in a minute."""
+
+WITH_AGENT = frozenset({"pollux"})
+AS_ASKED = frozenset({"exclusive", "fixed", "marble", "tiresias"})
+"""Policies."""
+
+PLACEMENTS = "placements.csv"
+"""What the folder of a measured application has."""
+
+
+class Machine(NamedTuple):
+    """Nodes, and GPUs of each, that a job can have at most."""
+
+    nodes: int
+    gpus: int
+
+    @property
+    def total(self) -> int:
+        """All of these."""
+        return self.nodes * self.gpus
+
+
+class Way(NamedTuple):
+    """How jobs are made.
+
+    Attributes
+    ----------
+    machine : Machine
+    policy : str
+        With its options.
+    oracle : bool
+        Policies are told the true speeds, and how much there is to do; else they know nothing but
+        what is reported.
+    adapt : bool or None
+        Whether trainings choose their batch; None: as the policy's authors have it.
+    """
+
+    machine: Machine
+    policy: str = ""
+    oracle: bool = False
+    adapt: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the policy, without its options."""
+        return self.policy.partition(":")[0]
+
+    @property
+    def searches(self) -> bool:
+        """Whether the policy is Pollux's genetic search."""
+        return self.name == "pollux" and "search=genetic" in self.policy
+
+
+def names(folder: Path) -> tuple[str, ...]:
+    """The applications that were measured, whose folders are in this one.
+
+    Raises
+    ------
+    InputError
+        There is none.
+    """
+    found = tuple(sorted(path.parent.name for path in folder.glob(f"*/{PLACEMENTS}")))
+    if not found:
+        raise InputError(
+            "no measurements in it",
+            where=clean(str(folder)),
+            valid=f"a folder for each application, with {PLACEMENTS} in it",
+            do="say --data DIR",
+        )
+    return found
+
+
+def measurements(folder: Path, only: Collection[str] = ()) -> tuple[Path, ...]:
+    """All files of the applications that were measured, or of some of them."""
+    return tuple(
+        path for name in only or names(folder) for path in sorted((folder / name).glob("*.csv"))
+    )
+
+
+def application(folder: Path, name: str) -> Application:
+    """One that was measured; read once for as long as its files are the same.
+
+    Raises
+    ------
+    InputError
+        The measurements are not there, or not what they should be.
+    """
+    own = (folder / name).absolute()
+    stats = [(path.name, path.stat()) for path in sorted(own.glob("*.csv"))]
+    return _application(
+        folder / name,
+        own,
+        tuple((file, each.st_mtime_ns, each.st_size, each.st_ino) for file, each in stats),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _application(folder: Path, *_: object) -> Application:
+    return read_application(folder, most_per_gpu=ROOM.get(folder.name))
+
+
+def _trained(jobs: Iterable[Asked], folder: Path) -> dict[str, Application]:
+    names_ = dict.fromkeys(each.application for each in jobs)
+    return {name: application(folder, name) for name in names_}
+
+
+def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
+    """Refuse what was not measured.
+
+    Parameters
+    ----------
+    jobs : sequence of Asked
+    folder : Path
+        Of the measurements.
+    places : sequence of str
+        Where each job is stated.
+
+    Raises
+    ------
+    InputError
+        A batch is smaller or larger than any that was, or too small for so many GPUs.
+    """
+    every = _trained(jobs, folder)
+    for each, where in zip(jobs, places, strict=True):
+        known = every[each.application]
+        least = max(known.initial_batch, known.least_per_gpu * each.gpus)
+        if not least <= each.batch <= known.most_batch:
+            raise InputError(
+                f"batch_size {each.batch} on {each.gpus} GPUs",
+                where=where,
+                valid=f"{least} to {known.most_batch}, as {clean(each.application)} was measured",
+            )
+
+
+def application_jobs(
+    jobs: Sequence[Asked], folder: Path, way: Way
+) -> Iterator[tuple[Job, Physics]]:
+    """The jobs of a workload, each with how it truly behaves.
+
+    Raises
+    ------
+    InputError
+        The measurements are not there, or not what they should be; the nodes are larger than those
+        that were measured.
+    """
+    every = _trained(jobs, folder)
+    for order, each in enumerate(jobs):
+        known = every[each.application]
+        if way.machine.gpus > known.widest:
+            raise InputError(
+                f"nodes with {way.machine.gpus} GPUs",
+                where=clean(str(folder / each.application)),
+                valid=f"at most {known.widest}: larger ones were not measured",
+            )
+        # Of more nodes than were measured nobody knows how fast it would be.
+        machine = way.machine._replace(nodes=min(way.machine.nodes, known.most_nodes))
+        job = Job(each.name, each.name, order, (1,), 1, submitted_s=each.submitted_s)
+        speed = _speed(each, known, way)
+        job = _shaped(job, each, min(speed.most, machine.total), way._replace(machine=machine))
+        if way.oracle:
+            curve = _true(known, speed, min(speed.most, machine.total), machine.gpus)
+            job = replace(job, estimate=Estimate(work=speed.work, stated=curve))
+        yield job, Physics(speed, speed.work, resume_s=DELAY_S, checkpoint_s=None)
+
+
+def _speed(each: Asked, known: Application, way: Way) -> Adaptive | Fixed:
+    alone = each.application == ALONE
+    most = 1 if alone else None
+    if way.name in WITH_AGENT if way.adapt is None else way.adapt:
+        return Adaptive(known, each.batch if alone else None, most)
+    return Fixed(known, each.batch, most)
+
+
+def _shaped(job: Job, each: Asked, most: int, way: Way) -> Job:
+    """With the GPUs that it may have."""
+    if way.name == "tiresias":
+        return replace(job, sizes=(each.gpus,), optimal=each.gpus)
+    if way.name in AS_ASKED:
+        per_node = _evenly(each.gpus, way.machine.gpus)
+        nodes = each.gpus // per_node
+        least = 1 if way.name == "marble" else per_node
+        sizes = tuple(range(least, per_node + 1))
+        return replace(job, sizes=sizes, optimal=per_node, nodes=(nodes, nodes))
+    if way.searches:
+        # The paper's search deals GPUs out in any way; exact divisions have as many on each node.
+        return replace(job, sizes=tuple(range(1, most + 1)), optimal=most)
+    per_node = min(way.machine.gpus, most)
+    nodes = max(1, most // way.machine.gpus)
+    return replace(job, sizes=tuple(range(1, per_node + 1)), optimal=per_node, nodes=(1, nodes))
+
+
+def _evenly(gpus: int, per_node: int) -> int:
+    """GPUs on each of the fewest nodes that have as many each."""
+    return max(each for each in range(1, min(gpus, per_node) + 1) if gpus % each == 0)
+
+
+def _true(
+    known: Application, speed: Adaptive | Fixed, most: int, per_node: int
+) -> Mapping[int, float]:
+    """True speeds on as few nodes as can be.
+
+    That of a training that chooses its batch is its mean over all epochs, on powers of two.
+    """
+    if isinstance(speed, Fixed):
+        return {gpus: speed.rate(packed(gpus, per_node)) for gpus in range(1, most + 1)}
+    sizes = {most, *(1 << power for power in range(most.bit_length()))}
+    return {gpus: _mean_rate(known, speed.total, gpus, per_node) for gpus in sorted(sizes)}
+
+
+@functools.lru_cache(maxsize=256)
+def _mean_rate(known: Application, total: int | None, gpus: int, per_node: int) -> float:
+    speed = Adaptive(known, total)
+    return speed.work / speed.alone_s(gpus, per_node)

@@ -1,0 +1,169 @@
+"""Workloads that are made up, by name: those of the papers, and jobs that come at random."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from hpcext.checks import read_options
+from hpcext.core.errors import InputError
+from hpcext.sim.workloads import capes, marble
+from hpcext.sim.workloads.applications import (
+    REPORT_S,
+    Machine,
+    Way,
+    application_jobs,
+    measurements,
+)
+from hpcext.sim.workloads.jobfiles import read_job_file
+from hpcext.sim.workloads.philly import SHARES, make_philly
+from hpcext.sim.workloads.poisson import poisson_jobs
+from hpcext.sim.workloads.workload import Jobs, Setting, Workload, changed
+from hpcext.text import clean, shown
+
+WHERE = "WORKLOAD"
+
+MOST_NODES = 1_000_000
+
+FOLDER = "pollux"
+"""Where a folder of recorded data has the measurements."""
+
+CAPES = "capes"
+"""Whose jobs are those of ``poisson`` that are not said."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What can be chosen of trainings that were measured.
+
+    Attributes
+    ----------
+    data : str
+        The folder of the measurements.
+    adapt : {"", "true", "false"}
+        Whether they choose their batch; empty: as the policy's authors have it.
+    """
+
+    data: str = ""
+    adapt: str = ""
+
+    def __post_init__(self) -> None:
+        if self.adapt not in {"", "true", "false"}:
+            raise ValueError(f"adapt={self.adapt}: must be true or false")
+
+
+class Philly(Measured, frozen=True):
+    """Of a made-up workload of them, also how many times as many come as in Pollux's evaluation."""
+
+    load: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
+
+
+class Poisson(msgspec.Struct, frozen=True):
+    """How many jobs come, the mean seconds between two, and what they are like: a job file, or
+    ``capes``."""
+
+    jobs: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
+    mean_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 250.0
+    of: str = CAPES
+
+
+def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path:
+    """The folder of the measurements: the one that is said, that of all data, the one beside.
+
+    Raises
+    ------
+    InputError
+        None is said.
+    """
+    base = Path(given) if given else data or beside
+    if base is None:
+        do = "say --data DIR, with the measurements of Pollux in DIR or DIR/pollux"
+        raise InputError("needs measurements of trainings", where=f"{WHERE} philly", do=do)
+    return base / FOLDER if (base / FOLDER).is_dir() else base
+
+
+def way_of(options: Measured, setting: Setting) -> Way:
+    """How trainings that were measured are made for a setting."""
+    machine = Machine(setting.nodes or MOST_NODES, setting.gpus)
+    adapt = options.adapt == "true" if options.adapt else None
+    return Way(machine, setting.policy, setting.oracle, adapt)
+
+
+def _philly(text: str, given: str, setting: Setting) -> Workload:
+    options = read_options(Philly, given, f"{WHERE} philly")
+    folder, way = folder_of(options.data, setting.data), way_of(options, setting)
+
+    def jobs(seed: int) -> Jobs:
+        return changed(application_jobs(make_philly(seed, load=options.load), folder, way), setting)
+
+    files = measurements(folder, SHARES)
+    return Workload(text, jobs, files, REPORT_S, measured=True)
+
+
+def _capes(text: str, given: str, setting: Setting) -> Workload:
+    level = _one_of(given, capes.JOBS, f"{WHERE} capes", "contention")
+    return Workload(
+        text, lambda seed: changed(capes.capes_jobs(capes.arrivals_s(level, seed)), setting)
+    )
+
+
+def _marble(text: str, given: str, setting: Setting) -> Workload:
+    number = int(_one_of(given, map(str, marble.SETS), f"{WHERE} marble", "set"))
+    return Workload(text, lambda _: changed(marble.set_jobs(number), setting))
+
+
+def _poisson(text: str, given: str, setting: Setting) -> Workload:
+    options = read_options(Poisson, given, f"{WHERE} poisson")
+    path = model_file(text)
+    if path is None:
+        models = list(capes.capes_jobs([0.0]))
+    else:
+        models = read_job_file(path, elastic=setting.elastic, profiles=setting.profiles)
+    for job, _ in models:
+        if job.after:
+            what = f"job {shown(job.name)} waits for another one"
+            do = "leave `after` out: here jobs come at random"
+            raise InputError(what, where=clean(options.of), do=do)
+    make = functools.partial(poisson_jobs, models, options.jobs, options.mean_s)
+    return Workload(text, lambda seed: changed(make(seed), setting), (path,) if path else ())
+
+
+def _one_of(given: str, words: Iterable[str], where: str, what: str) -> str:
+    known = list(words)
+    if given not in known:
+        missing = f"unknown {what} {shown(given)}" if given else f"of which {what}?"
+        raise InputError(missing, where=where, valid=", ".join(known))
+    return given
+
+
+GENERATORS: Mapping[str, Callable[[str, str, Setting], Workload]] = {
+    "philly": _philly,
+    "capes": _capes,
+    "marble": _marble,
+    "poisson": _poisson,
+}
+
+
+def generated(text: str, setting: Setting) -> Workload | None:
+    """The workload that is made up under this name; None if there is no such.
+
+    Raises
+    ------
+    InputError
+        There is one, and it has no such option, or not this value of it.
+    """
+    name, _, given = text.partition(":")
+    make = GENERATORS.get(name)
+    return None if make is None else make(text, given, setting)
+
+
+def model_file(text: str) -> Path | None:
+    """The job file that a made-up workload is made of, if it is."""
+    name, _, given = text.partition(":")
+    if name != "poisson":
+        return None
+    options = read_options(Poisson, given, f"{WHERE} poisson")
+    return None if options.of == CAPES else Path(options.of)

@@ -1,0 +1,130 @@
+"""What a workload is, and what its jobs are made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job
+from hpcext.profiles import Profiles
+from hpcext.sim.physics import Physics
+
+Jobs = Iterable[tuple[Job, Physics]]
+
+
+class Workload(NamedTuple):
+    """Jobs to simulate.
+
+    Attributes
+    ----------
+    text : str
+        How a report names them.
+    jobs : callable
+        By a seed: each job, and how it truly behaves, by the time of its submission; anew at each
+        call.
+    files : tuple of Path
+        What they are read from.
+    report_s : float or None
+        Time between their reports of progress; None: only when an attempt stops training.
+    measured : bool
+        They are trainings that were measured (:mod:`hpcext.sim.workloads.applications`): what may
+        be changed of them depends on the policy.
+    """
+
+    text: str
+    jobs: Callable[[int], Jobs]
+    files: tuple[Path, ...] = ()
+    report_s: float | None = None
+    measured: bool = False
+
+
+class Costs(NamedTuple):
+    """What is so of all jobs, beside what a workload says of each; None: as that has it.
+
+    Attributes
+    ----------
+    launch_s : float or None
+        From the order to start until an attempt runs.
+    checkpoint_s : float or None
+        Training time between periodic checkpoints.
+    interference : float or None
+        Share of its speed that a job on several nodes loses where another one is on one of them.
+    rescale : float
+        What changes of size cost, as a multiple.
+    """
+
+    launch_s: float | None = None
+    checkpoint_s: float | None = None
+    interference: float | None = None
+    rescale: float = 1.0
+
+
+class Setting(NamedTuple):
+    """What jobs are made for.
+
+    Attributes
+    ----------
+    gpus : int
+        Of a node; of the widest one.
+    nodes : int or None
+        Of the machine; None: they come and go.
+    per_node : int or None
+        Processors of a node, where a log counts processors.
+    policy : str
+        Under which they are to run.
+    learn : bool
+        Policies do not know the speeds that jobs state, and learn them from what these report.
+    oracle : bool
+        Policies are told the true speeds, and how much there is to do.
+    elastic : bool
+        Jobs of a job file that say on how many nodes they run can change these while they train.
+    costs : Costs
+    profiles : Profiles or None
+        Where a job file's ``scaling = "NAME"`` is looked up.
+    data : Path or None
+        The folder of recorded data.
+    """
+
+    gpus: int = 1
+    nodes: int | None = None
+    per_node: int | None = None
+    policy: str = ""
+    learn: bool = False
+    oracle: bool = False
+    elastic: bool = False
+    costs: Costs = Costs()
+    profiles: Profiles | None = None
+    data: Path | None = None
+
+
+def changed(jobs: Jobs, setting: Setting) -> Iterator[tuple[Job, Physics]]:
+    """Jobs with the costs of a setting, and with what policies are to know in it."""
+    costs = setting.costs
+    given = {
+        name: value
+        for name in ("launch_s", "checkpoint_s", "interference")
+        if (value := getattr(costs, name)) is not None
+    }
+    for job, physics in jobs:
+        changes: dict[str, float] = dict(given)
+        if costs.rescale != 1.0:
+            for name in ("resume_s", "suspend_s", "rescale_up_s", "rescale_down_s"):
+                changes[name] = costs.rescale * getattr(physics, name)
+        known = _known(job.estimate, physics, setting)
+        yield replace(job, estimate=known), replace(physics, **changes) if changes else physics
+
+
+def _known(known: Estimate, physics: Physics, setting: Setting) -> Estimate:
+    if setting.learn:
+        return replace(known, stated={}, by_kind={}, up_s=None, down_s=None)
+    if setting.costs.rescale != 1.0:
+        ways = {"up_s": known.up_s, "down_s": known.down_s}
+        told = {key: each * setting.costs.rescale for key, each in ways.items() if each is not None}
+        known = replace(known, **told)
+    if setting.oracle and isinstance(physics.speed, Mapping):
+        known = replace(known, stated=physics.speed, by_kind={}, work=physics.work)
+    return known
