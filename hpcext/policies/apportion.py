@@ -46,6 +46,9 @@ FEW = 200
 """Options of a core that is solved at once: to try with fewer of them costs as much."""
 
 
+MOST = np.iinfo(np.int64).max
+
+
 class Table(NamedTuple):
     """What a job is worth, by how many units it gets.
 
@@ -210,7 +213,7 @@ def _price(options: Options, total: int) -> float:
         """The line that is highest at a price: value and weight of its options."""
         reduced = values - price * sizes
         best = np.maximum.reduceat(reduced, starts)
-        light = np.where(reduced >= best[jobs], sizes, np.iinfo(np.int64).max)
+        light = np.where(reduced >= best[jobs], sizes, MOST)
         weight = int(np.minimum.reduceat(light, starts).sum())
         return float(best.sum()) + price * weight, weight
 
