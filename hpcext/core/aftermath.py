@@ -11,7 +11,7 @@ BACKOFF_MAX_S = 60.0
 """Longest wait before a failed job is tried again."""
 
 BLAMELESS_WAIT_S = 5.0
-"""Wait before a job is tried again that could not be started, or whose node was lost."""
+"""Wait before a job is tried again that could not be started."""
 
 NOT_RETRIED = frozenset({126, 127})
 """Exit codes of a shell (and our supervisor) for a command that cannot be run at all."""
@@ -48,10 +48,13 @@ def _after_failure(
 ) -> tuple[State, dict[str, Any]]:
     """Try again later, unless it failed too often without getting further."""
     how = fact.why or f"exit code {fact.exit_code}"
+    if job.maimed:
+        # The node is gone, and with it whatever there was to wait for.
+        return State.PENDING, {"goal": None, "why": f"tried again after: {how}"}
     failures, wait_s = job.failures, BLAMELESS_WAIT_S
-    # It lost its node, or it never ran (a full disk, say): not the job's failure.
+    # It never ran (a full disk, say): not the job's failure.
     never_ran = fact.outcome is Outcome.LOST and not job.gpus
-    if not (job.maimed or never_ran or fact.outcome is Outcome.EVICTED):
+    if not (never_ran or fact.outcome is Outcome.EVICTED):
         failures = 1 if progressed else failures + 1
         wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
         if fact.exit_code in NOT_RETRIED or failures > job.retries:
