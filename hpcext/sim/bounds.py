@@ -55,6 +55,16 @@ class Nodes:
         self._times = np.array(times, dtype=np.float64)
         self._counts = np.array(counts, dtype=np.float64)
 
+    @property
+    def times_s(self) -> Floats:
+        """When there are others than before; ascending."""
+        return self._times
+
+    @property
+    def counts(self) -> Floats:
+        """How many there are from each of these instants on."""
+        return self._counts
+
     def spans(self, until_s: float, useful: float = math.inf) -> tuple[Floats, Floats]:
         """How long there are so many nodes until an instant: seconds, and nodes, ascending.
 
@@ -77,7 +87,7 @@ def fluid_rate(speed: Mapping[int, float], nodes: float, parallel: float = math.
     >>> fluid_rate({1: 1.0, 4: 3.0}, nodes=5, parallel=2)
     4.0
     """
-    return _times_done([Kind(speed, 1.0)], np.ones(1), np.array([nodes]), parallel)
+    return _fluid([Kind(speed, 1.0)], np.ones(1), np.array([nodes]), parallel).times
 
 
 def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: float) -> float:
@@ -101,7 +111,7 @@ def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: f
     useful = parallel * max(size for kind in kinds for size in kind.speed)
 
     def left(end_s: float) -> float:
-        return 1.0 - _times_done(kinds, *nodes.spans(end_s, useful), parallel)
+        return 1.0 - _fluid(kinds, *nodes.spans(end_s, useful), parallel).times
 
     if left(until_s) > 0:
         raise ValueError(f"no schedule is done within {until_s:g} s")
@@ -111,9 +121,27 @@ def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: f
     return float(brentq(left, low_s, until_s, xtol=NEAR_S))
 
 
-def _times_done(kinds: Sequence[Kind], long_s: Floats, nodes: Floats, parallel: float) -> float:
-    """How often a fluid does all the work, by the linear programme of how many jobs of each kind
-    have each size in each span."""
+def fluid_worths(
+    kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: float
+) -> tuple[float, ...]:
+    """What a unit of each kind's work is worth to a fluid, in parts of all the work.
+
+    Together, of all their work, they are 1. Kinds that use nodes badly are worth more, since all
+    have to be done.
+    """
+    useful = parallel * max(size for kind in kinds for size in kind.speed)
+    return _fluid(kinds, *nodes.spans(until_s, useful), parallel).worths
+
+
+class _Fluid(NamedTuple):
+    """How often it does all the work, and what a unit of each kind's is worth for that."""
+
+    times: float
+    worths: tuple[float, ...]
+
+
+def _fluid(kinds: Sequence[Kind], long_s: Floats, nodes: Floats, parallel: float) -> _Fluid:
+    """The linear programme of how many jobs of each kind have each size in each span."""
     choices = [(k, size, rate) for k, kind in enumerate(kinds) for size, rate in kind.speed.items()]
     spans, each = len(long_s), len(choices)
     columns = spans * each  # and behind them the factor that is to be the largest
@@ -142,4 +170,6 @@ def _times_done(kinds: Sequence[Kind], long_s: Floats, nodes: Floats, parallel: 
     found = linprog(gain, A_ub=table.tocsr(), b_ub=np.concatenate(limits), method="highs")
     if not found.success:
         raise RuntimeError(f"the bound was not found: {found.message}")
-    return float(-found.fun)
+    shares = -found.ineqlin.marginals[base:]
+    worths = tuple(float(share) / kind.work for share, kind in zip(shares, kinds, strict=True))
+    return _Fluid(float(-found.fun), worths)

@@ -1,4 +1,4 @@
-"""Bounds of a fluid, by hand; and that nobody is faster."""
+"""Bounds of a fluid, and of who pays for changes, by hand; and that nobody is faster."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.sim.bounds import Kind, Nodes, fluid_end_s, fluid_rate
+from hpcext.sim.clairvoyant import clairvoyant_end_s
 from hpcext.sim.papers.bftrainer_replay import watched
 from hpcext.sim.papers.bftrainer_setup import levels
 from hpcext.sim.physics import Physics
@@ -89,5 +90,34 @@ def test_no_policy_is_faster(policy: str) -> None:
     ]  # fmt: skip
     ran = watched(jobs, changes(), policy)
     assert ran.finished
-    end_s = fluid_end_s([Kind(SPEED, 10_000.0)], Nodes(levels(changes())), 3, 27_000.0)
-    assert 0.5 * ran.end_s < end_s < ran.end_s
+    asked = [Kind(SPEED, 10_000.0)], Nodes(levels(changes())), 3
+    end_s = fluid_end_s(*asked, 27_000.0)
+    paying_s = clairvoyant_end_s(*asked, 12.0, 27_000.0)
+    assert 0.5 * ran.end_s < end_s < paying_s < ran.end_s
+
+
+def test_one_place_that_pays_for_its_changes() -> None:
+    """It begins with a pause, and grows with another one: by hand, what is best."""
+    asked = [Kind({1: 1.0, 2: 2.0}, 300.0)], Nodes([(0.0, 1), (100.0, 2)]), 1
+    # 90 by the 100th second, nothing until the 110th, and then two a second.
+    assert 209.0 < clairvoyant_end_s(*asked, 10.0, 1000.0) <= 215.0
+    assert fluid_end_s(*asked, 1000.0) == pytest.approx(200.0, abs=1.0)
+    assert clairvoyant_end_s(*asked, 0.0, 1000.0) == pytest.approx(200.0, abs=1.0)
+
+
+def test_a_node_that_stays_too_short_is_worth_no_change() -> None:
+    times = [(100.0 * n + at, 1 + more) for n in range(10) for at, more in ((0.0, 0), (80.0, 1))]
+    asked = [Kind({1: 1.0, 2: 2.0}, 900.0)], Nodes(times), 1
+    free_s = fluid_end_s(*asked, 1000.0)
+    # Twenty seconds of a second node are lost to a pause of twenty: it stays on one.
+    paying_s = clairvoyant_end_s(*asked, 20.0, 1000.0)
+    assert free_s == pytest.approx(760.0, abs=1.0)
+    assert 880.0 < paying_s <= 920.0
+
+
+def test_two_kinds_that_pay() -> None:
+    kinds = [Kind({1: 1.0}, 100.0), Kind({1: 1.0, 2: 2.0, 3: 3.0}, 300.0)]
+    nodes = Nodes([(0.0, 4)])
+    assert 100.0 < clairvoyant_end_s(kinds, nodes, 2, 12.0, 1000.0) <= 112.0
+    with pytest.raises(ValueError, match="no schedule is done within 50 s"):
+        clairvoyant_end_s(kinds, nodes, 2, 12.0, 50.0)
