@@ -98,7 +98,7 @@ def _assumed(setup: Setup) -> tuple[str, ...]:
         "has as many trainers at once as A_e; with `single nodes` one on each node: the paper "
         "does not say which",
         "a start from nothing takes R_up here, and is free in the paper and its program; a node "
-        "that is lost meanwhile makes the trainer start again, after 5 s",
+        "that is lost meanwhile makes the trainer start again",
         "a trainer that has lost a node stands still for R_down, one that grows for R_up; a node "
         "that leaves is gone at once. A trainer that loses all its nodes loses no samples",
         "decisions are made when nodes or trainers come or go, and when a trainer that could not "
