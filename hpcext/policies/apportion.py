@@ -45,8 +45,8 @@ RAISE = 4.0
 FEW = 200
 """Options of a core that is solved at once: to try with fewer of them costs as much."""
 
-
-MOST = np.iinfo(np.int64).max
+HEAVIEST = np.iinfo(np.int64).max
+"""More units than any option has."""
 
 
 class Table(NamedTuple):
@@ -213,7 +213,7 @@ def _price(options: Options, total: int) -> float:
         """The line that is highest at a price: value and weight of its options."""
         reduced = values - price * sizes
         best = np.maximum.reduceat(reduced, starts)
-        light = np.where(reduced >= best[jobs], sizes, MOST)
+        light = np.where(reduced >= best[jobs], sizes, HEAVIEST)
         weight = int(np.minimum.reduceat(light, starts).sum())
         return float(best.sum()) + price * weight, weight
 

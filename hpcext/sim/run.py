@@ -123,7 +123,7 @@ def run(
     recorder = Recorder(engine, executor, Shares(scenario.nodes) if stays else None)
     told = (recorder.watch,) if watcher is None else (watcher(engine), recorder.watch)
     coming = _Coming(scenario.jobs, executor, recorder)
-    heap.at(0.0, lambda: [executor.happen(NodeJoined(node))[0] for node in scenario.nodes])
+    heap.at(0.0, _happening(executor, tuple(map(NodeJoined, scenario.nodes))))
     heap.feed(coming)
     heap.feed((when_s, _happening(executor, facts)) for when_s, facts in scenario.changes)
     heap.feed((_before(when_s), _looking(executor)) for when_s in how.looks_s)

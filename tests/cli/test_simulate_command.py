@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import simulate
 
 from hpcext.cli import main as cli
 from hpcext.core import values as v
@@ -55,15 +56,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     (tmp_path / "log.swf").write_text("; MaxProcs: 8\n" + "\n".join(lines) + "\n")
     return tmp_path
-
-
-def simulate(
-    capsys: pytest.CaptureFixture[str], *words: str | Path, status: int = 0
-) -> tuple[str, str]:
-    code = cli.main(["simulate", *map(str, words)])
-    told = capsys.readouterr()
-    assert code == status, told
-    return told
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str | Path, **more: Any) -> dict[str, Any]:

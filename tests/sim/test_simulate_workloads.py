@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import simulate
 from made_measurements import write
 
-from hpcext.cli import main as cli
 from hpcext.sim.metrics import figures
 from hpcext.sim.papers.marble import Case as SetCase
 from hpcext.sim.papers.marble import run as run_set
@@ -32,15 +32,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number in (1, 2):
         (tmp_path / "pollux" / f"workload-{number}.csv").write_text(HEADER + ROWS)
     return tmp_path
-
-
-def simulate(
-    capsys: pytest.CaptureFixture[str], *words: str | Path, status: int = 0
-) -> tuple[str, str]:
-    code = cli.main(["simulate", *map(str, words)])
-    told = capsys.readouterr()
-    assert code == status, told
-    return told
 
 
 def policies(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, dict[str, Any]]:
