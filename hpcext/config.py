@@ -22,7 +22,7 @@ SITE_FILE = Path("/etc/hpcext/hpcext.toml")
 """No variable moves it: whatever runs as root must not be led to another one."""
 
 POLICIES = (
-    "marble", "exclusive", "equal_share", "bftrainer",
+    "marble", "exclusive", "equal_share", "bftrainer", "bftrainer-lifetime",
     "optimus", "doubling", "total_time", "pollux", "fixed", "tiresias",
 )  # fmt: skip
 """Names only: the policies themselves are a layer above. A test holds both lists equal."""

@@ -46,6 +46,10 @@ ORACLE = (
     "With an oracle: policies are told the true speeds of jobs and how much these have to do, which"
     " nobody knows of a real job."
 )
+KNOWN = (
+    "With known ends: policies are told when each idle node will leave, which nobody knows; of a"
+    " real machine at most what its main queue has planned."
+)
 MEASURED = (
     "Trainings are measured ones. Unless the workload says adapt, they choose their batch under"
     " pollux, as its agent does it. Under exclusive, fixed, marble and tiresias they have the GPUs"
@@ -82,6 +86,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--hours", type=_positive, help="end after so many simulated hours")
     parser.add_argument("--learn", action="store_true", help="hide stated speeds from policies")
     parser.add_argument("--oracle", action="store_true", help="tell policies the true speeds")
+    parser.add_argument("--known-ends", action="store_true", help="tell when idle nodes will leave")
     parser.add_argument("--data", type=Path, metavar="DIR", help="recorded data, for measurements")
     parser.add_argument("--launch-s", type=_number, help="from the order to start until it runs")
     parser.add_argument("--checkpoint-s", type=_number, help="between checkpoints; 0: always")
@@ -175,6 +180,7 @@ def _place(args: argparse.Namespace) -> Place:
         ("--main-nodes", args.main_nodes, args.main),
         ("--gpus-per-node", args.gpus_per_node, args.idle or args.main),
         ("--skip", args.skip, args.idle),
+        ("--known-ends", args.known_ends or None, args.idle or args.main),
     ):
         if value is not None and not given:
             means = {"--main-nodes": "--main", "--skip": "--idle"}.get(name, "--idle or --main")
@@ -190,6 +196,7 @@ def _place(args: argparse.Namespace) -> Place:
         args.per_node,
         args.gpus_per_node or 1,
         args.skip or 0,
+        args.known_ends,
     )
 
 
@@ -197,9 +204,13 @@ def _check(tasks: Sequence[Task]) -> None:
     """Read all files once, and refuse jobs that can never run: before hours of simulation."""
     task = tasks[0]
     place, source = task.place, task.place.find()
-    if place.idle and task.until_s is None and not source.files and ":" not in place.idle:
+    if place.idle and not source.files and ":" not in place.idle:
         do = "say --hours, or how long the trace is, as summit:hours=48"
-        raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
+        if place.known:
+            # All of it is read before it is told.
+            do = "say how long the trace is, as summit:hours=48"
+        if place.known or task.until_s is None:
+            raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
     measured = task.jobs(source).measured
     if task.data and not measured:
         do = "leave it out: only measured trainings need it"
@@ -262,13 +273,16 @@ def _assumed(task: Task) -> tuple[str, ...]:
         said = ["Policies are not told the speeds that jobs state; they learn them from reports."]
     if task.oracle:
         said = [ORACLE]
+    if task.place.known:
+        said.append(KNOWN)
     if task.jobs(task.place.find()).measured:
         said.append(MEASURED)
     if task.place.harvest:
         said.append(
             "Nodes leave at the instant of the trace, without notice; so no job of the main queue"
-            " is delayed. What a real lease needs to end is not simulated. After the last change of"
-            " the trace the nodes that are idle then stay."
+            " is delayed. What a real lease needs to end is not simulated. What the main queue has"
+            " planned on idle nodes policies are told, where that is known. After the last change"
+            " of the trace the nodes that are idle then stay."
         )
     return tuple(said)
 

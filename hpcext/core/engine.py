@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from hpcext.core.facts import Fact
+from hpcext.core.facts import Fact, Progressed
 from hpcext.core.reconcile import reconcile
 from hpcext.core.values import (
     Action,
@@ -76,10 +76,11 @@ class Engine:
             Step again at this instant at the latest, even if nothing happens.
         """
         world = self.world
-        cause = Cause(0)
+        cause, others = Cause(0), False
         for fact in facts:
             cause |= world.apply(now_s, fact)
-        if cause == Cause.PROGRESS and now_s < self._until_s:
+            others = others or not isinstance(fact, Progressed)
+        if cause == Cause.PROGRESS and not others and now_s < self._until_s:
             # By far the most frequent step, and nothing below depends on progress.
             return (), self._wake_s
         cause |= world.refresh(now_s)

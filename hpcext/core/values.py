@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from hpcext.core.estimate import Estimate
+from hpcext.core.fragments import Fragments
 
 Alloc = Mapping[str, int]
 """Node name → GPUs on it."""
@@ -97,11 +98,17 @@ class Node(msgspec.Struct, frozen=True):
     kind : str
         What these are, as the batch system or the driver names them; empty if that is not known.
         GPUs of nodes with the same one are alike.
+    since_s : float or None
+        Since when it has been idle, or offered; None in a fact: since the fact.
+    ends_s : float or None
+        When it is to be given back at the latest, if that is known.
     """
 
     name: str
     gpus: int
     kind: str = ""
+    since_s: float | None = None
+    ends_s: float | None = None
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -321,6 +328,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         What the policy returned last time.
     busy : tuple of Job or None
         Those of the jobs that hold or are to have something; None: look at all of them.
+    fragments : Fragments
+        For how long nodes stayed that have left.
     """
 
     now_s: float
@@ -329,6 +338,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     cause: Cause
     memo: dict[str, Any] | None = None
     busy: tuple[Job, ...] | None = None
+    fragments: Fragments = Fragments()
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ from hpcext.core.facts import (
     Started,
     Submitted,
 )
+from hpcext.core.fragments import Fragments, Seen
 from hpcext.core.queue import Queue
 from hpcext.core.values import (
     TRANSITIONS,
@@ -63,6 +64,7 @@ class Saved(msgspec.Struct, frozen=True):
     memo: dict[str, Any] | None
     wake_s: float | None
     unsettled: bool = False
+    fragments: Fragments = Fragments()
 
 
 class World:
@@ -94,6 +96,7 @@ class World:
         self.wake_s: float | None = None
         self.unsettled = False
         self.queue = Queue()
+        self.seen = Seen()
         self._nodes: dict[str, Node] | None = None  # a copy, until they change
         self._dependents: dict[str, list[str]] = {}
         self._apply: dict[type, Callable[[float, Any], Cause]] = {
@@ -147,7 +150,7 @@ class World:
             self._nodes = dict(self.nodes)
         few = self.queue.busy()
         jobs = few if busy else self.queue.jobs()
-        return Snapshot(now_s, self._nodes, jobs, cause, self.memo, few)
+        return Snapshot(now_s, self._nodes, jobs, cause, self.memo, few, self.seen.fragments)
 
     def put(self, job: Job) -> None:
         """Have a job's new value."""
@@ -210,6 +213,7 @@ class World:
             memo=self.memo,
             wake_s=self.wake_s,
             unsettled=self.unsettled,
+            fragments=self.seen.fragments,
         )
 
     @classmethod
@@ -222,6 +226,7 @@ class World:
         world.next_op = saved.next_op
         world.memo, world.wake_s = saved.memo, saved.wake_s
         world.unsettled = saved.unsettled
+        world.seen = Seen(saved.fragments)
         for job in saved.jobs:
             world._add(job)
         return world
@@ -229,14 +234,16 @@ class World:
     # Nodes.
 
     def _node_joined(self, now_s: float, fact: NodeJoined) -> Cause:
-        before = self.nodes.get(fact.node.name)
-        if before == fact.node:
+        node, before = fact.node, self.nodes.get(fact.node.name)
+        if node.since_s is None:
+            node = replace(node, since_s=before.since_s if before else now_s)
+        if before == node:
             return NOTHING
-        self.nodes[fact.node.name] = fact.node
+        self.nodes[node.name] = node
         self._nodes = None
-        if before is not None:
+        if before is not None and node.gpus < before.gpus:
             # Of a node that is not there nobody has a goal.
-            self._refit(fact.node)
+            self._refit(node)
         return Cause.NODES
 
     def _refit(self, node: Node) -> None:
@@ -250,8 +257,11 @@ class World:
                 left -= granted
 
     def _node_lost(self, now_s: float, fact: NodeLost) -> Cause:
-        if self.nodes.pop(fact.name, None) is None:
+        node = self.nodes.pop(fact.name, None)
+        if node is None:
             return NOTHING
+        early_s = None if node.ends_s is None else node.ends_s - now_s
+        self.seen.left(now_s - (node.since_s or 0.0), early_s=early_s)
         self._nodes = None
         for job in self.queue.busy():
             if fact.name in job.held or (job.goal and fact.name in job.goal):

@@ -17,6 +17,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Target
 from hpcext.policies import (
     bftrainer,
+    bftrainer_lifetime,
     doubling,
     equal_share,
     exclusive,
@@ -42,6 +43,7 @@ POLICIES: dict[str, Known] = {
     "exclusive": Known(exclusive.allocate),
     "equal_share": Known(equal_share.allocate, equal_share.Options),
     "bftrainer": Known(bftrainer.allocate, bftrainer.Options),
+    "bftrainer-lifetime": Known(bftrainer_lifetime.allocate, bftrainer_lifetime.Options),
     "optimus": Known(optimus.allocate, optimus.Options),
     "doubling": Known(doubling.allocate, doubling.Options),
     "total_time": Known(total_time.allocate, total_time.Options),

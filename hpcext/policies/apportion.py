@@ -118,6 +118,14 @@ def apportion(tables: Sequence[Table], total: int) -> Division:
     return Division(tuple(options.sizes[chosen].tolist()), value, core.bound - cost, price)
 
 
+def bound(tables: Sequence[Table], total: int) -> float:
+    """More than which no division is worth: the optimum of the relaxation, without a division."""
+    if not tables:
+        return 0.0
+    options = Options.of(tables, total)
+    return _Core(options, _price(options, total), total).bound
+
+
 class Options(NamedTuple):
     """The options of all jobs, one after the other: shape (m,), and (j,) where a job's begin."""
 

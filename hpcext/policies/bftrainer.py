@@ -94,17 +94,17 @@ class Options(msgspec.Struct, frozen=True):
 
 def allocate(now: Snapshot, options: Options) -> Target:
     """Give each job its part of the division that gains most."""
-    gain = functools.partial(_gain, objective_of(options.objective), options.forward_s)
+    worth = functools.partial(gain, objective_of(options.objective), options.forward_s)
     if options.solver == "milp":
-        return settle(now, functools.partial(_paper, gain, options), parallel=options.parallel)
+        return settle(now, functools.partial(_paper, worth, options), parallel=options.parallel)
     if options.limits or options.solver == "counting":
-        decide = functools.partial(_counting, gain, options, now)
+        decide = functools.partial(_counting, worth, options, now)
         return settle(now, decide, parallel=options.parallel)
-    return divide(now, gain, parallel=options.parallel)
+    return divide(now, worth, parallel=options.parallel)
 
 
 def _counting(
-    gain: Worth, options: Options, now: Snapshot, asks: Sequence[Ask], gpus: Gpus
+    worth: Worth, options: Options, now: Snapshot, asks: Sequence[Ask], gpus: Gpus
 ) -> Plan:
     """The best division that the limits of a file allow.
 
@@ -116,12 +116,12 @@ def _counting(
     allowed = [each._replace(least=None) for each in wanted if each.most is not None]
     solve = functools.partial(solve_counts, limit=Limit(options.nodes))
     try:
-        return best(gain, asks, gpus, functools.partial(solve, constraints=wanted))
+        return best(worth, asks, gpus, functools.partial(solve, constraints=wanted))
     except ValueError:
-        return best(gain, asks, gpus, functools.partial(solve, constraints=allowed))
+        return best(worth, asks, gpus, functools.partial(solve, constraints=allowed))
 
 
-def _paper(gain: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
+def _paper(worth: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
     """The answer of the paper's own programme, each GPU a node of it.
 
     It knows a least and a most number, and all between: a number that a job cannot have is one less
@@ -145,7 +145,7 @@ def _paper(gain: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Pl
         max((size for size in ask.shapes if size <= count), default=0)
         for ask, count in zip(asks, answer.counts, strict=True)
     ]
-    return valued(gain, asks, gpus, counts)._replace(bound=answer.bound)
+    return valued(worth, asks, gpus, counts)._replace(bound=answer.bound)
 
 
 class _Terms(NamedTuple):
@@ -159,7 +159,7 @@ class _Terms(NamedTuple):
 _terms = functools.lru_cache(maxsize=1024)(_Terms)
 
 
-def _gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On) -> Values:
+def gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On) -> Values:
     """Eq. 16, for one job; between two events most jobs stay as they are."""
     return _gains(job, sizes, _terms(objective, forward_s, on))
 

@@ -17,7 +17,7 @@ from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_no
 from hpcext.policies.apportion import Table, apportion
 from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named
 from hpcext.policies.kinds import share
-from hpcext.policies.machine import Part, free_of, machine_of
+from hpcext.policies.machine import Widths, free_of, machine_of
 from hpcext.policies.place import Shape, Wish, place
 from hpcext.scaling.estimator import Sizes, speedups
 from hpcext.scaling.identity import by_identity
@@ -114,12 +114,19 @@ class Plan(NamedTuple):
         No division is worth more.
     kinds : sequence of str, or None
         Of which kind each is to have them; None: of any, but each of one.
+    likes : sequence of sequence of str, or None
+        For each the nodes that it is to have, the best first, as far as they have room.
+    placed : callable or None
+        By the number of the job: what some nodes are worth to it, where that does not hang on
+        their number alone.
     """
 
     counts: Sequence[int]
     worth: Callable[[int, str | None], Mapping[int, float]] | None = None
     bound: float | None = None
     kinds: Sequence[str] | None = None
+    likes: Sequence[Sequence[str]] | None = None
+    placed: Callable[[int, Alloc], float] | None = None
 
     def kind(self, number: int) -> str | None:
         """Of which kind a job is to have them."""
@@ -152,7 +159,7 @@ def settle(
     parallel : int or None
         How many jobs, the first of the queue that are ready, may have anything.
     """
-    now = now if parallel is None else replace(now, jobs=_first(now, parallel))
+    now = now if parallel is None else front(now, parallel)
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
     machine = machine_of(now.nodes)
@@ -186,14 +193,14 @@ def settle(
     return Target(grants, waits, value=value if plan.worth else None, bound=plan.bound)
 
 
-def _first(now: Snapshot, parallel: int) -> tuple[Job, ...]:
-    """So many of those that are ready, and whoever has what cannot be taken back now."""
-    front = tuple(itertools.islice((job for job in now.jobs if job.ready), parallel))
-    if len(front) < parallel:
-        return front
-    others = now.jobs if now.busy is None else now.busy
-    ids = {job.id for job in front}
-    return (*front, *(each for each in others if _stays(each) and each.id not in ids))
+def front(now: Snapshot, parallel: int) -> Snapshot:
+    """With so many of the jobs that are ready, and whoever has what cannot be taken back now."""
+    first = tuple(itertools.islice((job for job in now.jobs if job.ready), parallel))
+    if len(first) == parallel:
+        others = now.jobs if now.busy is None else now.busy
+        ids = {job.id for job in first}
+        first += tuple(each for each in others if _stays(each) and each.id not in ids)
+    return replace(now, jobs=first)
 
 
 def _stays(job: Job) -> bool:
@@ -236,7 +243,9 @@ def _placed(plan: Plan, asks: Sequence[Ask], room: _Room, *, anew: bool) -> _Pla
         shape = ask.on(kind)[plan.counts[number]]
         less = functools.partial(_less, ask, plan, number)
         keeps = not anew or total(ask.job.goal) == shape.total
-        wishes.append(Wish(shape, less, (ask.job.goal or {}) if keeps else {}, kind))
+        likes = plan.likes[number] if plan.likes else ()
+        has = _liked(ask.job.goal or {}, likes) if keeps else {}
+        wishes.append(Wish(shape, less, has, kind, likes))
     found = zip(chosen, place(room.free, wishes, apart=room.apart, kinds=room.kinds), strict=True)
     places = {number: alloc for number, alloc in found if alloc}
     if plan.worth is None:
@@ -244,9 +253,20 @@ def _placed(plan: Plan, asks: Sequence[Ask], room: _Room, *, anew: bool) -> _Pla
     each = []
     for number in range(len(asks)):
         alloc = places.get(number, {})
+        if plan.placed is not None:
+            each.append(plan.placed(number, alloc))
+            continue
         worth = plan.worth(number, next((room.kinds[node] for node in alloc), None))
         each.append(worth.get(total(alloc), worth[0]))
     return _Placed(plan, places, math.fsum(each))
+
+
+def _liked(goal: Alloc, likes: Sequence[str]) -> Alloc:
+    """What a job may keep of what it has: the nodes that it likes, if any are said."""
+    liked = frozenset(likes)
+    if not liked or goal.keys() <= liked:
+        return goal
+    return {node: gpus for node, gpus in goal.items() if node in liked}
 
 
 def _several(plans: Plan | Sequence[Plan]) -> Sequence[Plan]:
@@ -350,9 +370,13 @@ def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Ask]:
     return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
 
 
-def _ask(job: Job, now: Snapshot, parts: Mapping[str, Part]) -> Ask:
+def _ask(job: Job, now: Snapshot, parts: Mapping[str, Widths]) -> Ask:
     has = next((now.nodes[node].kind for node in job.goal or {}), "")
-    by_kind = {kind: found for kind, part in parts.items() if (found := _shapes_on(job, part))}
+    by_kind = {
+        kind: found
+        for kind, widths in parts.items()
+        if (found := _shapes(job.sizes, job.nodes or ONE_NODE, widths))
+    }
     if len(parts) < 2:
         return Ask(job, next(iter(by_kind.values()), {}), has=has)
     shapes: dict[int, Shape] = {}
@@ -362,19 +386,16 @@ def _ask(job: Job, now: Snapshot, parts: Mapping[str, Part]) -> Ask:
     return Ask(job, dict(sorted(shapes.items())), by_kind, has)
 
 
-def _shapes_on(job: Job, part: Part) -> Mapping[int, Shape]:
-    fewest, most = job.nodes or ONE_NODE
-    return _shapes(job.sizes, fewest, min(most, part.nodes), part.widest)
-
-
 @functools.lru_cache(maxsize=1024)
-def _shapes(sizes: tuple[int, ...], fewest: int, most: int, widest: int) -> Mapping[int, Shape]:
+def _shapes(sizes: tuple[int, ...], nodes: tuple[int, int], widths: Widths) -> Mapping[int, Shape]:
     """By their totals, ascending; of those with one total, that on the fewest nodes."""
+    fewest, most = nodes
+    wide = {size: sum(count for width, count in widths if width >= size) for size in sizes}
     found: dict[int, Shape] = {}
-    for nodes in range(fewest, most + 1):
+    for several in range(fewest, min(most, max(wide.values(), default=0)) + 1):
         for gpus in sizes:
-            if gpus <= widest:
-                found.setdefault(gpus * nodes, Shape(gpus, nodes))
+            if several <= wide[gpus]:
+                found.setdefault(gpus * several, Shape(gpus, several))
     return dict(sorted(found.items()))
 
 

@@ -9,12 +9,8 @@ from typing import NamedTuple
 from hpcext.core.values import Node
 from hpcext.scaling.identity import of_a_machine
 
-
-class Part(NamedTuple):
-    """The nodes of one kind: how many they are, and the GPUs of the largest."""
-
-    nodes: int
-    widest: int
+Widths = tuple[tuple[int, int], ...]
+"""Of the nodes of a kind: GPUs, and how many nodes have so many; the widest first."""
 
 
 class Machine(NamedTuple):
@@ -32,7 +28,7 @@ class Machine(NamedTuple):
         GPUs of every node; 0 if these differ.
     """
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, Widths]
     widths: Mapping[str, int]
     kinds: Mapping[str, str]
     alike: int
@@ -44,10 +40,10 @@ def machine_of(nodes: Mapping[str, Node]) -> Machine:
     widths = {name: node.gpus for name, node in nodes.items()}
     kinds = {name: node.kind for name, node in nodes.items()}
     alike = collections.Counter(zip(kinds.values(), widths.values(), strict=True))
-    parts: dict[str, Part] = {}
+    by_kind: dict[str, list[tuple[int, int]]] = {}
     for (kind, gpus), count in alike.items():
-        known = parts.get(kind, Part(0, 0))
-        parts[kind] = Part(known.nodes + count, max(known.widest, gpus))
+        by_kind.setdefault(kind, []).append((gpus, count))
+    parts = {kind: tuple(sorted(each, reverse=True)) for kind, each in by_kind.items()}
     found = set(widths.values())
     return Machine(parts, widths, kinds, found.pop() if len(found) == 1 else 0)
 

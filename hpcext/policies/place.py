@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -33,12 +34,15 @@ class Wish(NamedTuple):
         What it has; empty if it has nothing.
     kind : str or None
         What GPUs it is to have; None: of whatever kind, but all of one.
+    likes : sequence of str
+        Nodes, the best first: it keeps these of its own, and gets these before others.
     """
 
     wanted: Shape
     less: Callable[[], Sequence[Shape]]
     now: Alloc
     kind: str | None = None
+    likes: Sequence[str] = ()
 
 
 def place(
@@ -92,7 +96,7 @@ def place(
         free.give(has)
         found[number] = (
             _grown(wish, free)
-            or free.tightest(wish.wanted, wish.kind)
+            or free.tightest(wish.wanted, wish.kind, likes=wish.likes)
             or has
             or _less(wish, free)
             or free.again(wish.now)
@@ -163,24 +167,37 @@ class _Free:
         room = all(gpus <= self.gpus[node] for node, gpus in alloc.items())
         return alloc if room and (len(alloc) == 1 or all(map(self.open, alloc))) else {}
 
-    def tightest(self, shape: Shape, kind: str | None, but: Collection[str] = ()) -> Alloc:
+    def tightest(
+        self,
+        shape: Shape,
+        kind: str | None,
+        but: Collection[str] = (),
+        likes: Sequence[str] = (),
+    ) -> Alloc:
         """Nodes with room on which the least is free; empty if there are not enough of them.
 
-        Of any kind, where none is said; of two on which as much is free, the first.
+        Of any kind, where none is said; of two on which as much is free, the first. Those that are
+        liked come before all others.
         """
         kinds = self._nodes if kind is None else [kind]
-        found = [nodes for each in kinds if (nodes := self._tightest(shape, each, but))]
+        found = [nodes for each in kinds if (nodes := self._tightest(shape, each, but, likes))]
         best = min(found, key=lambda nodes: sum(self.gpus[node] for node in nodes), default=[])
         return dict.fromkeys(best, shape.gpus)
 
-    def _tightest(self, shape: Shape, kind: str, but: Collection[str]) -> list[str]:
-        found: list[str] = []
+    def _tightest(
+        self, shape: Shape, kind: str, but: Collection[str], likes: Sequence[str]
+    ) -> list[str]:
+        def usable(node: str) -> bool:
+            return node not in but and (shape.nodes + len(but) == 1 or self.open(node))
+
+        roomy = (
+            node for node in likes if self.gpus[node] >= shape.gpus and self.kinds[node] == kind
+        )
+        found = list(itertools.islice(dict.fromkeys(filter(usable, roomy)), shape.nodes))
+        liked = frozenset(found)
         for nodes in self._nodes[kind][shape.gpus :]:
-            for node in nodes:
-                if len(found) == shape.nodes:
-                    break
-                if node not in but and (shape.nodes + len(but) == 1 or self.open(node)):
-                    found.append(node)
+            here = (node for node in nodes if node not in liked and usable(node))
+            found += itertools.islice(here, shape.nodes - len(found))
         return found if len(found) == shape.nodes else []
 
 
@@ -195,7 +212,11 @@ def _kept(wish: Wish) -> Alloc:
         return wish.now
     if wish.wanted.gpus > now.gpus or wish.wanted.nodes > now.nodes:
         return wish.now
-    return dict.fromkeys(list(wish.now)[: wish.wanted.nodes], wish.wanted.gpus)
+    own = list(wish.now)
+    if wish.likes:
+        rank = {node: number for number, node in enumerate(wish.likes)}
+        own.sort(key=lambda node: rank.get(node, len(rank)))
+    return dict.fromkeys(own[: wish.wanted.nodes], wish.wanted.gpus)
 
 
 def _grown(wish: Wish, free: _Free) -> Alloc:
@@ -206,11 +227,12 @@ def _grown(wish: Wish, free: _Free) -> Alloc:
         return {}
     if count > 1 and not all(map(free.open, own)):
         return {}
-    more = free.tightest(Shape(gpus, count - len(own)), free.kinds[own[0]], own)
+    kind = free.kinds[own[0]]
+    more = free.tightest(Shape(gpus, count - len(own)), kind, own, wish.likes)
     return {**dict.fromkeys(own, gpus), **more} if len(own) + len(more) == count else {}
 
 
 def _less(wish: Wish, free: _Free) -> Alloc:
     """The best of the other shapes that has a place."""
-    places = (free.tightest(shape, wish.kind) for shape in wish.less())
+    places = (free.tightest(shape, wish.kind, (), wish.likes) for shape in wish.less())
     return next((place for place in places if place), {})

@@ -86,6 +86,7 @@ class Simulated:
         self._attempts: dict[int, Attempt] = {}  # those that are not over, by op
         self._last_op = 0
         self._saved: dict[str, tuple[float, float]] = {}  # work and steps, by job
+        self._untold: dict[str, Progressed] = {}  # by job, of attempts that were over at once
 
     # The protocol of executors.
 
@@ -106,10 +107,19 @@ class Simulated:
             self._heap.after(0.0 if action.force else KILL_S, lambda: self._killed(attempt))
 
     def look(self) -> None:
-        """Report the progress of whatever trains, now."""
+        """Report the progress of whatever trains, now, and of all others how far they came.
+
+        For those that have lost all their nodes this is the first time since: a late report, of an
+        attempt that is over.
+        """
+        late, self._untold = tuple(self._untold.values()), {}
+        if late:
+            self._heap.after(0.0, lambda: late)
         for attempt in self._attempts.values():
             if attempt.phase is Phase.TRAINING:
                 self._heap.after(0.0, lambda it=attempt: self._report(it))  # type: ignore[misc]
+            elif attempt.phase in {Phase.STALLED, Phase.SAVING} and attempt.registered:
+                self._heap.after(0.0, lambda it=attempt: self._reached(it))  # type: ignore[misc]
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -137,6 +147,7 @@ class Simulated:
         """Know nothing more of a job that has ended but what it had."""
         self._physics.pop(job, None)
         self._saved.pop(job, None)
+        self._untold.pop(job, None)
         return self.spent.pop(job, Spent())
 
     def settle(self) -> None:
@@ -283,7 +294,9 @@ class Simulated:
         if attempt.gpus:
             return
         # Nobody is left to tell it now; what is late or repeated comes when it is stale.
-        self._end(attempt, Outcome.LOST, None)
+        for fact in self._end(attempt, Outcome.LOST, None):
+            if isinstance(fact, Progressed):
+                self._untold[fact.job] = fact
 
     def _end(self, attempt: Attempt, outcome: Outcome, code: int | None) -> tuple[Fact, ...]:
         """Empty the process tree; the job goes on from what is saved."""
@@ -372,8 +385,18 @@ class Simulated:
             self._train(attempt)
         return facts
 
+    def _reached(self, attempt: Attempt) -> tuple[Fact, ...]:
+        """How far it has come, of which its speed is told when it trains again or ends."""
+        if attempt.phase is Phase.OVER:
+            return ()
+        order, steps = attempt.order, attempt.steps_to(self._heap.now_s)
+        saved_steps = steps - (attempt.done - attempt.saved) / attempt.stretch.step_work
+        step, saved = whole(steps), whole(max(0.0, saved_steps))
+        return (Progressed(order.job, order.op, step, saved, attempt.done),)
+
     def _progress(self, attempt: Attempt, said: Said | None = None) -> Progressed:
         now_s, order = self._heap.now_s, attempt.order
+        self._untold.pop(order.job, None)
         done, saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
         steps = attempt.steps_to(now_s)
         saved_steps = steps - (done - saved) / attempt.stretch.step_work

@@ -44,7 +44,8 @@ def ideal(
         None if there were hardly any nodes, or so many cannot do all that was done.
     """
     n_eq = integral(found.spans, "offered") / found.end_s / gpus if found.end_s else 0.0
-    nodes = tuple(Node(f"n{number}", gpus) for number in range(round(n_eq)))
+    # They stay, and policies that ask may know it.
+    nodes = tuple(Node(f"n{number}", gpus, ends_s=math.inf) for number in range(round(n_eq)))
     if not nodes:
         return None
     ended = all(row.ended_s is not None for row in found.jobs)

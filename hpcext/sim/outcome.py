@@ -72,6 +72,67 @@ class Span(msgspec.Struct, frozen=True):
     waiting: float
 
 
+class Bin(msgspec.Struct, frozen=True):
+    """Predictions of about the same probability, and what came of them.
+
+    Attributes
+    ----------
+    nodes : int
+        How many there were.
+    expected : float
+        How many nodes were to stay by them: their sum.
+    stayed : int
+        How many did.
+    """
+
+    nodes: int
+    expected: float
+    stayed: int
+
+
+class Reliability(msgspec.Struct, frozen=True):
+    """How probable it was said to be that nodes stay for so long, and how many did.
+
+    Attributes
+    ----------
+    horizon_s : float
+    bins : tuple of Bin
+        By the probability: equal parts of 0 to 1, from the bottom.
+    squares : float
+        Sum of the squared differences between the probability and what came, 1 for who stayed.
+    """
+
+    horizon_s: float
+    bins: tuple[Bin, ...]
+    squares: float
+
+    @property
+    def nodes(self) -> int:
+        """How many predictions there were."""
+        return sum(each.nodes for each in self.bins)
+
+    @property
+    def stayed(self) -> float:
+        """The share of nodes that stayed."""
+        return sum(each.stayed for each in self.bins) / self.nodes
+
+    @property
+    def brier(self) -> float:
+        """Mean squared difference between the probability and what came (Brier 1950, halved)."""
+        return self.squares / self.nodes
+
+    @property
+    def base_brier(self) -> float:
+        """The same, had the share of nodes that stayed been said of each: who can tell them apart
+        is below it."""
+        return self.stayed * (1 - self.stayed)
+
+    @property
+    def error(self) -> float:
+        """Expected calibration error: how far, in the mean, what was said is from what came."""
+        return sum(abs(each.expected - each.stayed) for each in self.bins) / self.nodes
+
+
 class Run(msgspec.Struct, frozen=True):
     """One simulated run.
 
@@ -96,6 +157,8 @@ class Run(msgspec.Struct, frozen=True):
     ideal : float or None
         Work that the same GPUs would have done in the same time had they been as many throughout,
         where that is known: A_s of BFTrainer §4.1, with which its utilisation efficiency compares.
+    stays : tuple of Reliability
+        Of nodes that come and go: how long they stay, predicted and seen.
     """
 
     label: str
@@ -110,3 +173,4 @@ class Run(msgspec.Struct, frozen=True):
     decisions: int = 0
     done: float = 0.0
     ideal: float | None = None
+    stays: tuple[Reliability, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,7 +110,7 @@ def fixed(text: str) -> Source:
     return Source(f"nodes {text}", read_nodes(text))
 
 
-def idle(text: str, *, gpus: int = 1, skip: int = 0) -> Source:
+def idle(text: str, *, gpus: int = 1, skip: int = 0, known: bool = False) -> Source:
     """The idle nodes of a trace, or of a machine of which one is made up (``summit:hours=48``).
 
     Parameters
@@ -121,6 +121,8 @@ def idle(text: str, *, gpus: int = 1, skip: int = 0) -> Source:
         Of a node.
     skip : int
         So many changes lie before the beginning.
+    known : bool
+        See :func:`facts`.
 
     Raises
     ------
@@ -132,7 +134,7 @@ def idle(text: str, *, gpus: int = 1, skip: int = 0) -> Source:
     if path.suffix in {".csv", ".gz"} or path.exists():
         return Source(
             f"idle nodes of {named}",
-            changes=lambda _: facts(read_idle(path), gpus, skip),
+            changes=lambda _: facts(read_idle(path), gpus, skip, known=known),
             files=(path,),
             read=lambda: facts(read_idle(path), gpus, skip),
         )
@@ -140,12 +142,16 @@ def idle(text: str, *, gpus: int = 1, skip: int = 0) -> Source:
     machine, hours = find_machine(name), _hours(options)
     return Source(
         f"idle nodes like those of {named}",
-        changes=lambda seed: facts(generate(machine, seed, hours), gpus, skip),
+        changes=lambda seed: facts(generate(machine, seed, hours), gpus, skip, known=known),
     )
 
 
-def holes(path: Path, nodes: int, *, gpus: int = 1, per_node: int = 1) -> Source:
+def holes(
+    path: Path, nodes: int, *, gpus: int = 1, per_node: int = 1, known: bool = False
+) -> Source:
     """The holes that a main queue leaves: the jobs of a log by FCFS and EASY backfill.
+
+    What is planned for the first waiting job is told with them.
 
     Parameters
     ----------
@@ -156,11 +162,13 @@ def holes(path: Path, nodes: int, *, gpus: int = 1, per_node: int = 1) -> Source
         Of a node.
     per_node : int
         Processors of a node, of which the log counts.
+    known : bool
+        See :func:`facts`.
     """
 
     def changes(_: int) -> Changes:
         queue = MainQueue(nodes, procs_per_node=per_node)
-        return facts(queue.changes(read_swf(path)), gpus)
+        return facts(queue.changes(read_swf(path), planned=True), gpus, known=known)
 
     named = f"holes of {path} on {nodes} nodes"
     return Source(named, changes=changes, files=(path,), read=lambda: read_swf(path))
@@ -181,29 +189,101 @@ def _hours(options: str) -> float:
 
 
 def facts(
-    changes: Iterable[Change], gpus: int, skip: int = 0
+    changes: Iterable[Change], gpus: int, skip: int = 0, *, known: bool = False
 ) -> Iterator[tuple[float, tuple[Fact, ...]]]:
     """Changes of idle nodes as facts; the first one that counts is at 0 s, with all before it.
+
+    What the main queue has planned on an idle node is the end that is told of it; when that
+    changes, the node is told of again.
+
+    Parameters
+    ----------
+    changes : iterable of Change
+    gpus : int
+        Of a node.
+    skip : int
+        So many changes lie before the beginning.
+    known : bool
+        Each node is said to leave when it will, which nobody can know: all changes are read before
+        the first one is told. Plans are not looked at then.
 
     Raises
     ------
     InputError
         All are skipped.
     """
+    ends: _Truth | _Plan = _Plan()
+    if known:
+        changes = list(changes)
+        ends = _Truth(changes)
     following = iter(changes)
-    there: set[int] = set()
+    there: dict[int, float] = {}
     for change in itertools.islice(following, skip):
-        there.difference_update(change.left)
-        there.update(change.joined)
+        _move(there, change)
     first_s = None
     for change in following:
+        _move(there, change)
         if first_s is None:
             first_s = change.time_s
-            there.difference_update(change.left)
-            there.update(change.joined)
-            change = Change(first_s, tuple(sorted(there)), ())  # noqa: PLW2901
+            change = change._replace(joined=tuple(sorted(there)), left=())  # noqa: PLW2901
+        again = ends.moved(change, there).difference(change.joined)
+        new = []
+        for number in (*change.joined, *sorted(again)):
+            since_s = there[number]
+            end_s = ends.of(number, since_s)
+            end_s = None if end_s is None else end_s - first_s
+            new.append(NodeJoined(Node(f"n{number}", gpus, "", since_s - first_s, end_s)))
         lost = [NodeLost(f"n{number}") for number in change.left]
-        new = [NodeJoined(Node(f"n{number}", gpus)) for number in change.joined]
         yield change.time_s - first_s, (*lost, *new)
     if skip and first_s is None:
         raise InputError(f"{skip}: the trace has no more changes than that", where="--skip")
+
+
+def _move(there: dict[int, float], change: Change) -> None:
+    """Nodes that are idle, and since when, after a change."""
+    for number in change.left:
+        there.pop(number, None)
+    there.update(dict.fromkeys(change.joined, change.time_s))
+
+
+class _Truth:
+    """When each node leaves, whatever was planned."""
+
+    def __init__(self, changes: Iterable[Change]) -> None:
+        self._ends: dict[tuple[int, float], float] = {}
+        there: dict[int, float] = {}
+        for change in changes:
+            for number in change.left:
+                if number in there:
+                    self._ends[number, there[number]] = change.time_s
+            _move(there, change)
+
+    def moved(self, _: Change, there: Container[int]) -> set[int]:
+        """Nodes of which something else holds than was told: none."""
+        return set()
+
+    def of(self, number: int, since_s: float) -> float:
+        """When it leaves; infinite: not in this trace."""
+        return self._ends.get((number, since_s), math.inf)
+
+
+class _Plan:
+    """When nodes are to be given back, as far as the main queue has planned."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, float] = {}
+
+    def moved(self, change: Change, there: Container[int]) -> set[int]:
+        """Take in what is planned now: the idle nodes of which it is something else than before."""
+        before, after = self._ends, dict[int, float]()
+        if change.planned_s is not None:
+            after = {each: change.planned_s for each in change.planned if each in there}
+        self._ends = after
+        if after == before:
+            return set()
+        both = before.keys() | after.keys()
+        return {each for each in both if each in there and before.get(each) != after.get(each)}
+
+    def of(self, number: int, _: float) -> float | None:
+        """When it is to be given back, if something is planned on it."""
+        return self._ends.get(number)

@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from hpcext.core.engine import Engine
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.policies import find_policy
 from hpcext.profiles import Profiles
 from hpcext.sim import sources
+from hpcext.sim.calibration import Calibration
 from hpcext.sim.ideal import ideal
 from hpcext.sim.outcome import Run
 from hpcext.sim.physics import Faults
@@ -20,6 +22,9 @@ from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import Source
 from hpcext.sim.workloads.find import find_workload, job_file
 from hpcext.sim.workloads.workload import Costs, Setting, Workload
+
+ORACLE, KNOWN = "oracle", "known ends"
+"""What a run is labelled with in which policies are told what nobody knows."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -41,6 +46,8 @@ class Place(msgspec.Struct, frozen=True):
         Of a node that is idle.
     skip : int
         Changes of idle nodes before the beginning.
+    known : bool
+        Policies are told when each idle node will leave.
     """
 
     nodes: str = ""
@@ -50,6 +57,7 @@ class Place(msgspec.Struct, frozen=True):
     per_node: int = 1
     gpus: int = 1
     skip: int = 0
+    known: bool = False
 
     @property
     def harvest(self) -> bool:
@@ -61,9 +69,14 @@ class Place(msgspec.Struct, frozen=True):
         if self.nodes:
             return sources.fixed(self.nodes)
         if self.idle:
-            return sources.idle(self.idle, gpus=self.gpus, skip=self.skip)
-        path = Path(self.main)
-        return sources.holes(path, self.main_nodes, gpus=self.gpus, per_node=self.per_node)
+            return sources.idle(self.idle, gpus=self.gpus, skip=self.skip, known=self.known)
+        return sources.holes(
+            Path(self.main),
+            self.main_nodes,
+            gpus=self.gpus,
+            per_node=self.per_node,
+            known=self.known,
+        )
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -131,7 +144,9 @@ class Task(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """What tells its run from others: the policy, and that it is told the truth."""
-        return f"{self.policy} (oracle)" if self.oracle else self.policy
+        both = ((ORACLE, self.oracle), (KNOWN, self.place.known))
+        told = ", ".join(name for name, is_ in both if is_)
+        return f"{self.policy} ({told})" if told else self.policy
 
     def specs(self) -> tuple[JobSpec, ...]:
         """What its job file says, if it has one."""
@@ -173,9 +188,17 @@ def simulate_task(task: Task) -> tuple[Run, float]:
         math.inf if task.until_s is None else task.until_s,
     )
     named = Named(task.policy, workload.text, source.text, task.label)
-    found = run(scenario, find_policy(task.policy), named, how)
-    if task.place.harvest:
+    calibrations: list[Calibration] = []
+
+    def watcher(engine: Engine) -> Calibration:
+        calibrations.append(Calibration(engine.world))
+        return calibrations[0]
+
+    harvest = task.place.harvest
+    found = run(scenario, find_policy(task.policy), named, how, watcher if harvest else None)
+    if harvest:
         free = replace(task, launch_s=0.0, rescale=0.0, fail_s=None).jobs(source)
         jobs, policy = free.jobs(task.seed), find_policy(task.policy)
-        found = replace(found, ideal=ideal(found, jobs, policy, task.place.gpus, how))
+        ideally = ideal(found, jobs, policy, task.place.gpus, how)
+        found = replace(found, ideal=ideally, stays=calibrations[0].found())
     return found, time.perf_counter() - began

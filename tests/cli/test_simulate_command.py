@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,49 @@ def test_what_is_learned_is_not_told(
     assert mean(learned, "makespan_s") == pytest.approx(mean(told, "makespan_s"))
 
 
+@pytest.mark.parametrize(
+    ("where", "planned"),
+    [(("--idle", "i.csv"), set()), (("--main", "log.swf", "--main-nodes", "8"), {200.0})],
+    ids=["idle", "main"],
+)
+def test_known_ends_are_told_and_labelled(
+    capsys: pytest.CaptureFixture[str],
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: tuple[str, ...],
+    planned: set[float],
+) -> None:
+    """Job 2 of the log is planned when job 1 ends at the latest. The nodes that a run is compared
+    with are known to stay."""
+    seen: set[float | None] = set()
+    find = tasks.find_policy
+
+    def spying(name: str) -> Any:
+        policy = find(name)
+
+        def spy(now: v.Snapshot) -> v.Target:
+            seen.update(node.ends_s for node in now.nodes.values())
+            return policy(now)
+
+        return spy
+
+    monkeypatch.setattr(tasks, "find_policy", spying)
+    words = ("t.csv", *where, "--policy", "equal_share")
+    plain = document(capsys, *words)
+    assert seen == planned | {None, math.inf}
+    seen.clear()
+    known = document(capsys, *words, "--known-ends")
+    assert None not in seen
+    if "i.csv" in where:
+        assert seen == {600.0, 1200.0, math.inf}
+    (of,) = known["policies"]
+    assert of["label"] == "equal_share (known ends)"
+    assert any("which nobody knows" in said for said in known["assumed"])
+    assert not any("which nobody knows" in said for said in plain["assumed"])
+    # It does not look at ends.
+    assert of["figures"] == plain["policies"][0]["figures"]
+
+
 def files(folder: Path) -> dict[str, bytes]:
     """All that is written, but for what it took."""
     return {
@@ -259,6 +303,11 @@ BAD: list[tuple[list[str], str]] = [
     (["t.csv", "--idle", "nope.csv"], "nope.csv: no such file"),
     (["t.csv", "--idle", "sumit"], "unknown machine 'sumit' (valid: summit"),
     (["t.csv", "--idle", "summit"], "--idle: 'summit' has no end; say --hours"),
+    (
+        ["t.csv", "--idle", "summit", "--hours", "2", "--known-ends"],
+        "--idle: 'summit' has no end; say how long the trace is, as summit:hours=48",
+    ),
+    (["t.csv", "--nodes", "1x1", "--known-ends"], "--known-ends: says nothing without --idle or"),
     (["t.csv", "--idle", "summit:days=2"], "--idle: 'days=2' (valid: hours=NUMBER)"),
     (["t.csv", "--main", "nope.swf", "--main-nodes", "8"], "nope.swf: no such file"),
     (["t.csv", "--main", "log.swf"], "--main-nodes: is missing; say how many nodes"),

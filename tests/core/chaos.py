@@ -23,7 +23,8 @@ CALM_S = 300.0
 MOST_GPUS = 8
 FIFO = ("marble", "exclusive", "fixed", "fixed:gpus=2")
 MALLEABLE = (
-    "bftrainer", "bftrainer:objective=throughput", "equal_share", "optimus:interval_s=20",
+    "bftrainer", "bftrainer:objective=throughput", "bftrainer-lifetime",
+    "bftrainer-lifetime:parallel=2", "equal_share", "optimus:interval_s=20",
     "doubling:explore_s=10", "doubling:strategy=precompute", "total_time:interval_s=20",
     "pollux:interval_s=20", "pollux:p=1", "fixed:gpus=2,turn_s=20",
     "tiresias:interval_s=20,thresholds=100",
@@ -37,6 +38,10 @@ CURVES: tuple[dict[str, dict[int, float]], ...] = (
 
 instants = st.integers(0, int(CALM_S) - 1).map(float)
 """Whole seconds: several things happen at one instant more often than in life."""
+
+sinces = st.sampled_from([None, None, -900.0, 0.0])
+ends = st.sampled_from([None, None, 0.0, 20.0, 200.0, 4000.0])
+"""When a node is to leave, as far as that is known; whether it does is another thing."""
 
 costs = st.sampled_from([0.0, 0.5, 1.0, 3.0, 10.0])
 shares = st.sampled_from([0.0, 0.0, 0.2, 0.7])
@@ -105,7 +110,13 @@ def scenarios(
     policy = draw(st.sampled_from(policies))
     kinds = st.sampled_from(draw(st.sampled_from([[""], [""], ["slow", "fast"]])))
     nodes = tuple(
-        v.Node(f"n{number}", draw(st.integers(4 if supple else 1, MOST_GPUS)), draw(kinds))
+        v.Node(
+            f"n{number}",
+            draw(st.integers(4 if supple else 1, MOST_GPUS)),
+            draw(kinds),
+            draw(sinces),
+            draw(ends),
+        )
         for number in range(draw(st.sampled_from([1, 1, 2, 4])))
     )
     ids = [str(number) for number in range(1, draw(st.integers(2, 7)) + 1)]
@@ -185,10 +196,10 @@ def _faults() -> st.SearchStrategy[Faults]:
 def _inputs(draw: st.DrawFn, ids: Sequence[str], nodes: Sequence[v.Node]) -> tuple[float, f.Fact]:
     job = draw(st.sampled_from([*ids, "nobody"]))
     node, kind = draw(st.sampled_from([(node.name, node.kind) for node in nodes]))
-    gpus = draw(st.integers(1, MOST_GPUS))
+    gpus, end_s = draw(st.integers(1, MOST_GPUS)), draw(ends)
     facts: list[f.Fact] = [
-        f.NodeLost(node), f.NodeJoined(v.Node(node, gpus, kind)), f.Hold(job), f.Hold(job),
-        f.Release(job), f.Resize(job, gpus), f.Resize(job, gpus), f.Resize(job, gpus),
+        f.NodeLost(node), f.NodeJoined(v.Node(node, gpus, kind, ends_s=end_s)), f.Hold(job),
+        f.Hold(job), f.Release(job), f.Resize(job, gpus), f.Resize(job, gpus), f.Resize(job, gpus),
         f.Cancel(job), f.Drain(), f.Drain(stop=True), f.Began(),
     ]  # fmt: skip
     return draw(instants), draw(st.sampled_from(facts))

@@ -93,6 +93,14 @@ def test_growth_takes_free_gpus_at_once_and_has_them_when_it_says_so(bench: Benc
     assert (job.deadline_s, job.estimate.up_s, job.estimate.down_s) == (None, 0.25, None)
 
 
+def test_an_answer_among_reports_is_looked_at_at_once(bench: Bench) -> None:
+    """Steps of nothing but progress are cut short, and this is none."""
+    bench.want(5, j1={"n": 5})
+    step = f.Progressed("1", bench.job("1").op, 1)
+    answer = bench.answer("1", *gpus(n=5), stall_s=0.25)
+    assert bench.engine.step(7, [step, answer]) == bench.engine.step(7, []) == ((), None)
+
+
 def test_a_shrink_keeps_its_gpus_until_it_is_made(bench: Bench) -> None:
     assert bench.want(5, j1={"n": 1}) == ["rescale 1 n:1"]
     bench.goals["2"] = {"n": 5}

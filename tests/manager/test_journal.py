@@ -157,4 +157,10 @@ def test_each_line_is_plain_json(tmp_path: Path) -> None:
     live(tmp_path / "j")
     documents = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]
     assert documents[0]["schema"] == "hpcext.journal/1"
-    assert documents[1][1][1]["node"] == {"name": "n", "gpus": 4, "kind": ""}
+    assert documents[1][1][1]["node"] == {
+        "name": "n",
+        "gpus": 4,
+        "kind": "",
+        "since_s": None,
+        "ends_s": None,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from market import answer, job, sizes, snapshot
 
-from hpcext.core.values import Job, Node, Role, State
+from hpcext.core.values import Cause, Job, Node, Role, Snapshot, State
 from hpcext.policies import find_policy
 from hpcext.sim.physics import Physics
 from hpcext.sim.simulate import simulate
@@ -106,3 +106,10 @@ def test_nobody_is_suspended_while_nobody_waits() -> None:
     crowded = simulate(jobs, [Node("a", 2)], policy, physics)
     assert [part.end_s for part in crowded.records["1"].segments] == [250, 400]
     assert crowded.jobs["2"].since_s == 600
+
+
+def test_no_shape_needs_more_nodes_than_are_wide_enough() -> None:
+    nodes = {"narrow": Node("narrow", 1), "wide": Node("wide", 8)}
+    one = Job("1", "job", 0, (2,), 2, nodes=(1, 3), ready=True)
+    now = Snapshot(0.0, nodes, (one,), Cause.NODES)
+    assert find_policy("fixed")(now).grants["1"].alloc == {"wide": 2}

@@ -84,6 +84,88 @@ def test_it_always_fits_and_nobody_loses_what_he_had(
     assert place(capacity, wishes) == found
 
 
+def likes(each: Wish, *nodes: str) -> Wish:
+    return each._replace(likes=nodes)
+
+
+def test_who_gets_less_keeps_the_nodes_that_it_likes() -> None:
+    nodes = {"a": 2, "b": 2, "c": 2}
+    held = wish(2, 2, a=2, b=2, c=2)
+    assert place(nodes, [held]) == [{"a": 2, "b": 2}]
+    assert place(nodes, [likes(held, "c", "a")]) == [{"a": 2, "c": 2}]
+    # Of those that it does not like the first.
+    assert place(nodes, [likes(held, "c")]) == [{"c": 2, "a": 2}]
+    assert place(nodes, [likes(wish(1, 1, a=2, b=2), "b")]) == [{"b": 1}]
+
+
+def test_what_is_liked_comes_before_the_best_fit() -> None:
+    nodes = {"a": 2, "b": 4, "c": 3}
+    assert place(nodes, [wish(2)]) == [{"a": 2}]
+    assert place(nodes, [likes(wish(2), "b", "a")]) == [{"b": 2}]
+    assert place(nodes, [likes(wish(2, 2), "b")]) == [{"b": 2, "a": 2}]
+    # Who grows does so on its own, and on those.
+    assert place(nodes, [likes(wish(2, 2, c=2), "b", "a")]) == [{"c": 2, "b": 2}]
+    # And who has to take less takes it there.
+    assert place(nodes, [likes(wish(5, 1, Shape(2, 1)), "c")]) == [{"c": 2}]
+
+
+def test_a_liked_node_without_room_is_passed_over() -> None:
+    nodes = {"a": 1, "b": 4, "c": 3}
+    assert place(nodes, [likes(wish(2), "a", "b")]) == [{"b": 2}]
+    assert place(nodes, [likes(wish(2, 2), "a")]) == [{"c": 2, "b": 2}]
+    held = wish(4, b=4)
+    assert place(nodes, [likes(wish(2), "b", "c"), held]) == [{"c": 2}, {"b": 4}]
+    assert place({"a": 1}, [likes(wish(2), "a")]) == [{}]
+
+
+def test_what_is_kept_is_not_left_for_what_is_liked() -> None:
+    assert place({"a": 2, "b": 2}, [likes(wish(2, a=2), "b")]) == [{"a": 2}]
+    assert place({"a": 3, "b": 3}, [likes(wish(3, a=2), "b")]) == [{"a": 3}]
+
+
+def test_a_node_that_is_liked_twice_is_had_once() -> None:
+    nodes = {"a": 2, "b": 2}
+    assert place(nodes, [likes(wish(1, 2), "a", "a", "b")]) == [{"a": 1, "b": 1}]
+    assert place({"a": 2}, [likes(wish(1, 2), "a", "a")]) == [{}]
+
+
+def test_nobody_gets_a_liked_node_that_is_apart() -> None:
+    nodes = {"a": 4, "b": 4, "c": 4, "d": 4}
+    held = wish(1, 2, a=1, b=1)
+    new = likes(wish(1, 2), "a", "b")
+    assert place(nodes, [held, new]) == [{"a": 1, "b": 1}, {"a": 1, "b": 1}]
+    assert place(nodes, [held, new], apart=()) == [{"a": 1, "b": 1}, {"c": 1, "d": 1}]
+    # One on a single node may be there.
+    assert place(nodes, [held, likes(wish(1), "a")], apart=()) == [{"a": 1, "b": 1}, {"a": 1}]
+
+
+@given(instances(), st.data())
+@settings(max_examples=300)
+def test_whatever_is_liked_all_fits_and_what_is_all_liked_is_had(
+    instance: tuple[dict[str, int], list[Wish]], data: st.DataObject
+) -> None:
+    capacity, plain = instance
+    orders = st.permutations(list(capacity))
+    wishes = [
+        likes(each, *data.draw(orders)[: data.draw(st.integers(0, len(capacity)))])
+        for each in plain
+    ]
+    found = place(capacity, wishes)
+    used: collections.Counter[str] = collections.Counter()
+    for each, alloc in zip(wishes, found, strict=True):
+        used.update(alloc)
+        assert not alloc or len(set(alloc.values())) == 1
+        if alloc and alloc != each.now:
+            shape = Shape(min(alloc.values()), len(alloc))
+            assert shape in {each.wanted, *each.less()}
+    assert all(gpus <= capacity[node] for node, gpus in used.items())
+    # One alone, without anything, has those of the nodes that it likes that have room.
+    (first,) = place(capacity, [each._replace(now={}) for each in wishes[:1]]) or [{}]
+    if first and len(first) == wishes[0].wanted.nodes:
+        roomy = [node for node in wishes[0].likes if capacity[node] >= min(first.values())]
+        assert set(roomy[: len(first)]) <= set(first)
+
+
 def on(kind: str | None, each: Wish) -> Wish:
     return each._replace(kind=kind)
 
@@ -119,6 +201,12 @@ def test_who_finds_no_room_on_another_kind_stays_if_that_is_still_free() -> None
     assert place({"a": 4, "b": 4}, [moves, held], kinds=KINDS) == [{"a": 3}, {"b": 4}]
     new = on("fast", wish(4))
     assert place({"a": 4, "b": 4}, [moves, held, new], kinds=KINDS) == [{}, {"b": 4}, {"a": 4}]
+
+
+def test_what_is_liked_is_of_the_right_kind() -> None:
+    nodes = {"a": 4, "b": 2, "c": 4}
+    assert place(nodes, [on("slow", likes(wish(2), "a", "c"))], kinds=KINDS) == [{"c": 2}]
+    assert place(nodes, [likes(wish(2, 2), "a", "c")], kinds=KINDS) == [{"c": 2, "b": 2}]
 
 
 @given(instances(), st.data())

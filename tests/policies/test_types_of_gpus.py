@@ -18,7 +18,9 @@ from hpcext.policies.bftrainer import CHANGE_S, Options
 NODES = {"a": (4, "fast"), "b": (4, "slow")}
 STEEP = {"fast": {1: 3.0, 4: 12.0}, "slow": {1: 1.0, 4: 4.0}}
 FLAT = {"fast": {1: 1.1, 4: 4.4}, "slow": {1: 1.0, 4: 4.0}}
-SOLVERS = ("bftrainer", "total_time", "pollux:p=1", "pollux:p=-1", "pollux:p=0")
+SOLVERS = (
+    "bftrainer", "bftrainer-lifetime", "total_time", "pollux:p=1", "pollux:p=-1", "pollux:p=0",
+)  # fmt: skip
 COUNTERS = ("equal_share", "optimus", "doubling:strategy=precompute", "marble", "exclusive",
             "pollux:search=genetic")  # fmt: skip
 

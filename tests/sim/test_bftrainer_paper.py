@@ -121,6 +121,26 @@ def test_who_loses_all_nodes_during_a_pause_has_paused_until_then() -> None:
     assert found.done.samples == pytest.approx(20.0 * 82 + 10.0 * 82)
 
 
+def test_what_is_done_by_who_has_no_nodes_at_a_mark_counts_for_it() -> None:
+    changes = [
+        Change(0.0, (0, 1), ()), Change(100.0, (), (0, 1)), Change(140.0, (2,), ()),
+        Change(190.0, (3,), (2,)),
+    ]  # fmt: skip
+    found = alone(changes, 200.0, (50.0, 120.0, 150.0, 180.0, 195.0))
+    # At 120 s it has none, at 150 s it starts, at 195 s it does so again.
+    parts = [20.0 * 32, 20.0 * 82, 20.0 * 82, 20.0 * 82 + 10.0 * 22, 20.0 * 82 + 10.0 * 32]
+    assert [done.samples for done in found.outcomes] == pytest.approx(parts)
+    assert found.done.samples == pytest.approx(parts[-1])
+
+
+def test_what_is_done_by_who_pauses_at_a_mark_counts_for_it() -> None:
+    changes = [Change(0.0, (0, 1), ()), Change(100.0, (), (1,))]
+    found = alone(changes, 200.0, (105.0,))
+    # It stands still from 100 to 112 s.
+    assert found.outcomes[0].samples == pytest.approx(20.0 * 82)
+    assert found.done.samples == pytest.approx(20.0 * 82 + 10.0 * 88)
+
+
 def test_utilisation_by_hand() -> None:
     # 80 nodes: each of ten ShuffleNets on eight, 20,400 a second; and 80 on single ones, 2,800.
     offered = 80.0 * 1000.0

@@ -180,6 +180,46 @@ def test_look_reports_what_trains() -> None:
     assert fact == f.Progressed("1", 1, 6, 0, 6.0, 3.0, resume_s={"restore_s": 0.0})
 
 
+def test_look_tells_how_far_came_who_does_not_train() -> None:
+    heap = Heap()
+    nodes = [v.Node(name, 1) for name in "ab"]
+    physics = Physics(
+        {1: 3.0, 2: 4.0}, work=900, checkpoint_s=0.0, elastic=True, rescale_down_s=5.0, resume_s=2.0
+    )
+    executor = Simulated(heap, nodes, {"1": physics})
+
+    def told(until_s: float) -> list[f.Fact]:
+        facts: list[f.Fact] = []
+        while heap.next_s <= until_s:
+            facts += heap.advance(heap.next_s)
+        heap.advance(until_s)
+        return facts
+
+    def look() -> list[f.Fact]:
+        executor.look()
+        return told(heap.now_s)
+
+    executor.perform(v.Action(v.Kind.START, "1", 1, 1, alloc={"a": 1, "b": 1}))
+    told(12.0)
+    executor.happen(f.NodeLost("b"))
+    # Ten seconds on two nodes. Its speed was that of others than it has now: it says nothing of it.
+    assert look() == [f.Progressed("1", 1, 40, 40, 40.0)]
+    executor.happen(f.NodeLost("a"))
+    (late,) = look()
+    assert isinstance(late, f.Progressed)
+    assert (late.op, late.done) == (1, 40.0)
+    assert look() == []
+    # What a second attempt says comes after what the first one did not.
+    executor.happen(*(f.NodeJoined(node) for node in nodes))
+    for op in (2, 3):
+        executor.perform(v.Action(v.Kind.START, "1", op, op, alloc={"a": 1}))
+        told(heap.now_s + 7.0)
+        if op == 2:
+            executor.happen(f.NodeLost("a"), f.NodeJoined(nodes[0]))
+    done = [(fact.op, fact.done) for fact in look() if isinstance(fact, f.Progressed)]
+    assert done == [(2, 55.0), (3, 70.0)]
+
+
 def test_a_second_manager_goes_on_where_the_first_one_stopped() -> None:
     """The engine is thrown away in mid-run, restored from what it saved, and adopts what runs."""
     physics = {name: Physics({1: 1.0, 3: 2.0, 4: 2.5}, work=50, suspend_s=2) for name in "12"}

@@ -1,7 +1,8 @@
 """Liu et al., *BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer Nodes*.
 
 HPC resources that the main queue leaves idle, the trainers of §4.2 on them, and how well they are
-used: Figures 7 to 16, Tables 3 and 4; and the replay that the authors' published program does.
+used: Figures 7 to 16, Tables 3 and 4; the replay that the authors' published program does; and what
+comes of a policy that looks at how long nodes stay.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from pathlib import Path
 
 from hpcext.core.errors import InputError
 from hpcext.sim.papers.bftrainer_hpo import forward, networks, rescaling, windows
+from hpcext.sim.papers.bftrainer_lifetime import lifetimes
 from hpcext.sim.papers.bftrainer_parallel import objectives, parallel
 from hpcext.sim.papers.bftrainer_parts import Setup, unique
 from hpcext.sim.papers.bftrainer_program import SKIP, program
 from hpcext.sim.papers.bftrainer_replay import replay
 from hpcext.sim.papers.bftrainer_setup import DOWN_S, MIX, UP_S, WEEK_S, Idle
 from hpcext.sim.papers.bftrainer_solver import solver
+from hpcext.sim.papers.bftrainer_survival import calibrated
 from hpcext.sim.papers.many import many
 from hpcext.sim.papers.study import How, Study
 
@@ -47,6 +50,8 @@ def study(how: How) -> Study:
         networks(setup),
         rescaling(setup),
         solver(),
+        calibrated(setup),
+        lifetimes(setup),
     ]
     cases = unique(parts)
     found = dict(zip(cases, many(replay, cases, how.workers), strict=True))

@@ -16,8 +16,10 @@ from hpcext.sim.papers.bftrainer_parts import (
     Part,
     Setup,
     Use,
+    both,
     equal_use,
     figure,
+    lost_rows,
     milp,
     offered_node_s,
 )
@@ -52,7 +54,7 @@ def forward(setup: Setup) -> Part:
     """Figures 7 to 9: the forward-looking time."""
     policies = {f"T_fwd {each:g} s": milp(forward_s=each) for each in times(setup)}
     policies["heuristic"] = HEURISTIC
-    cases = {name: _marked(setup, policy) for name, policy in policies.items()}
+    cases = {name: marked(setup, policy) for name, policy in policies.items()}
 
     def tables(found: Found) -> tuple[Table, ...]:
         ran = {name: found[case] for name, case in cases.items()}
@@ -61,15 +63,29 @@ def forward(setup: Setup) -> Part:
     return Part(tuple(cases.values()), tables)
 
 
-def _marked(setup: Setup, policy: str) -> Case:
+def marked(setup: Setup, policy: str, *, known: bool = False) -> Case:
     """HPO, of which is known what was done in each window, and for two policies at each change."""
-    marks = set(_windows(setup))
+    marks = set(window_ends(setup))
     if policy in {HEURISTIC, milp()}:
         marks.update(_instants(setup))
-    return Case(setup.hpo, policy, setup.idle, setup.until_s, tuple(sorted(marks)))
+    marks_s = tuple(sorted(marks))
+    return Case(setup.hpo, policy, setup.idle, setup.until_s, marks_s, known=known)
 
 
-def _windows(setup: Setup) -> list[float]:
+def dearer(setup: Setup, policy: str, times: float, *, known: bool = False) -> Case:
+    """HPO with changes of size that cost so many times as much."""
+    if times == 1:
+        return marked(setup, policy, known=known)
+    return Case(setup.hpo, policy, setup.idle, setup.until_s, rescale=times, known=known)
+
+
+def multiples(setup: Setup) -> tuple[float, ...]:
+    """How many times as much changes of size cost, in Figure 16."""
+    return (1.0, 10.0) if setup.quick else (1.0, 2.0, 5.0, 10.0)
+
+
+def window_ends(setup: Setup) -> list[float]:
+    """Of the windows of six hours."""
     return [WINDOW_S * number for number in range(1, int(setup.until_s / WINDOW_S) + 1)]
 
 
@@ -136,13 +152,14 @@ _WHY_COST = (
 )
 
 
-def _use(setup: Setup, done: Done, until_s: float) -> Use:
-    (offered,) = offered_node_s(setup.idle, (until_s,))
-    return equal_use(setup.hpo, done, offered, until_s, AT_ONCE)
+def hpo_use(setup: Setup, done: Done) -> Use:
+    """U of HPO at most ten at once."""
+    (offered,) = offered_node_s(setup.idle, (setup.until_s,))
+    return equal_use(setup.hpo, done, offered, setup.until_s, AT_ONCE)
 
 
 def _uses(setup: Setup, ran: Ran) -> Table:
-    used = {name: _use(setup, one.done, setup.until_s) for name, one in ran.items()}
+    used = {name: hpo_use(setup, one.done) for name, one in ran.items()}
     rows = []
     for name, use in used.items():
         paper = {"heuristic": 75.0}.get(name)
@@ -154,7 +171,7 @@ def _uses(setup: Setup, ran: Ran) -> Table:
 
 def windows(setup: Setup) -> Part:
     """Figures 10 and 11: U in windows of six hours, and what is gained from change to change."""
-    cases = {"MILP": _marked(setup, milp()), "heuristic": _marked(setup, HEURISTIC)}
+    cases = {"MILP": marked(setup, milp()), "heuristic": marked(setup, HEURISTIC)}
 
     def tables(found: Found) -> tuple[Table, ...]:
         ran = {name: found[case] for name, case in cases.items()}
@@ -173,18 +190,20 @@ def _at(case: Case, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
     ]
 
 
-def _in_windows(setup: Setup, cases: Mapping[str, Case], ran: Ran) -> Table:
-    marks = _windows(setup)
+def window_uses(setup: Setup, case: Case, ran: Replayed) -> list[Use]:
+    """U in each window in which a node is idle."""
+    marks = window_ends(setup)
     reached = (0.0, *offered_node_s(setup.idle, tuple(marks)))
     offered = [later - before for before, later in itertools.pairwise(reached)]
-    used = {}
-    for name, one in ran.items():
-        done = _at(cases[name], one, marks)
-        used[name] = [
-            equal_use(setup.hpo, part, nodes, WINDOW_S, AT_ONCE)
-            for part, nodes in zip(done, offered, strict=True)
-            if nodes
-        ]
+    return [
+        equal_use(setup.hpo, part, nodes, WINDOW_S, AT_ONCE)
+        for part, nodes in zip(_at(case, ran, marks), offered, strict=True)
+        if nodes
+    ]
+
+
+def _in_windows(setup: Setup, cases: Mapping[str, Case], ran: Ran) -> Table:
+    used = {name: window_uses(setup, cases[name], one) for name, one in ran.items()}
     rows = []
     for number, how in enumerate(("same Pjmax", "single nodes")):
         why = (WHY_SAME, WHY_SINGLE)[number]
@@ -207,7 +226,7 @@ _WHY_GAIN = (
 
 
 def _windows_note(setup: Setup) -> str:
-    return f"{len(_windows(setup))} windows, those without any idle node left out"
+    return f"{len(window_ends(setup))} windows, those without any idle node left out"
 
 
 def _between(setup: Setup, cases: Mapping[str, Case], ran: Ran) -> Table:
@@ -262,27 +281,16 @@ def networks(setup: Setup) -> Part:
 
 def rescaling(setup: Setup) -> Part:
     """Figure 16: changes of size that cost more."""
-    times_ = (1.0, 10.0) if setup.quick else (1.0, 2.0, 5.0, 10.0)
-    cases = {
-        each: Case(setup.hpo, milp(), setup.idle, setup.until_s, rescale=each)
-        if each != 1
-        else _marked(setup, milp())
-        for each in times_
-    }
+    cases = {each: dearer(setup, milp(), each) for each in multiples(setup)}
 
     def tables(found: Found) -> tuple[Table, ...]:
-        rows = []
+        rows: list[Row] = []
         for each, case in cases.items():
-            use = _use(setup, found[case].done, setup.until_s)
-            rows.append(Row(f"{each:g} times, same Pjmax", use.same, None, "%"))
-            rows.append(Row(f"{each:g} times, single nodes", use.single, None, "%"))
+            use = hpo_use(setup, found[case].done)
+            rows += both(f"{each:g} times", use)
         (offered,) = offered_node_s(setup.idle, (setup.until_s,))
         for each, case in cases.items():
-            done, lost = found[case].done.samples, found[case].lost
-            for what, samples in lost._asdict().items():
-                rows.append(
-                    Row(f"{each:g} times, lost to {what}", 100 * samples / done, None, "% of done")
-                )
+            rows += lost_rows(f"{each:g} times", found[case])
             held = 100 * found[case].held_node_s / offered
             rows.append(Row(f"{each:g} times, nodes that trainers hold", held, None, "%"))
         note = (

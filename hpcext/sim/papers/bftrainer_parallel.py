@@ -12,6 +12,7 @@ from hpcext.sim.papers.bftrainer_parts import (
     Part,
     Setup,
     Use,
+    both,
     figure,
     milp,
     mixed_use,
@@ -67,22 +68,15 @@ def objectives(setup: Setup) -> Part:
         for (name, forward_s), case in moving.items():
             done = found[case].done
             used[name, forward_s] = mixed_use(setup, milp(name), done, until_s, found)
-            rows += _both(f"{OBJECTIVES[name]}, T_fwd {forward_s:g} s", used[name, forward_s])
+            rows += both(f"{OBJECTIVES[name]}, T_fwd {forward_s:g} s", used[name, forward_s])
         for at in times:
             better = [used["efficiency", at][k] - used["throughput", at][k] for k in (0, 1)]
             what = f"scaling efficiency above samples per second, T_fwd {at:g} s"
-            rows += _both(what, Use(*better), "points")
+            rows += both(what, Use(*better), "points")
         note = "the paper's curves lie between 78 and 87 %, that of scaling efficiency always above"
         return (Table("Figure 13: U by objective and T_fwd, mixture", tuple(rows), note),)
 
     return Part((*moving.values(), *ideals.values()), tables)
-
-
-def _both(what: str, use: Use, unit: str = "%") -> list[Row]:
-    return [
-        Row(f"{what}, same Pjmax", use.same, None, unit),
-        Row(f"{what}, single nodes", use.single, None, unit),
-    ]
 
 
 def parallel(setup: Setup) -> Part:
@@ -92,10 +86,7 @@ def parallel(setup: Setup) -> Part:
     until_s = setup.until_s
     keys = [(name, most) for most in PARALLEL for name in OBJECTIVES]
     policies = {(name, most): milp(name, parallel=most) for name, most in keys}
-    moving = {
-        key: Case(setup.mix, policy, setup.idle, marks_s=(until_s,))
-        for key, policy in policies.items()
-    }
+    moving = {key: to_the_end(setup, policy) for key, policy in policies.items()}
     ideals = {key: staying(setup, policy, until_s) for key, policy in policies.items()}
 
     def tables(found: Found) -> tuple[Table, ...]:
@@ -111,6 +102,11 @@ def parallel(setup: Setup) -> Part:
         )
 
     return Part((*moving.values(), *ideals.values()), tables)
+
+
+def to_the_end(setup: Setup, policy: str) -> Case:
+    """The mixture until all trainers are done, looked at when utilisation is."""
+    return Case(setup.mix, policy, setup.idle, marks_s=(setup.until_s,))
 
 
 Ran = Mapping[tuple[str, int], Replayed]
@@ -199,6 +195,6 @@ def _beyond(idle: Idle, until_s: float, most: int) -> float:
 def _uses(used: Mapping[tuple[str, int], Use]) -> Table:
     rows: list[Row] = []
     for (name, most), use in used.items():
-        rows += _both(f"{OBJECTIVES[name]}, Pjmax {most}", use)
+        rows += both(f"{OBJECTIVES[name]}, Pjmax {most}", use)
     note = "the paper's curves rise from above 65 to about 90 %"
     return Table("Figure 14c: U by Pjmax", tuple(rows), note)

@@ -70,6 +70,11 @@ def milp(
     return f"bftrainer:parallel={parallel},objective={objective},forward_s={forward_s:g}"
 
 
+def lifetime(objective: str = "throughput", parallel: int = AT_ONCE) -> str:
+    """The policy that looks at how long nodes stay."""
+    return f"bftrainer-lifetime:parallel={parallel},objective={objective}"
+
+
 @functools.lru_cache(maxsize=256)
 def offered_node_s(idle: Idle, marks_s: tuple[float, ...]) -> tuple[float, ...]:
     """Node-seconds until each of some instants (Eq. 17)."""
@@ -109,6 +114,20 @@ def mixed_use(setup: Setup, policy: str, done: Done, until_s: float, found: Foun
     assert isinstance(case.idle, int)
     ideal = found[case].done.samples * (offered / until_s) / case.idle
     return Use(100 * done.samples / ideal, 100 * done.alone_s / offered)
+
+
+def both(what: str, use: Use, unit: str = "%") -> list[Row]:
+    """Its two rows."""
+    return [
+        Row(f"{what}, same Pjmax", use.same, None, unit),
+        Row(f"{what}, single nodes", use.single, None, unit),
+    ]
+
+
+def lost_rows(what: str, ran: Replayed) -> list[Row]:
+    """What pauses cost, as shares of what was done."""
+    shares = ((name, 100 * lost / ran.done.samples) for name, lost in ran.lost._asdict().items())
+    return [Row(f"{what}, lost to {name}", share, None, "% of done") for name, share in shares]
 
 
 def figure(

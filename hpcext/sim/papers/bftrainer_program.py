@@ -96,16 +96,16 @@ def _hours(
         of, bound = NAMES[kind], (kind, AT_ONCE)
         for (name, policy), paper in zip(BOTH.items(), papers, strict=True):
             if (kind, policy) in ran:
-                rows.append(_until(f"{of}, {name}", ran[kind, policy], paper))
+                rows.append(until_row(f"{of}, {name}", ran[kind, policy], paper))
         if (kind, EQUAL) in ran:
-            rows.append(_until(f"{of}, equal shares, the rest spread", ran[kind, EQUAL]))
+            rows.append(until_row(f"{of}, equal shares, the rest spread", ran[kind, EQUAL]))
         if bound in bounds:
             paper_h = 62.2 if kind == "hpo" else None
             rows.append(Row(f"{of}, no schedule is faster", bounds[bound], paper_h, "h"))
             what = f"{of}, no schedule that pays for changes is faster"
             rows.append(Row(what, paying[kind], None, "h"))
         if (kind, milp(parallel=MANY)) in ran:
-            many = _until(f"{of}, BFTrainer, {MANY} at once", ran[kind, milp(parallel=MANY)])
+            many = until_row(f"{of}, BFTrainer, {MANY} at once", ran[kind, milp(parallel=MANY)])
             rows.append(many)
         if bound in bounds:
             paper_h = 47.5 if kind == "hpo" else None
@@ -121,7 +121,8 @@ def _hours(
     )
 
 
-def _until(what: str, ran: Replayed, paper: float | None = None) -> Row:
+def until_row(what: str, ran: Replayed, paper: float | None = None) -> Row:
+    """How long it took, in hours."""
     if not ran.finished:
         return Row(what, None, paper, "h", "not all trainers are done when the trace ends")
     return Row(what, ran.end_s / HOUR_S, paper, "h")

@@ -5,19 +5,23 @@ It decides nothing: the engine of the simulator, under a policy, is watched.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job
 from hpcext.policies import find_policy
-from hpcext.sim.papers.bftrainer_setup import Idle, trainers
+from hpcext.sim.papers.bftrainer_setup import WEEK_S, Idle, trainers
 from hpcext.sim.papers.bftrainer_watch import Done, Lost, Ran, Watch
 from hpcext.sim.physics import Physics
 from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import facts
 from hpcext.sim.traces.idle import Change
+
+BEYOND_S = WEEK_S
+"""So long after the end of a replay ends of nodes are known, where all are."""
 
 
 class Case(NamedTuple):
@@ -36,6 +40,9 @@ class Case(NamedTuple):
         Instants, ascending, at which the outcome is looked at.
     rescale : float
         What changes of size cost, as a multiple.
+    known : bool
+        Policies are told when each node will leave, which nobody knows. Of nodes that come and go
+        for ever it needs `until_s`.
     """
 
     trainers: str
@@ -44,6 +51,7 @@ class Case(NamedTuple):
     until_s: float = math.inf
     marks_s: tuple[float, ...] = ()
     rescale: float = 1.0
+    known: bool = False
 
 
 class Replayed(NamedTuple):
@@ -89,14 +97,25 @@ def replay(case: Case) -> Replayed:
     ------
     RuntimeError
         The policy failed, or its answer was refused.
+    ValueError
+        All ends are to be known of nodes that come and go for ever.
     """
     changes: Iterable[Change]
     if isinstance(case.idle, Idle):
         changes = case.idle.changes()
+        if case.known and case.idle.again:
+            changes = _before(changes, case.until_s + BEYOND_S)
     else:
         changes = [Change(0.0, tuple(range(case.idle)), ())]
     jobs = trainers(case.trainers, case.rescale)
-    return watched(jobs, changes, case.policy, case.until_s, case.marks_s)
+    return watched(jobs, changes, case.policy, case.until_s, case.marks_s, known=case.known)
+
+
+def _before(changes: Iterable[Change], end_s: float) -> Iterator[Change]:
+    """Those up to an instant."""
+    if math.isinf(end_s):
+        raise ValueError("the ends of nodes that come and go for ever cannot all be known")
+    return itertools.takewhile(lambda change: change.time_s <= end_s, changes)
 
 
 def watched(
@@ -105,6 +124,8 @@ def watched(
     policy: str,
     until_s: float = math.inf,
     marks_s: Sequence[float] = (),
+    *,
+    known: bool = False,
 ) -> Replayed:
     """Simulate some trainers on the idle nodes of a trace; see :class:`Case`."""
     watches: list[Watch] = []
@@ -117,7 +138,7 @@ def watched(
     if math.isfinite(until_s):
         # What happens at the very end does not count: what trains has said by then what it did.
         how = How(until_s=math.nextafter(until_s, -math.inf), looks_s=[*marks_s, until_s])
-    scenario = Scenario(jobs, changes=facts(changes, 1))
+    scenario = Scenario(jobs, changes=facts(changes, 1, known=known))
     found = run(scenario, find_policy(policy), Named(policy), how, watcher)
     (watch,) = watches
     watch.mark(math.inf)

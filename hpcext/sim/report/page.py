@@ -11,7 +11,7 @@ from hpcext.sim import tables
 from hpcext.sim.comparison import Row, Watts, compared
 from hpcext.sim.metrics import by_label
 from hpcext.sim.outcome import Run
-from hpcext.sim.report import charts, markup
+from hpcext.sim.report import charts, markup, stays
 from hpcext.sim.words import UNKNOWN
 from hpcext.text import listed
 
@@ -68,6 +68,7 @@ def page(runs: Iterable[Run], about: About, rows: Sequence[Row] | None = None) -
         charts.efficiency(rows),
         charts.allocation(every),
         charts.fairness(every),
+        stays.section(every),
         _all_figures(rows),
         _delayed(rows),
         _made(rows, about),

@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcext.core.errors import InputError
 from hpcext.sim.metrics import Floats
-from hpcext.sim.outcome import Run
+from hpcext.sim.outcome import Bin, Run
 from hpcext.sim.report import style
 from hpcext.sim.report.style import LIGHT
 from hpcext.sim.report.thin import thinned
@@ -33,6 +33,9 @@ INCHES_WIDE = 8.6
 BAR_INCHES = 0.36
 LABEL_CHARS = 30
 """A longer label is cut beside a bar; tables have it whole."""
+
+LEAST_POINT, MOST_POINT = 6.0, 150.0
+"""Square points of a mark, and how many more one has that stands for all predictions."""
 
 LOG_RATIO = 50.0
 """Times that differ by more than this are shown on a logarithmic axis."""
@@ -195,6 +198,37 @@ def curves(
         axes.set_ylabel(ylabel)
 
     return _drawn(plot, 3.4, draw)
+
+
+def reliability(plot: Plot, series: Sequence[Sequence[Bin]]) -> str:
+    """What was seen against what was predicted, percent: on the diagonal where they agree.
+
+    Parameters
+    ----------
+    plot : Plot
+    series : sequence of sequence of Bin
+        One line for each; its place decides the look. The larger a point, the larger its part of
+        all predictions of its line; a bin without any is left out.
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.plot([0, 100], [0, 100], color=LIGHT[style.MUTED], linewidth=1)
+        for index, bins in enumerate(series):
+            shown = [each for each in bins if each.nodes]
+            nodes = np.array([each.nodes for each in shown])
+            x = 100 * np.array([each.expected for each in shown]) / nodes
+            y = 100 * np.array([each.stayed for each in shown]) / nodes
+            colour, dash = style.look(index)
+            areas = LEAST_POINT + MOST_POINT * nodes / nodes.sum()
+            axes.plot(x, y, color=LIGHT[colour], zorder=2 + bool(dash), dashes=dash or (None, None))
+            axes.scatter(x, y, areas, LIGHT[colour], zorder=3, linewidth=0)
+        axes.set_xlim(0, 100)
+        axes.set_ylim(0, 102)
+        axes.set_xlabel("Predicted: nodes that stay (%)")
+        axes.set_ylabel("Seen (%)")
+
+    return _drawn(plot, 4.2, draw)
 
 
 def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -> str:

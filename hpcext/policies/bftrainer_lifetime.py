@@ -1,0 +1,270 @@
+"""BFTrainer with holes that end: the division that does most work until its nodes leave.
+
+BFTrainer (Liu et al., Eq. 16) looks ahead by one time, ``T_fwd``, in which nothing is expected to
+happen. Here it is known of each node how long it is likely to stay (:mod:`hpcext.policies.holes`),
+and what a job is worth with some nodes is the work that it is expected to do in ``T_fwd`` and in
+the time that a change costs: its speed on those that are still there, while it does not stall,
+first for the change and then for nodes that leave. So nodes are not interchangeable any more: it
+counts for a job how many *classes* of nodes it has, since each of them that leaves stalls it, and
+how large it is then.
+
+What is done, at every event:
+
+1. *What a node is worth.* Each job has a table of what it is worth by how many GPUs it has, of
+   those that stay longest: its own first, then free ones, then what others would give up. The
+   exact division of these (:mod:`hpcext.policies.apportion`) gives the price of a GPU.
+2. *Who gets which.* At this price jobs answer with how many of the free nodes they want, up to
+   what the division gives them, and which: of their own classes first, then those that stay longest
+   for what their leaving would cost. The one that gains most is served, and the others answer anew.
+   What is left over goes to whoever gains anything by it.
+3. *Who gives up any.* Where the division of step 1 takes GPUs from some jobs, the shortest-lived
+   ones, step 2 is done again with these to be had. That is taken if it is worth distinctly more.
+
+No allocation is worth more than the exact division of tables that let every job have the best nodes
+of all, without a stall for nodes that leave: the `bound`.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hpcext.core.values import Alloc, Snapshot, Target, total
+from hpcext.policies.apportion import Division, apportion, bound
+from hpcext.policies.bftrainer import changes_s, gain, objective_of
+from hpcext.policies.divide import Ask, Gpus, Parallel, Plan, best, front, settle
+from hpcext.policies.expected import Answer, Expected, Holding, Part
+from hpcext.policies.holes import Floats, Ints, Span, holes
+
+WORTHWHILE = 0.05
+"""By so much more must all jobs be worth before one loses GPUs to another: both stall at once for
+what was only estimated, and free GPUs cost nobody anything."""
+
+ALIKE = 0.02
+"""Whose gain is less than that of another by no more than this part may be served before it:
+otherwise all are asked again after each one that is served."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What can be chosen.
+
+    Attributes
+    ----------
+    objective : str
+        As :class:`hpcext.policies.bftrainer.Options` has it.
+    forward_s : float
+        ``T_fwd``: how far is looked ahead, beyond what the dearest change costs.
+    parallel : int or None
+        How many jobs run at once at most, the first ones of the queue: ``Pjmax``.
+    """
+
+    objective: str = "efficiency"
+    forward_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
+    parallel: Parallel | None = None
+
+    def __post_init__(self) -> None:
+        objective_of(self.objective)
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
+    """Give each job the nodes on which all together are expected to do most."""
+    now = now if options.parallel is None else front(now, options.parallel)
+    return settle(now, functools.partial(_decide, now, options))
+
+
+def _decide(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
+    if len(gpus) > 1:
+        return _without(now, options, asks, gpus)
+    expected = Expected(now, asks, objective_of(options.objective), options.forward_s)
+    values, most = expected.values(expected.free), sum(gpus.values())
+    priced = values
+    if (expected.lasting < expected.free).any():
+        priced = expected.values(expected.lasting)
+        values = np.maximum(values, priced)
+    lasting = int(expected.has.sum() + expected.lasting.sum())
+    division = apportion(expected.tables(priced), lasting)
+    deal = _Deal(expected, values, expected.has)
+    deal.serve(division)
+    fewer = np.minimum(expected.has, division.counts)
+    enough = (1.0 + WORTHWHILE) * deal.value
+    # In the division each has the best nodes that are free: no deal is worth much more.
+    if division.value > enough and (fewer < expected.has).any():
+        other = _Deal(expected, values, fewer)
+        other.serve(division)
+        deal = other if other.value > enough else deal
+    limit = bound(expected.tables(expected.bounds(values)), most)
+    return Plan(deal.counts(), deal.worth, limit, likes=deal.likes(asks), placed=deal.placed)
+
+
+class _Deal:
+    """Free GPUs go to jobs, each with some of those that it has.
+
+    Parameters
+    ----------
+    expected : Expected
+    values : array of float, shape (m,)
+        What each job is worth, by its size, if it alone may choose.
+    kept : array of int, shape (j,)
+        So many of its GPUs each job keeps at first, those that stay longest.
+    """
+
+    def __init__(self, expected: Expected, values: Floats, kept: Ints) -> None:
+        self._expected, self._values = expected, values
+        self._free = expected.free.copy()
+        self._has: list[Holding] = []
+        alive, calm = expected.parts(kept)
+        worth = values[expected.curves.below(kept)].tolist()
+        each = zip(expected.own, kept.tolist(), alive.T, calm.T, worth, strict=True)
+        for classes, gpus, *part, value in each:
+            mine, rest = _split(classes, gpus)
+            for at, other in rest.items():
+                self._free[at] += other
+            self._has.append(Holding(mine, gpus, Part(*part), value))
+
+    @property
+    def value(self) -> float:
+        """What all jobs are worth together."""
+        return math.fsum(has.value for has in self._has)
+
+    def counts(self) -> list[int]:
+        """What each is to have, one of its sizes."""
+        gpus = np.array([has.gpus for has in self._has])
+        sizes: list[int] = self._expected.curves.sizes[self._expected.curves.below(gpus)].tolist()
+        return sizes
+
+    def serve(self, division: Division) -> None:
+        """Each has what the division gives it, who gains most first; then who gains anything."""
+        most = np.maximum(np.array(division.counts), [has.gpus for has in self._has])
+        for price, limits in ((division.price, most), (0.0, self._expected.curves.most)):
+            if self._free.any():
+                self._serve(price, limits)
+
+    def _serve(self, price: float, limits: Ints) -> None:
+        hopes = self._hopes(price, limits)
+        queue = [(-hopes[job], job) for job in np.flatnonzero(hopes > 0).tolist()]
+        heapq.heapify(queue)
+        while queue and self._free.any():
+            _, job = heapq.heappop(queue)
+            # Others were served since it was asked.
+            most = int(limits[job])
+            answer = self._expected.answer(job, self._has[job], self._free, price, most)
+            if answer.surplus <= 0:
+                continue
+            if queue and answer.surplus < (1.0 - ALIKE) * -queue[0][0]:
+                heapq.heappush(queue, (-answer.surplus, job))
+            else:
+                self._give(job, answer)
+
+    def _hopes(self, price: float, limits: Ints) -> Floats:
+        """How much each job gains at most, about; 0 if it cannot have any more."""
+        curves = self._expected.curves
+        gpus = np.array([has.gpus for has in self._has])
+        more = curves.sizes - gpus[curves.job]
+        fits = (more > 0) & (curves.sizes <= limits[curves.job])
+        gains = np.where(fits, self._values - price * more, -math.inf)
+        gained = np.maximum.reduceat(gains, curves.starts[:-1])
+        gained -= np.array([has.value for has in self._has])
+        # Whoever stalls anyway was not asked about what else it could have.
+        again = np.array([has.changed for has in self._has]) & (gpus < limits)
+        return np.where(again, math.inf, np.maximum(gained, 0.0))
+
+    def _give(self, job: int, answer: Answer) -> None:
+        has, left = self._has[job], answer.more
+        classes = dict(has.classes)
+        for at in self._expected.wanted(has.classes, self._free, left).tolist():
+            gpus = min(left, int(self._free[at]))
+            self._free[at] -= gpus
+            classes[at] = classes.get(at, 0) + gpus
+            left -= gpus
+            if not left:
+                break
+        gpus = has.gpus + answer.more
+        self._has[job] = Holding(classes, gpus, answer.part, answer.value, changed=True)
+
+    def worth(self, job: int, _: str | None) -> Mapping[int, float]:
+        """By its size, about; exactly with what it is to have."""
+        curves = self._expected.curves
+        begin, end = curves.starts[job : job + 2]
+        sizes = curves.each[job].tolist()
+        found = dict(zip(sizes, self._values[begin:end].tolist(), strict=True))
+        has = self._has[job]
+        found[max(size for size in sizes if size <= has.gpus)] = has.value
+        return found
+
+    def placed(self, job: int, alloc: Alloc) -> float:
+        """What some nodes are worth to a job; known already of those that it is to have."""
+        has = self._has[job]
+        goal = self._expected.asks[job].job.goal
+        same = alloc == (goal or {}) and not has.changed and has.gpus == total(alloc)
+        return has.value if same else self._expected.of(job, alloc)
+
+    def likes(self, asks: Sequence[Ask]) -> list[list[str]]:
+        """The nodes that each is to have, its own first: of each class as many as it has of it."""
+        expected = self._expected
+        of, there = expected.holes.of, dict(expected.there)
+        wants = [dict(has.classes) for has in self._has]
+        found: list[list[str]] = []
+        for ask, classes in zip(asks, wants, strict=True):
+            # Of each class, in the order in which it keeps them.
+            mine: dict[int, list[str]] = {at: [] for at in classes}
+            for node, gpus in (ask.job.goal or {}).items():
+                if classes.get(of[node], 0) >= gpus:
+                    classes[of[node]] -= gpus
+                    mine[of[node]].append(node)
+                else:
+                    there[node] += gpus
+            found.append([node for each in mine.values() for node in each])
+        pools: dict[int, list[str]] = {}
+        for node, gpus in reversed(there.items()):
+            if gpus:
+                pools.setdefault(of[node], []).append(node)
+        for liked, classes in zip(found, wants, strict=True):
+            for at, gpus in classes.items():
+                liked.extend(_taken(pools.get(at, []), there, gpus))
+        return found
+
+
+def _split(classes: Mapping[int, int], count: int) -> tuple[dict[int, int], dict[int, int]]:
+    """So many GPUs of the first classes, and the others."""
+    mine, rest = dict[int, int](), dict[int, int]()
+    for at, gpus in classes.items():
+        kept = min(gpus, count)
+        count -= kept
+        if kept:
+            mine[at] = kept
+        if gpus > kept:
+            rest[at] = gpus - kept
+    return mine, rest
+
+
+def _taken(pool: list[str], there: dict[str, int], gpus: int) -> list[str]:
+    """Nodes with so many free GPUs together, which are free no more."""
+    found = []
+    while gpus > 0 and pool:
+        node = pool[-1]
+        some = min(gpus, there[node])
+        there[node] -= some
+        gpus -= some
+        found.append(node)
+        if not there[node]:
+            pool.pop()
+    return found
+
+
+def _without(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
+    """With several kinds of GPUs: BFTrainer's division, and for each job those of the nodes that
+    stay longest."""
+    objective = objective_of(options.objective)
+    plan = best(functools.partial(gain, objective, options.forward_s), asks, gpus)
+    downs_s = [changes_s(ask.job)[1] for ask in asks]
+    span = Span.of(options.forward_s)
+    found = holes(now.nodes, now.fragments, now.now_s, span, max(downs_s))
+    stays = found.stays @ span.pieces_s
+    longest = sorted(now.nodes, key=lambda node: -stays[found.of[node]])
+    return plan._replace(likes=[longest] * len(asks))

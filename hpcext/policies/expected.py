@@ -1,0 +1,341 @@
+"""The work that jobs are expected to do on nodes that leave.
+
+``sum over pieces of time: speed(GPUs still there) x P(no stall for a lost node) x seconds after
+the stall for a change``. That is Eq. 16 of BFTrainer, a gain less a cost, for nodes that do not
+stay for the same time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcext.core.values import Alloc, Snapshot
+from hpcext.policies.apportion import Table
+from hpcext.policies.bftrainer import Objective, changes_s
+from hpcext.policies.common import fixed
+from hpcext.policies.divide import Ask
+from hpcext.policies.holes import Floats, Ints, Span, holes
+
+ENOUGH = 0.5
+"""So much of the time after a change must a free GPU be there, or it lowers no price: many that
+leave at once would let it seem that everybody can have some."""
+
+
+class Part(NamedTuple):
+    """Some GPUs: of each piece of time how many are there, and the logarithm of the probability of
+    no stall; shape (k,) or (k, n)."""
+
+    alive: Floats
+    calm: Floats
+
+
+class Holding(NamedTuple):
+    """What a job is to have.
+
+    Attributes
+    ----------
+    classes : Mapping[int, int]
+        Of which class how many GPUs.
+    gpus : int
+        In all. It may be no size of the job's; it can make use of the next smaller one then.
+    part : Part
+    value : float
+    changed : bool
+        Some are new: it stalls anyway.
+    """
+
+    classes: Mapping[int, int]
+    gpus: int
+    part: Part
+    value: float
+    changed: bool = False
+
+
+class Answer(NamedTuple):
+    """How many more GPUs a job wants, at some price.
+
+    Attributes
+    ----------
+    surplus : float
+        How much more it is worth with these, less their price.
+    more : int
+    value : float
+        What it is worth then.
+    part : Part
+        What it has then.
+    """
+
+    surplus: float
+    more: int
+    value: float
+    part: Part
+
+
+class Curves:
+    """How fast each job is, by its GPUs: straight lines between its sizes.
+
+    Attributes
+    ----------
+    sizes, values, job : array, shape (m,)
+        All sizes of all jobs, 0 first, one job after the other.
+    starts : array of int, shape (j + 1,)
+    most : array of int, shape (j,)
+    """
+
+    def __init__(self, sizes: Sequence[Ints], values: Sequence[Floats]) -> None:
+        self.each = sizes
+        self.sizes = np.concatenate(sizes)
+        self.starts = np.cumsum([0, *map(len, sizes)])
+        self.job = np.repeat(np.arange(len(sizes)), np.diff(self.starts))
+        self.most = self.sizes[self.starts[1:] - 1]
+        self.values = values
+        # One curve after the other, so that one call looks up all of them.
+        self._gap = float(self.most.max() + 1)
+        self._at = self.sizes + self._gap * self.job
+        self._flat = np.concatenate(values)
+        self._rising = np.concatenate([np.maximum.accumulate(each) for each in values])
+
+    def rates(self, alive: Floats) -> Floats:
+        """Of every size of every job; `alive` has the shape (k, m)."""
+        return self._looked_up(alive, self._flat)
+
+    def rising(self, alive: Floats) -> Floats:
+        """The same, where nobody is slower with more."""
+        return self._looked_up(alive, self._rising)
+
+    def _looked_up(self, alive: Floats, values: Floats) -> Floats:
+        within = np.minimum(alive, self.most[self.job]) + self._gap * self.job
+        return np.asarray(np.interp(within, self._at, values))
+
+    def below(self, gpus: Ints) -> Ints:
+        """Of each job the place of its largest size that is not above so many."""
+        fits = self.sizes <= gpus[self.job]
+        return self.starts[:-1] + np.add.reduceat(fits.astype(np.int64), self.starts[:-1]) - 1
+
+    def of(self, job: int, alive: Floats) -> Floats:
+        """Of one job, with any shape."""
+        return np.asarray(np.interp(alive, self.each[job], self.values[job]))
+
+
+class Expected:
+    """What jobs are worth with some of their nodes and others.
+
+    Parameters
+    ----------
+    now : Snapshot
+        Its jobs are those that ask, and those that keep what they have.
+    asks : sequence of Ask
+    objective : Objective
+    forward_s : float
+        What is looked at beyond the dearest change.
+
+    Attributes
+    ----------
+    asks : sequence of Ask
+    has : array of int, shape (j,)
+        GPUs of each.
+    own : sequence of Mapping[int, int]
+        Of which classes each has how many, those that stay longest first.
+    free : array of int, shape (c,)
+        GPUs that nobody has.
+    lasting : array of int, shape (c,)
+        Those of them that count where it is asked what a GPU is worth.
+    """
+
+    def __init__(
+        self, now: Snapshot, asks: Sequence[Ask], objective: Objective, forward_s: float
+    ) -> None:
+        self.asks = asks
+        jobs = [ask.job for ask in asks]
+        self.up_s, self.down_s = np.array([changes_s(job) for job in jobs]).T
+        span = Span.of(forward_s + float(max(self.up_s.max(), self.down_s.max())))
+        kind = next(iter(now.nodes.values())).kind
+        values = [ask.job.weight * objective(ask.job, ask.sizes, kind) for ask in asks]
+        self.curves = Curves([ask.sizes.gpus for ask in asks], values)
+        self.holes = holes(now.nodes, now.fragments, now.now_s, span, float(self.down_s.mean()))
+        maimed = np.array([job.maimed for job in jobs])
+        self._same_s = np.where(maimed, self.down_s, 0.0)
+        self._span = span
+        self._weights = span.pieces_s / span.edges_s[-1]
+        stays = self.holes.stays @ self._weights
+        self._stays = stays
+        self.own = [self.classes(job.goal or {}) for job in jobs]
+        self.has = np.array([sum(each.values()) for each in self.own])
+        self._rows, self._begins = self._held()
+        self.free = self._left(now)
+        after = span.after(float(self.up_s.mean()))
+        self.lasting = np.where(self.holes.stays @ after < ENOUGH * after.sum(), 0, self.free)
+        self._order = self._ranked(stays)
+        self._after_up = span.after(self.up_s)
+        self._mine = np.zeros(len(stays), dtype=np.bool_)
+
+    def classes(self, alloc: Alloc) -> dict[int, int]:
+        """Of which class how many GPUs, those that stay longest first."""
+        found: dict[int, int] = {}
+        for node, gpus in alloc.items():
+            at = self.holes.of[node]
+            found[at] = found.get(at, 0) + gpus
+        return dict(sorted(found.items(), key=lambda each: (-self._stays[each[0]], each[0])))
+
+    def of(self, job: int, alloc: Alloc) -> float:
+        """What some nodes are worth to a job."""
+        before = self.asks[job].job.goal or {}
+        classes = self.classes(alloc)
+        which = np.fromiter(classes, dtype=np.int64, count=len(classes))
+        counts = np.fromiter(classes.values(), dtype=np.float64, count=len(classes))
+        alive, calm = counts @ self.holes.stays[which], self.holes.calm[which].sum(axis=0)
+        stall_s = self._same_s[job]
+        if alloc != before:
+            less = all(gpus <= before.get(node, 0) for node, gpus in alloc.items())
+            stall_s = self.down_s[job] if less else self.up_s[job]
+        rates = self.curves.of(job, alive) * np.exp(calm)
+        return float(rates @ self._span.after(stall_s))
+
+    def _left(self, now: Snapshot) -> Ints:
+        free = {name: node.gpus for name, node in now.nodes.items()}
+        asking = {ask.job.id for ask in self.asks}
+        for job in now.jobs:
+            # One that fits nowhere any more keeps nothing.
+            if job.goal and job.ready and (job.id in asking or fixed(job)):
+                for node, gpus in job.goal.items():
+                    free[node] -= gpus
+        self.there = free
+        found = np.zeros(len(self.holes.stays), dtype=np.int64)
+        of = self.holes.of
+        for node, gpus in free.items():
+            found[of[node]] += gpus
+        return found
+
+    def _ranked(self, stays: Floats) -> Ints:
+        """Classes, that first of which a GPU is worth most: it stays, and for what it costs in
+        stalls there are many."""
+        stalled = (1.0 - np.exp(self.holes.calm)) @ self._weights
+        usual = max(1.0, (self.has.sum() + self.free.sum()) / len(self.has))
+        of_each = stays - stalled * usual / np.clip(self.free, 1.0, usual)
+        return np.argsort(-of_each, kind="stable")
+
+    def parts(self, kept: Ints) -> Part:
+        """The first so many GPUs of each job, shape (k, j)."""
+        alive, calm = self._rows
+        ends = self._begins + kept
+        return Part(alive[:, ends] - alive[:, self._begins], calm[:, ends] - calm[:, self._begins])
+
+    def values(self, free: Ints) -> Floats:
+        """What each job is worth with each of its sizes: on the best of its own GPUs, then of the
+        free ones, so many of each class, then on others like those that jobs have; shape (m,)."""
+        curves, has = self.curves, self.has[self.curves.job]
+        kept = np.minimum(curves.sizes, has)
+        others = curves.sizes - kept
+        run = self._run(self._order, free[self._order], int(others.max(initial=0)))
+        new = np.minimum(others, run.alive.shape[1] - 1)
+        begins = self._begins[curves.job]
+        usual = self._rows.alive[:, -1] / max(1, int(self.has.sum()))
+        alive = self._rows.alive[:, begins + kept] - self._rows.alive[:, begins]
+        alive += run.alive[:, new] + usual[:, None] * (others - new)
+        calm = self._rows.calm[:, begins + kept] - self._rows.calm[:, begins] + run.calm[:, new]
+        stall_s = np.where(curves.sizes < has, self.down_s[curves.job], self.up_s[curves.job])
+        stall_s = np.where(curves.sizes == has, self._same_s[curves.job], stall_s)
+        return self._summed(curves.rates(alive) * np.exp(calm), stall_s)
+
+    def tables(self, values: Floats) -> list[Table]:
+        """For each job."""
+        bounds = itertools.pairwise(self.curves.starts.tolist())
+        return [
+            Table(sizes, values[begin:end])
+            for sizes, (begin, end) in zip(self.curves.each, bounds, strict=True)
+        ]
+
+    def bounds(self, values: Floats) -> Floats:
+        """More than which no job can be worth, by its size: with the best nodes of all in each
+        piece of time, and no stall but for the change; or as it is. Shape (m,)."""
+        curves, has = self.curves, self.has[self.curves.job]
+        counts = self.free.copy()
+        for classes in self.own:
+            for at, gpus in classes.items():
+                counts[at] += gpus
+        most = int(curves.most.max())
+        alive = np.zeros((len(self._weights), most + 1))
+        for piece, stays in enumerate(self.holes.stays.T):
+            rank = np.argsort(-stays)
+            row = np.cumsum(np.repeat(stays[rank], counts[rank])[:most])
+            alive[piece, 1 : len(row) + 1] = row
+            alive[piece, len(row) + 1 :] = row[-1] if len(row) else 0.0
+        up_s, down_s = self.up_s[curves.job], self.down_s[curves.job]
+        stall_s = np.where(curves.sizes < has, np.minimum(up_s, down_s), up_s)
+        most_ = self._summed(curves.rising(alive[:, curves.sizes]), stall_s)
+        same = curves.sizes == has
+        most_[same] = np.maximum(most_[same], values[same])
+        return most_
+
+    def answer(self, job: int, has: Holding, free: Ints, price: float, most: int) -> Answer:
+        """How many of the free GPUs a job wants beside what it has, up to so many in all.
+
+        Parameters
+        ----------
+        job : int
+        has : Holding
+            Less than the largest size of the job.
+        free : array of int, shape (c,)
+        price : float
+            Of a GPU.
+        """
+        sizes = self.curves.each[job]
+        sizes = sizes[: np.searchsorted(sizes, most, side="right")]
+        more = sizes[np.searchsorted(sizes, has.gpus, side="right") :] - has.gpus
+        if not len(more):
+            return Answer(-math.inf, 0, has.value, has.part)
+        several = int(more[-1])
+        rank = self.wanted(has.classes, free, several)
+        run = self._run(rank, free[rank], several, has.classes)
+        more = more[more < run.alive.shape[1]]
+        if not len(more):
+            return Answer(-math.inf, 0, has.value, has.part)
+        alive = has.part.alive[:, None] + run.alive[:, more]
+        calm = has.part.calm[:, None] + run.calm[:, more]
+        rates = self.curves.of(job, alive) * np.exp(calm)
+        values = self._after_up[job] @ rates
+        gains = values - price * more
+        at = int(gains.argmax())
+        part = Part(alive[:, at], calm[:, at])
+        return Answer(float(gains[at]) - has.value, int(more[at]), float(values[at]), part)
+
+    def wanted(self, classes: Mapping[int, int], free: Ints, most: int) -> Ints:
+        """Classes in which there are so many GPUs, in the order in which a job wants them: those
+        that it has anyway cost it no other stall."""
+        mine = [at for at in classes if free[at]]
+        rank = self._order[free[self._order] > 0]
+        if mine:
+            self._mine[mine] = True
+            rank = np.concatenate([mine, rank[~self._mine[rank]]])
+            self._mine[mine] = False
+        return rank[:most]
+
+    def _run(
+        self, rank: Ints, counts: Ints, most: int, but: Mapping[int, int] | None = None
+    ) -> Part:
+        """The first 0, 1, 2, ... GPUs of some classes."""
+        which = np.repeat(rank, counts)[:most]
+        alive = np.zeros((len(self._weights), len(which) + 1))
+        np.cumsum(self.holes.stays[which].T, axis=1, out=alive[:, 1:])
+        calm = np.zeros_like(alive)
+        begins = 1 + np.cumsum(counts) - counts
+        new = begins <= len(which)
+        if but:
+            new &= [at not in but for at in rank.tolist()]
+        calm[:, begins[new]] = self.holes.calm[rank[new]].T
+        return Part(alive, np.cumsum(calm, axis=1, out=calm))
+
+    def _held(self) -> tuple[Part, Ints]:
+        """The GPUs of all jobs, one job after the other; and where each job's begin."""
+        rank = np.array([at for each in self.own for at in each], dtype=np.int64)
+        counts = np.array([gpus for each in self.own for gpus in each.values()], dtype=np.int64)
+        rows = self._run(rank, counts, int(counts.sum()))
+        return rows, np.cumsum(self.has) - self.has
+
+    def _summed(self, rates: Floats, stall_s: Floats) -> Floats:
+        return np.asarray(np.einsum("km,mk->m", rates, self._span.after(stall_s)))

@@ -1,0 +1,123 @@
+"""How long nodes that come and go stay: what policies were told of it, and what came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcext.sim.calibration import BINS, EVERY_S, pooled
+from hpcext.sim.outcome import Bin, Reliability, Run
+from hpcext.sim.report import markup, plots, style
+from hpcext.sim.report.charts import Group
+from hpcext.sim.report.plots import Plot
+from hpcext.sim.words import UNKNOWN
+
+TITLE = "How long nodes stay"
+
+_WORDS = (
+    f"Every {EVERY_S / 60:g} minutes the survival model was asked of each node how probable it is "
+    "that it is still there so much later, knowing only the nodes that had left by then. Which "
+    "policy ran does not matter; predictions are counted until the last change of nodes."
+)
+_PLOT = (
+    "Nodes by the probability that was predicted, and the share of them that stayed. Below the "
+    "diagonal fewer stayed than predicted. Large points stand for many predictions."
+)
+_NOTE = (
+    "Brier score: mean squared difference between the probability and what came, 1 or 0. Of the "
+    "base rate: had the share that stayed been said of every node, which is known afterwards only. "
+    "Calibration error: how far what was predicted is from what came, in the mean over the bins. "
+    "Nodes leave in groups: far fewer things happened than nodes were asked about."
+)
+
+
+def section(every: Sequence[Group]) -> str:
+    """The part of the page; nothing where nodes stay, or none was looked at for long enough."""
+    found = pooled(run.stays for run in _longest(every))
+    if not found:
+        return ""
+    return markup.section(
+        "stays",
+        TITLE,
+        markup.paragraph(_WORDS),
+        markup.figure(_plot(found), _PLOT, before=_legend(found)),
+        _summary(found),
+        _bins(found),
+        markup.paragraph(_NOTE, "note"),
+    )
+
+
+def horizon(seconds: float) -> str:
+    """A length of time in minutes."""
+    return f"{seconds / 60:g} min"
+
+
+def _longest(every: Sequence[Group]) -> list[Run]:
+    """Of runs on the same nodes the one that saw most of them."""
+    longest: dict[tuple[str, int], Run] = {}
+    for run in (run for group in every for run in group):
+        before = longest.get((run.source, run.seed))
+        if before is None or _predictions(run) > _predictions(before):
+            longest[run.source, run.seed] = run
+    return list(longest.values())
+
+
+def _predictions(run: Run) -> int:
+    return sum(each.nodes for each in run.stays)
+
+
+def _plot(found: Sequence[Reliability]) -> str:
+    told = "; ".join(
+        f"{horizon(each.horizon_s)}: {100 * each.stayed:.1f} % stayed, calibration error "
+        f"{100 * each.error:.1f} %"
+        for each in found
+    )
+    plot = Plot("stays-plot", f"{TITLE}: predicted and seen", f"{_PLOT} {told}.")
+    return plots.reliability(plot, [each.bins for each in found])
+
+
+def _legend(found: Sequence[Reliability]) -> str:
+    words = [f"after {horizon(each.horizon_s)}" for each in found]
+    return markup.legend([(word, *style.look(index)) for index, word in enumerate(words)])
+
+
+def _summary(found: Sequence[Reliability]) -> str:
+    columns = (
+        "After", "Predictions", "Predicted (%)", "Stayed (%)", "Brier score", "Of the base rate",
+        "Calibration error (%)",
+    )  # fmt: skip
+    return markup.table(
+        "How good the predictions are.",
+        columns,
+        [
+            (
+                horizon(each.horizon_s),
+                f"{each.nodes:,}",
+                f"{100 * sum(part.expected for part in each.bins) / each.nodes:.1f}",
+                f"{100 * each.stayed:.1f}",
+                f"{each.brier:.4f}",
+                f"{each.base_brier:.4f}",
+                f"{100 * each.error:.1f}",
+            )
+            for each in found
+        ],
+    )
+
+
+def _bins(found: Sequence[Reliability]) -> str:
+    width = 100 // BINS
+    lines = [
+        (f"{width * at} to {width * (at + 1)} %", *(_cell(each.bins[at]) for each in found))
+        for at in range(BINS)
+    ]
+    return markup.table(
+        "The figures of the plot: share of nodes that stayed, predicted → seen, and of how many.",
+        ("Predicted", *(f"After {horizon(each.horizon_s)}" for each in found)),
+        lines,
+    )
+
+
+def _cell(part: Bin) -> str:
+    if not part.nodes:
+        return UNKNOWN
+    predicted, seen = 100 * part.expected / part.nodes, 100 * part.stayed / part.nodes
+    return f"{predicted:.1f} → {seen:.1f} % ({part.nodes:,})"
