@@ -4,9 +4,9 @@ BFTrainer (Liu et al., Eq. 16) looks ahead by one time, ``T_fwd``, in which noth
 happen. Here it is known of each node how long it is likely to stay (:mod:`hpcext.policies.holes`),
 and what a job is worth with some nodes is the work that it is expected to do in ``T_fwd`` and in
 the time that a change costs: its speed on those that are still there, while it does not stall,
-first for the change and then for nodes that leave. So nodes are not interchangeable any more: it
-counts for a job how many *classes* of nodes it has, since each of them that leaves stalls it, and
-how large it is then.
+first for the change and then for nodes that leave. What stalls cost that are known to come later
+is taken off. So nodes are not interchangeable any more: it counts for a job how many *classes* of
+nodes it has, since each of them that leaves stalls it, and how large it is then.
 
 What is done, at every event:
 
@@ -35,18 +35,19 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from hpcext.core.values import Alloc, Snapshot, Target, total
+from hpcext.core.values import Alloc, Snapshot, Target
 from hpcext.policies.apportion import Division, apportion, bound
 from hpcext.policies.bftrainer import changes_s, gain, objective_of
 from hpcext.policies.divide import Ask, Gpus, Parallel, Plan, best, front, settle
-from hpcext.policies.expected import Answer, Expected, Holding, Part
+from hpcext.policies.expected import Answer, Expected, Holding
 from hpcext.policies.holes import Floats, Ints, Span, holes
+from hpcext.policies.pool import Part, Pool
 
 WORTHWHILE = 0.05
 """By so much more must all jobs be worth before one loses GPUs to another: both stall at once for
 what was only estimated, and free GPUs cost nobody anything."""
 
-ALIKE = 0.02
+ALIKE = 0.1
 """Whose gain is less than that of another by no more than this part may be served before it:
 otherwise all are asked again after each one that is served."""
 
@@ -59,7 +60,7 @@ class Options(msgspec.Struct, frozen=True):
     objective : str
         As :class:`hpcext.policies.bftrainer.Options` has it.
     forward_s : float
-        ``T_fwd``: how far is looked ahead, beyond what the dearest change costs.
+        ``T_fwd``: how far ahead work counts, beyond what the dearest change costs.
     parallel : int or None
         How many jobs run at once at most, the first ones of the queue: ``Pjmax``.
     """
@@ -116,7 +117,7 @@ class _Deal:
 
     def __init__(self, expected: Expected, values: Floats, kept: Ints) -> None:
         self._expected, self._values = expected, values
-        self._free = expected.free.copy()
+        free = expected.free.copy()
         self._has: list[Holding] = []
         alive, calm = expected.parts(kept)
         worth = values[expected.curves.below(kept)].tolist()
@@ -124,8 +125,9 @@ class _Deal:
         for classes, gpus, *part, value in each:
             mine, rest = _split(classes, gpus)
             for at, other in rest.items():
-                self._free[at] += other
+                free[at] += other
             self._has.append(Holding(mine, gpus, Part(*part), value))
+        self._pool = Pool(expected.holes, expected.order, free)
 
     @property
     def value(self) -> float:
@@ -142,18 +144,18 @@ class _Deal:
         """Each has what the division gives it, who gains most first; then who gains anything."""
         most = np.maximum(np.array(division.counts), [has.gpus for has in self._has])
         for price, limits in ((division.price, most), (0.0, self._expected.curves.most)):
-            if self._free.any():
+            if self._pool.left:
                 self._serve(price, limits)
 
     def _serve(self, price: float, limits: Ints) -> None:
-        hopes = self._hopes(price, limits)
+        hopes = self._expected.hopes(self._has, self._pool, price, limits)
         queue = [(-hopes[job], job) for job in np.flatnonzero(hopes > 0).tolist()]
         heapq.heapify(queue)
-        while queue and self._free.any():
+        while queue and self._pool.left:
             _, job = heapq.heappop(queue)
             # Others were served since it was asked.
             most = int(limits[job])
-            answer = self._expected.answer(job, self._has[job], self._free, price, most)
+            answer = self._expected.answer(job, self._has[job], self._pool, price, most)
             if answer.surplus <= 0:
                 continue
             if queue and answer.surplus < (1.0 - ALIKE) * -queue[0][0]:
@@ -161,29 +163,9 @@ class _Deal:
             else:
                 self._give(job, answer)
 
-    def _hopes(self, price: float, limits: Ints) -> Floats:
-        """How much each job gains at most, about; 0 if it cannot have any more."""
-        curves = self._expected.curves
-        gpus = np.array([has.gpus for has in self._has])
-        more = curves.sizes - gpus[curves.job]
-        fits = (more > 0) & (curves.sizes <= limits[curves.job])
-        gains = np.where(fits, self._values - price * more, -math.inf)
-        gained = np.maximum.reduceat(gains, curves.starts[:-1])
-        gained -= np.array([has.value for has in self._has])
-        # Whoever stalls anyway was not asked about what else it could have.
-        again = np.array([has.changed for has in self._has]) & (gpus < limits)
-        return np.where(again, math.inf, np.maximum(gained, 0.0))
-
     def _give(self, job: int, answer: Answer) -> None:
-        has, left = self._has[job], answer.more
-        classes = dict(has.classes)
-        for at in self._expected.wanted(has.classes, self._free, left).tolist():
-            gpus = min(left, int(self._free[at]))
-            self._free[at] -= gpus
-            classes[at] = classes.get(at, 0) + gpus
-            left -= gpus
-            if not left:
-                break
+        has = self._has[job]
+        classes = self._pool.take(answer.more, has.classes)
         gpus = has.gpus + answer.more
         self._has[job] = Holding(classes, gpus, answer.part, answer.value, changed=True)
 
@@ -200,9 +182,14 @@ class _Deal:
     def placed(self, job: int, alloc: Alloc) -> float:
         """What some nodes are worth to a job; known already of those that it is to have."""
         has = self._has[job]
-        goal = self._expected.asks[job].job.goal
-        same = alloc == (goal or {}) and not has.changed and has.gpus == total(alloc)
-        return has.value if same else self._expected.of(job, alloc)
+        goal = self._expected.asks[job].job.goal or {}
+        if alloc == goal:
+            known = not has.changed and self._expected.own[job] == has.classes
+        else:
+            # New ones make it stall, whichever they are of their class.
+            new = has.changed and not alloc.keys() <= goal.keys()
+            known = new and self._expected.classes(alloc) == has.classes
+        return has.value if known else self._expected.of(job, alloc)
 
     def likes(self, asks: Sequence[Ask]) -> list[list[str]]:
         """The nodes that each is to have, its own first: of each class as many as it has of it."""
@@ -233,6 +220,8 @@ class _Deal:
 def _split(classes: Mapping[int, int], count: int) -> tuple[dict[int, int], dict[int, int]]:
     """So many GPUs of the first classes, and the others."""
     mine, rest = dict[int, int](), dict[int, int]()
+    if sum(classes.values()) == count:
+        return dict(classes), rest
     for at, gpus in classes.items():
         kept = min(gpus, count)
         count -= kept

@@ -2,7 +2,7 @@
 
 ``sum over pieces of time: speed(GPUs still there) x P(no stall for a lost node) x seconds after
 the stall for a change``. That is Eq. 16 of BFTrainer, a gain less a cost, for nodes that do not
-stay for the same time.
+stay for the same time. Further ahead only what stalls cost is counted.
 """
 
 from __future__ import annotations
@@ -20,18 +20,11 @@ from hpcext.policies.bftrainer import Objective, changes_s
 from hpcext.policies.common import fixed
 from hpcext.policies.divide import Ask
 from hpcext.policies.holes import Floats, Ints, Span, holes
+from hpcext.policies.pool import Part, Pool, run_of
 
 ENOUGH = 0.5
 """So much of the time after a change must a free GPU be there, or it lowers no price: many that
 leave at once would let it seem that everybody can have some."""
-
-
-class Part(NamedTuple):
-    """Some GPUs: of each piece of time how many are there, and the logarithm of the probability of
-    no stall; shape (k,) or (k, n)."""
-
-    alive: Floats
-    calm: Floats
 
 
 class Holding(NamedTuple):
@@ -100,16 +93,16 @@ class Curves:
         self._flat = np.concatenate(values)
         self._rising = np.concatenate([np.maximum.accumulate(each) for each in values])
 
-    def rates(self, alive: Floats) -> Floats:
-        """Of every size of every job; `alive` has the shape (k, m)."""
-        return self._looked_up(alive, self._flat)
+    def rates(self, job: Ints, alive: Floats) -> Floats:
+        """Of several jobs, shape (n,), with GPUs of the shape (k, n)."""
+        return self._looked_up(job, alive, self._flat)
 
-    def rising(self, alive: Floats) -> Floats:
+    def rising(self, job: Ints, alive: Floats) -> Floats:
         """The same, where nobody is slower with more."""
-        return self._looked_up(alive, self._rising)
+        return self._looked_up(job, alive, self._rising)
 
-    def _looked_up(self, alive: Floats, values: Floats) -> Floats:
-        within = np.minimum(alive, self.most[self.job]) + self._gap * self.job
+    def _looked_up(self, job: Ints, alive: Floats, values: Floats) -> Floats:
+        within = np.minimum(alive, self.most[job]) + self._gap * job
         return np.asarray(np.interp(within, self._at, values))
 
     def below(self, gpus: Ints) -> Ints:
@@ -145,6 +138,8 @@ class Expected:
         GPUs that nobody has.
     lasting : array of int, shape (c,)
         Those of them that count where it is asked what a GPU is worth.
+    order : array of int, shape (c,)
+        Classes, those first that are worth most.
     """
 
     def __init__(
@@ -161,18 +156,19 @@ class Expected:
         maimed = np.array([job.maimed for job in jobs])
         self._same_s = np.where(maimed, self.down_s, 0.0)
         self._span = span
-        self._weights = span.pieces_s / span.edges_s[-1]
-        stays = self.holes.stays @ self._weights
-        self._stays = stays
+        self._seconds = span.after(0.0)
+        stays = self.holes.stays @ (self._seconds * (1.0 - span.beyond))
+        stalls = 1.0 - np.exp(self.holes.calm)
+        # Of those that stay for all of the near time, those first that will not stall it soon.
+        self._lasts = stays - stalls @ (self._seconds * span.beyond)
         self.own = [self.classes(job.goal or {}) for job in jobs]
         self.has = np.array([sum(each.values()) for each in self.own])
         self._rows, self._begins = self._held()
         self.free = self._left(now)
-        after = span.after(float(self.up_s.mean()))
+        after = span.after(float(self.up_s.mean())) * (1.0 - span.beyond)
         self.lasting = np.where(self.holes.stays @ after < ENOUGH * after.sum(), 0, self.free)
-        self._order = self._ranked(stays)
+        self.order = self._ranked(stays, stalls @ self._seconds)
         self._after_up = span.after(self.up_s)
-        self._mine = np.zeros(len(stays), dtype=np.bool_)
 
     def classes(self, alloc: Alloc) -> dict[int, int]:
         """Of which class how many GPUs, those that stay longest first."""
@@ -180,7 +176,7 @@ class Expected:
         for node, gpus in alloc.items():
             at = self.holes.of[node]
             found[at] = found.get(at, 0) + gpus
-        return dict(sorted(found.items(), key=lambda each: (-self._stays[each[0]], each[0])))
+        return dict(sorted(found.items(), key=lambda each: (-self._lasts[each[0]], each[0])))
 
     def of(self, job: int, alloc: Alloc) -> float:
         """What some nodes are worth to a job."""
@@ -193,8 +189,7 @@ class Expected:
         if alloc != before:
             less = all(gpus <= before.get(node, 0) for node, gpus in alloc.items())
             stall_s = self.down_s[job] if less else self.up_s[job]
-        rates = self.curves.of(job, alive) * np.exp(calm)
-        return float(rates @ self._span.after(stall_s))
+        return float(self._span.after(stall_s) @ self._working(self.curves.of(job, alive), calm))
 
     def _left(self, now: Snapshot) -> Ints:
         free = {name: node.gpus for name, node in now.nodes.items()}
@@ -211,10 +206,9 @@ class Expected:
             found[of[node]] += gpus
         return found
 
-    def _ranked(self, stays: Floats) -> Ints:
+    def _ranked(self, stays: Floats, stalled: Floats) -> Ints:
         """Classes, that first of which a GPU is worth most: it stays, and for what it costs in
         stalls there are many."""
-        stalled = (1.0 - np.exp(self.holes.calm)) @ self._weights
         usual = max(1.0, (self.has.sum() + self.free.sum()) / len(self.has))
         of_each = stays - stalled * usual / np.clip(self.free, 1.0, usual)
         return np.argsort(-of_each, kind="stable")
@@ -231,7 +225,7 @@ class Expected:
         curves, has = self.curves, self.has[self.curves.job]
         kept = np.minimum(curves.sizes, has)
         others = curves.sizes - kept
-        run = self._run(self._order, free[self._order], int(others.max(initial=0)))
+        run = run_of(self.holes, self.order, free[self.order], int(others.max(initial=0)))
         new = np.minimum(others, run.alive.shape[1] - 1)
         begins = self._begins[curves.job]
         usual = self._rows.alive[:, -1] / max(1, int(self.has.sum()))
@@ -240,7 +234,7 @@ class Expected:
         calm = self._rows.calm[:, begins + kept] - self._rows.calm[:, begins] + run.calm[:, new]
         stall_s = np.where(curves.sizes < has, self.down_s[curves.job], self.up_s[curves.job])
         stall_s = np.where(curves.sizes == has, self._same_s[curves.job], stall_s)
-        return self._summed(curves.rates(alive) * np.exp(calm), stall_s)
+        return self._summed(self._working(curves.rates(curves.job, alive), calm), stall_s)
 
     def tables(self, values: Floats) -> list[Table]:
         """For each job."""
@@ -259,7 +253,7 @@ class Expected:
             for at, gpus in classes.items():
                 counts[at] += gpus
         most = int(curves.most.max())
-        alive = np.zeros((len(self._weights), most + 1))
+        alive = np.zeros((len(self._seconds), most + 1))
         for piece, stays in enumerate(self.holes.stays.T):
             rank = np.argsort(-stays)
             row = np.cumsum(np.repeat(stays[rank], counts[rank])[:most])
@@ -267,12 +261,51 @@ class Expected:
             alive[piece, len(row) + 1 :] = row[-1] if len(row) else 0.0
         up_s, down_s = self.up_s[curves.job], self.down_s[curves.job]
         stall_s = np.where(curves.sizes < has, np.minimum(up_s, down_s), up_s)
-        most_ = self._summed(curves.rising(alive[:, curves.sizes]), stall_s)
+        rates = curves.rising(curves.job, alive[:, curves.sizes])
+        most_ = self._summed(rates * (1.0 - self._span.beyond[:, None]), stall_s)
         same = curves.sizes == has
         most_[same] = np.maximum(most_[same], values[same])
         return most_
 
-    def answer(self, job: int, has: Holding, free: Ints, price: float, most: int) -> Answer:
+    def hopes(self, has: Sequence[Holding], pool: Pool, price: float, limits: Ints) -> Floats:
+        """How much more each job is worth with some of the free GPUs, less their price.
+
+        Parameters
+        ----------
+        has : sequence of Holding
+        pool : Pool
+        price : float
+            Of a GPU.
+        limits : array of int, shape (j,)
+            How many each may have in all.
+
+        Returns
+        -------
+        array of float, shape (j,)
+            -inf for those that can have no more; inf for those that have of some class of which
+            there are free ones: only asked alone (:meth:`answer`) they say what these are worth.
+        """
+        curves = self.curves
+        gpus = np.array([each.gpus for each in has])
+        more = curves.sizes - gpus[curves.job]
+        fits = (more > 0) & (more <= pool.left) & (curves.sizes <= limits[curves.job])
+        found = np.full(len(has), -math.inf)
+        if not fits.any():
+            return found
+        job, more = curves.job[fits], more[fits]
+        alive, calm = pool.first(more)
+        alive += np.array([each.part.alive for each in has]).T[:, job]
+        calm += np.array([each.part.calm for each in has]).T[:, job]
+        worked = self._working(curves.rates(job, alive), calm)
+        gains = np.einsum("km,mk->m", worked, self._after_up[job]) - price * more
+        np.maximum.at(found, job, gains)
+        found -= [each.value for each in has]
+        for at in np.flatnonzero(np.isfinite(found)).tolist():
+            if pool.holds(has[at].classes):
+                found[at] = math.inf
+        return found
+
+    def answer(self, job: int, has: Holding, pool: Pool, price: float, most: int) -> Answer:
         """How many of the free GPUs a job wants beside what it has, up to so many in all.
 
         Parameters
@@ -280,62 +313,35 @@ class Expected:
         job : int
         has : Holding
             Less than the largest size of the job.
-        free : array of int, shape (c,)
+        pool : Pool
         price : float
             Of a GPU.
+        most : int
         """
-        sizes = self.curves.each[job]
-        sizes = sizes[: np.searchsorted(sizes, most, side="right")]
-        more = sizes[np.searchsorted(sizes, has.gpus, side="right") :] - has.gpus
+        more = self.curves.each[job] - has.gpus
+        more = more[(more > 0) & (more <= min(most - has.gpus, pool.left))]
         if not len(more):
             return Answer(-math.inf, 0, has.value, has.part)
-        several = int(more[-1])
-        rank = self.wanted(has.classes, free, several)
-        run = self._run(rank, free[rank], several, has.classes)
-        more = more[more < run.alive.shape[1]]
-        if not len(more):
-            return Answer(-math.inf, 0, has.value, has.part)
-        alive = has.part.alive[:, None] + run.alive[:, more]
-        calm = has.part.calm[:, None] + run.calm[:, more]
-        rates = self.curves.of(job, alive) * np.exp(calm)
-        values = self._after_up[job] @ rates
+        alive, calm = pool.first(more, has.classes)
+        alive += has.part.alive[:, None]
+        calm += has.part.calm[:, None]
+        values = self._after_up[job] @ self._working(self.curves.of(job, alive), calm)
         gains = values - price * more
         at = int(gains.argmax())
         part = Part(alive[:, at], calm[:, at])
         return Answer(float(gains[at]) - has.value, int(more[at]), float(values[at]), part)
 
-    def wanted(self, classes: Mapping[int, int], free: Ints, most: int) -> Ints:
-        """Classes in which there are so many GPUs, in the order in which a job wants them: those
-        that it has anyway cost it no other stall."""
-        mine = [at for at in classes if free[at]]
-        rank = self._order[free[self._order] > 0]
-        if mine:
-            self._mine[mine] = True
-            rank = np.concatenate([mine, rank[~self._mine[rank]]])
-            self._mine[mine] = False
-        return rank[:most]
-
-    def _run(
-        self, rank: Ints, counts: Ints, most: int, but: Mapping[int, int] | None = None
-    ) -> Part:
-        """The first 0, 1, 2, ... GPUs of some classes."""
-        which = np.repeat(rank, counts)[:most]
-        alive = np.zeros((len(self._weights), len(which) + 1))
-        np.cumsum(self.holes.stays[which].T, axis=1, out=alive[:, 1:])
-        calm = np.zeros_like(alive)
-        begins = 1 + np.cumsum(counts) - counts
-        new = begins <= len(which)
-        if but:
-            new &= [at not in but for at in rank.tolist()]
-        calm[:, begins[new]] = self.holes.calm[rank[new]].T
-        return Part(alive, np.cumsum(calm, axis=1, out=calm))
-
     def _held(self) -> tuple[Part, Ints]:
         """The GPUs of all jobs, one job after the other; and where each job's begin."""
         rank = np.array([at for each in self.own for at in each], dtype=np.int64)
         counts = np.array([gpus for each in self.own for gpus in each.values()], dtype=np.int64)
-        rows = self._run(rank, counts, int(counts.sum()))
+        rows = run_of(self.holes, rank, counts, int(counts.sum()))
         return rows, np.cumsum(self.has) - self.has
+
+    def _working(self, rates: Floats, calm: Floats) -> Floats:
+        """So fast in each piece of time; beyond, by how much slower for stalls."""
+        beyond = self._span.beyond.reshape(-1, *(1,) * (calm.ndim - 1))
+        return np.asarray(rates * (np.exp(calm) - beyond))
 
     def _summed(self, rates: Floats, stall_s: Floats) -> Floats:
         return np.asarray(np.einsum("km,mk->m", rates, self._span.after(stall_s)))

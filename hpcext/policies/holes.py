@@ -21,38 +21,61 @@ from hpcext.scaling.survival import Survival, early_share
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-PIECES = 12
-"""Of the time that is looked at, longer and longer ones."""
+PIECES = 8
+"""Of the time in which work counts, longer and longer ones."""
 
 FIRST = 1 / 16
 """The first of them, as a part of all."""
 
+BEYOND = 5
+"""Pieces of the time after it, in which stalls count alone."""
 
-class Span(NamedTuple):
+LATER_S = 1800.0
+"""So long is looked at there, and so much later a stall counts e times less: what a decision brings
+in can be had by a later one as well, but who has nodes that end one after the other will stall for
+each, unless it changes anyway before."""
+
+
+class Span:
     """The time that is looked at, in pieces.
 
-    Attributes
+    Parameters
     ----------
     edges_s : array of float, shape (k + 1,)
         From now, 0, on.
+    near : int or None
+        In how many of the pieces work counts, not stalls alone; None: in all.
+
+    Attributes
+    ----------
+    pieces_s : array of float, shape (k,)
+        Their lengths.
+    beyond : array of float, shape (k,)
+        1 where stalls alone count, else 0.
+    counts : array of float, shape (k,)
+        How much a second counts.
     """
 
-    edges_s: Floats
+    def __init__(self, edges_s: Floats, near: int | None = None) -> None:
+        self.edges_s = edges_s
+        self.pieces_s = np.diff(edges_s)
+        self.beyond = np.ones(len(self.pieces_s))
+        self.beyond[:near] = 0.0
+        middles_s = edges_s[:-1] + self.pieces_s / 2
+        self.counts = np.where(self.beyond > 0, np.exp(-middles_s / LATER_S), 1.0)
 
     @classmethod
     def of(cls, long_s: float) -> Span:
-        """So long."""
-        return cls(np.append(0.0, np.geomspace(FIRST * long_s, long_s, PIECES)))
-
-    @property
-    def pieces_s(self) -> Floats:
-        """Their lengths."""
-        return np.diff(self.edges_s)
+        """So long, and beyond."""
+        near = np.geomspace(FIRST * long_s, long_s, PIECES)
+        beyond = np.geomspace(long_s, long_s + LATER_S, BEYOND + 1)[1:]
+        return cls(np.concatenate([[0.0], near, beyond]), PIECES)
 
     def after(self, stall_s: Floats | float) -> Floats:
-        """Of each piece what lies after a stall, in seconds; for several stalls a row for each."""
+        """What counts of each piece after a stall, in seconds; for several stalls a row for
+        each."""
         ends_s = self.edges_s[1:] - np.asarray(stall_s)[..., None]
-        return np.asarray(np.clip(ends_s, 0.0, self.pieces_s))
+        return np.asarray(np.clip(ends_s, 0.0, self.pieces_s)) * self.counts
 
 
 class Holes(NamedTuple):
@@ -138,5 +161,6 @@ def _expected(of: Believed, span: Span, stall_s: float) -> tuple[Floats, Floats]
     stays = there * (1.0 - early + early * then)
     stalled_s = np.minimum(end_s, left_s + stall_s) - np.maximum(begin_s, left_s)
     at_end = np.clip(stalled_s / span.pieces_s, 0.0, 1.0) * (1.0 - early + early * before)
-    stalls = at_end + there * early * (before - then)
+    # What was learned does not tell when, so much later.
+    stalls = at_end + there * early * (before - then) * (1.0 - span.beyond)
     return stays, np.log(np.clip(1.0 - stalls, LEAST, 1.0))

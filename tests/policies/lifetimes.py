@@ -12,7 +12,7 @@ from hpcext.core.estimate import Estimate
 from hpcext.core.fragments import EDGES_S, Fragments
 from hpcext.core.values import Alloc, Cause, Job, Node, Snapshot, State, Target
 from hpcext.policies import find_policy
-from hpcext.policies.holes import Span, holes
+from hpcext.policies.holes import LATER_S, Span, holes
 
 FORWARD_S = 120.0
 NOW_S = 1000.0
@@ -92,7 +92,8 @@ class Judge:
             tuple(10.0 if cost_s is None else cost_s for cost_s in (known.up_s, known.down_s))
             for known in (job.estimate for job in self.jobs)
         ]
-        span = Span.of(FORWARD_S + max(itertools.chain(*self.changes_s), default=0.0))
+        self.long_s = FORWARD_S + max(itertools.chain(*self.changes_s), default=0.0)
+        span = Span.of(self.long_s)
         stall_s = sum(down_s for _, down_s in self.changes_s) / max(1, len(self.jobs))
         classes = holes(now.nodes, now.fragments, now.now_s, span, stall_s)
         self.of = classes.of
@@ -116,7 +117,12 @@ class Judge:
             alive = sum(self.stays[self.of[node]][piece] for node in chosen)
             calm = sum(self.calm[each][piece] for each in {self.of[node] for node in chosen})
             seconds = max(0.0, end_s - max(begin_s, stall_s))
-            work += self.speed(job, alive) * math.exp(calm) * seconds
+            if begin_s < 0.999 * self.long_s:
+                work += self.speed(job, alive) * math.exp(calm) * seconds
+            else:
+                # What stalls cost, alone.
+                seconds *= math.exp(-(begin_s + end_s) / 2 / LATER_S)
+                work -= self.speed(job, alive) * (1.0 - math.exp(calm)) * seconds
         return work
 
     def speed(self, job: Job, alive: float) -> float:

@@ -91,6 +91,16 @@ def test_a_node_that_leaves_too_soon_is_left_alone(ends_s: float, takes: bool) -
     assert found == {"1": "ab" if takes else "a"}
 
 
+@pytest.mark.parametrize(("ends_s", "takes"), [(400.0, False), (LONG_S, True), (None, True)])
+def test_a_stall_further_ahead_than_gains_counts(ends_s: float | None, takes: bool) -> None:
+    """With an eighth node it does 8 x 140 - 7 x 150 = 70 more soon; its end costs 8 x 30 s."""
+    there = nodes(**dict.fromkeys("abcdefg", LONG_S), h=ends_s)
+    one = trainer(1, costing(linear(8), 10.0, 30.0), *"abcdefg")
+    seen = Fragments((1.0,) * len(EDGES_S), (1e9,) * len(EDGES_S), told=1_000_000_000)
+    found = having(at(there, one, seen=seen))
+    assert found == {"1": "abcdefgh" if takes else "abcdefg"}
+
+
 def test_a_node_alone_is_taken_if_it_outlives_the_start() -> None:
     job = trainer(1, costing(curve(1, 2), 20.0))
     assert having(at(nodes(a=30.0), job)) == {"1": "a"}

@@ -9,7 +9,7 @@ import pytest
 
 from hpcext.core.fragments import EDGES_S, Fragments
 from hpcext.core.values import Node
-from hpcext.policies.holes import FIRST, LEAST, PIECES, Holes, Span, holes
+from hpcext.policies.holes import BEYOND, FIRST, LATER_S, LEAST, PIECES, Holes, Span, holes
 
 HAZARD = 0.01
 """Per second, of nodes of every age that ONE_RATE has seen."""
@@ -40,10 +40,30 @@ def found(
 
 def test_a_span_has_longer_and_longer_pieces() -> None:
     span = Span.of(160.0)
-    assert len(span.pieces_s) == PIECES
+    assert len(span.pieces_s) == PIECES + BEYOND
     assert (span.edges_s[0], span.edges_s[1]) == (0.0, pytest.approx(160.0 * FIRST))
-    assert span.edges_s[-1] == pytest.approx(160.0)
+    assert span.edges_s[PIECES] == pytest.approx(160.0)
+    assert span.edges_s[-1] == pytest.approx(160.0 + LATER_S)
     assert np.all(np.diff(span.pieces_s[1:]) > 0)
+
+
+def test_what_is_far_ahead_counts_less_and_for_stalls_alone() -> None:
+    span = Span.of(160.0)
+    assert span.beyond.tolist() == [0.0] * PIECES + [1.0] * BEYOND
+    assert span.after(0.0)[:PIECES] == pytest.approx(span.pieces_s[:PIECES])
+    later_s = (span.edges_s[PIECES:-1] + span.edges_s[PIECES + 1 :]) / 2
+    seconds = span.pieces_s[PIECES:] * np.exp(-later_s / LATER_S)
+    assert span.after(0.0)[PIECES:] == pytest.approx(seconds)
+
+
+def test_far_ahead_known_ends_alone_are_believed() -> None:
+    span = Span(np.array([0.0, 10.0, 20.0, 30.0]), near=1)
+    learned = found(node("a", 10.0), span=span)
+    assert np.all(learned.calm[:, 0] < 0)
+    assert np.all(learned.calm[:, 1:] == 0)
+    assert np.all(np.diff(learned.stays) < 0)
+    told = found(node("a", 10.0, 100.0 + 20.0), span=span)
+    assert np.exp(told.calm[0]) == pytest.approx([1.0, 1.0, 0.6], abs=1e-4)
 
 
 def test_what_lies_after_a_stall() -> None:
@@ -150,5 +170,5 @@ def test_a_node_of_which_it_is_known_that_it_never_leaves_stays() -> None:
     there = {"stays": Node("stays", 1, "", 0.0, math.inf), "new": Node("new", 1, "", 0.0)}
     told = Fragments(told=1_000_000)
     found = holes(there, told, 0.0, Span.of(600.0), 10.0)
-    assert found.stays[found.of["stays"]] == pytest.approx(np.ones(12), abs=1e-4)
+    assert found.stays[found.of["stays"]] == pytest.approx(np.ones(PIECES + BEYOND), abs=1e-4)
     assert found.stays[found.of["new"]][-1] < 0.6
