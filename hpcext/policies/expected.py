@@ -282,8 +282,8 @@ class Expected:
         Returns
         -------
         array of float, shape (j,)
-            -inf for those that can have no more; inf for those that have of some class of which
-            there are free ones: only asked alone (:meth:`answer`) they say what these are worth.
+            -inf for those that can have no more; as if no stall came of any for those that have of
+            some class of which there are free ones. Alone (:meth:`answer`) they say it exactly.
         """
         curves = self.curves
         gpus = np.array([each.gpus for each in has])
@@ -294,16 +294,13 @@ class Expected:
             return found
         job, more = curves.job[fits], more[fits]
         alive, calm = pool.first(more)
+        calm[:, np.array([pool.holds(each.classes) for each in has])[job]] = 0.0
         alive += np.array([each.part.alive for each in has]).T[:, job]
         calm += np.array([each.part.calm for each in has]).T[:, job]
         worked = self._working(curves.rates(job, alive), calm)
         gains = np.einsum("km,mk->m", worked, self._after_up[job]) - price * more
         np.maximum.at(found, job, gains)
-        found -= [each.value for each in has]
-        for at in np.flatnonzero(np.isfinite(found)).tolist():
-            if pool.holds(has[at].classes):
-                found[at] = math.inf
-        return found
+        return np.asarray(found - [each.value for each in has])
 
     def answer(self, job: int, has: Holding, pool: Pool, price: float, most: int) -> Answer:
         """How many of the free GPUs a job wants beside what it has, up to so many in all.

@@ -6,6 +6,7 @@ first ones mostly. So what the first 1, 2, 3, ... are good for is summed up once
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -108,7 +109,7 @@ class Pool:
         own = self._own(mine)
         most = int(more.max())
         if own:
-            rank = np.fromiter(self._wanted(own), dtype=np.int64)[:most]
+            rank = np.fromiter(itertools.islice(self._wanted(own), most), dtype=np.int64)
             run = run_of(self._holes, rank, self._counts[rank], most, own)
             return Part(run.alive[:, more], run.calm[:, more])
         sums = self._sums
