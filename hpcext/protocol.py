@@ -308,6 +308,16 @@ class Allocation(NamedTuple):
         )
 
 
+def node_index() -> int:
+    """Which of the nodes of its attempt this process is on, from 0: as the agent of a lease says,
+    or Slurm of a step."""
+    said = os.environ.get("HPCEXT_NODE_INDEX", "")
+    if said.isdecimal():
+        return int(said)
+    place = Allocation.from_environ()
+    return place.node_index if place else 0
+
+
 def node_directory(attempt: Path, index: int) -> Path:
     """Where the supervisor of a node keeps what is its own: the first one in the attempt's.
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from hpcext import __version__
 from hpcext.cli import (
     config,
+    harvest,
     launch,
     output,
     pilot,
@@ -31,6 +32,7 @@ from hpcext.text import did_you_mean, listed, shown
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     run.add,
     pilot.add,
+    harvest.add,
     suspendable.add,
     launch.add,
     profile.add,

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.resume is not None:
         _refuse_with_resume(args)
         directory = pilots.find(args.resume, settings.state_dir)
-        return _manage(directory, out, as_json=args.json, moved=args.moved)
+        return manage(directory, out, as_json=args.json, moved=args.moved)
     if args.moved:
         raise InputError("is for --resume only", where="--moved")
     if args.jobs is None:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         settings=settings,
         directory=args.dir,
     )
-    return _manage(directory, out, as_json=args.json)
+    return manage(directory, out, as_json=args.json)
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
@@ -124,13 +124,15 @@ def name_after(path: Path) -> str:
     return kept.strip("-")[:64] or "run"
 
 
-def _manage(directory: Path, out: Output, *, as_json: bool, moved: bool = False) -> int:
+def manage(directory: Path, out: Output, *, as_json: bool, moved: bool = False) -> int:
+    """Be the manager of a pilot; the exit status is that of its jobs."""
     logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     pilot = pilots.load(directory)
     with out.live(view.COLUMNS) as show:
         if not as_json:
             kind = "logical slots" if pilot.logical else "GPUs"
-            out.line(f"pilot {pilot.id}: {len(pilot.gpus)} {kind}; {directory}")
+            what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
+            out.line(f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}")
         narrate = view.Narrator(out)
 
         def observe(engine: Engine, now_s: float) -> None:

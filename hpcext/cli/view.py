@@ -25,7 +25,10 @@ def duration(seconds: float) -> str:
 
 
 def indices(gpus: Sequence[str]) -> str:
-    """``HOST:0, HOST:1`` as ``0,1``: there is one host."""
+    """``HOST:0, HOST:1`` as ``0,1``; of several hosts how many they are."""
+    hosts = len({gpu.rpartition(":")[0] for gpu in gpus})
+    if hosts > 1:
+        return f"{len(gpus)} on {hosts} nodes"
     return ",".join(gpu.rpartition(":")[2] for gpu in gpus)
 
 
@@ -107,7 +110,9 @@ class Narrator:
     @staticmethod
     def _text(job: Job) -> str:
         if job.state is State.RUNNING and job.role:
-            return f"running on GPUs {indices(job.gpus)} ({job.role.value}): {job.why}"
+            where = indices(job.gpus)
+            which = where if where.endswith("nodes") else f"GPUs {where}"
+            return f"running on {which} ({job.role.value}): {job.why}"
         if job.state in {State.STARTING, State.STOPPING}:
             return str(job.state.value)
         return f"{display_state(job)}: {job.why}" if job.why else display_state(job)

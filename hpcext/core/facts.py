@@ -13,7 +13,7 @@ from hpcext.core.values import Job, Node
 
 
 class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined"):
-    """A node may be used from now on."""
+    """A node may be used from now on; with 0 GPUs: what runs there is to leave."""
 
     node: Node
 

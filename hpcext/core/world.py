@@ -147,7 +147,8 @@ class World:
         """What is true now, as one value; if only `busy` ones count, of jobs that hold something
         or are to have something."""
         if self._nodes is None:
-            self._nodes = dict(self.nodes)
+            # One that offers nothing more is only waited for.
+            self._nodes = {name: node for name, node in self.nodes.items() if node.gpus}
         few = self.queue.busy()
         jobs = few if busy else self.queue.jobs()
         return Snapshot(now_s, self._nodes, jobs, cause, self.memo, few, self.seen.fragments)

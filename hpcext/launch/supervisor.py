@@ -97,8 +97,7 @@ class Supervisor:
         self._cwd = str(launch["cwd"])
         self._added = dict(launch["environ"])
         self._several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
-        place = protocol.Allocation.from_environ() if self._several else None
-        self._index = place.node_index if place else 0
+        self._index = protocol.node_index() if self._several else 0
         self._own = protocol.node_directory(directory, self._index)
         self._log = Path(launch["log"])
         if self._index:

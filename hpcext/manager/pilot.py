@@ -33,6 +33,7 @@ from hpcext.core.errors import InputError, NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
+from hpcext.executors.leases import Terms
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
@@ -77,6 +78,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         It goes on in the next allocation if it could not end in this one.
     alone : bool
         It has one job, and ends as that does: a batch job of its own.
+    harvest : Terms or None
+        It takes idle nodes as leases, by these terms: a harvester.
     """
 
     schema: Literal["hpcext.pilot/1"] = "hpcext.pilot/1"
@@ -95,6 +98,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     lead_s: float = 0.0
     requeue: bool = False
     alone: bool = False
+    harvest: Terms | None = None
     version: str = __version__
 
     def as_node(self) -> Node:
@@ -116,6 +120,7 @@ def create(
     lead_s: float = 0.0,
     requeue: bool = False,
     alone: bool = False,
+    harvest: Terms | None = None,
 ) -> Path:
     """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
 
@@ -129,7 +134,7 @@ def create(
             f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
         )
     find_policy(settings.policy, settings.origins.get("policy", "--policy"))
-    node = "a node of this pilot" if slurm else host()
+    node = "a node of this pilot" if slurm or harvest else host()
     check_fits(specs, Node(node, len(gpus)), where, nodes)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     pilot = Pilot(
@@ -148,6 +153,7 @@ def create(
         lead_s=lead_s,
         requeue=requeue,
         alone=alone,
+        harvest=harvest,
     )
     path = _make_directory(pilot, settings.state_dir, directory)
     Submissions(path / "submissions").add("first", specs)
@@ -332,10 +338,11 @@ async def _run(
     journal = journals.Journal(path, header)
     past = journals.read(path)
     engine = past.replay(find_policy(past.header.policy))
-    place = places.find(pilot)
-    if not pilot.slurm:
+    place = places.find(pilot, engine, directory)
+    here = not pilot.slurm and pilot.harvest is None
+    if here:
         pilot = msgspec.structs.replace(pilot, node=host())
-    if not (moved or pilot.slurm):
+    if here and not moved:
         _check_same_machine(engine, directory)
     # A pilot that an older release began has none of its own.
     profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
@@ -371,7 +378,8 @@ async def _run(
 
 def _told_apart(node: Node, pilot: Pilot, gpu: str) -> Node:
     """A node with the kind of its GPUs, where that is the machine that we are on."""
-    known = node.kind or pilot.logical or pilot.nodes > 1 or gpu in {SLOT, UNKNOWN}
+    elsewhere = pilot.nodes > 1 or pilot.harvest is not None
+    known = node.kind or pilot.logical or elsewhere or gpu in {SLOT, UNKNOWN}
     return node if known else msgspec.structs.replace(node, kind=gpu)
 
 

@@ -1,4 +1,4 @@
-"""Where a pilot runs its jobs: this machine, or the nodes of a Slurm job."""
+"""Where a pilot runs its jobs: this machine, the nodes of a Slurm job, or idle nodes as leases."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import dataclasses
 import logging
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
+from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
+from hpcext.executors.lease_book import LeaseBook
+from hpcext.executors.leases import Terms, wanted
 from hpcext.executors.local import LocalExecutor
+from hpcext.executors.slurm_leases import LeaseExecutor
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
 from hpcext.manager import slurm_job
@@ -55,14 +60,24 @@ def host() -> str:
     return socket.gethostname().partition(".")[0] or "localhost"
 
 
-def find(pilot: Pilot) -> Place:
+def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     """Where a pilot runs its jobs, if this process manages it.
+
+    Parameters
+    ----------
+    pilot : Pilot
+    engine : Engine
+        What is known from before.
+    directory : pathlib.Path
+        Of the pilot.
 
     Raises
     ------
     NoManagerError
         It is a pilot for Slurm, and this is no job of Slurm.
     """
+    if pilot.harvest is not None:
+        return _leases(pilot, pilot.harvest, engine, directory)
     return _allocation(pilot) if pilot.slurm else _machine(pilot)
 
 
@@ -77,6 +92,27 @@ def _machine(pilot: Pilot) -> Place:
         raise AssertionError("this machine has no end")
 
     return Place((node,), executor, carry_on)
+
+
+def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Place:
+    """Idle nodes of a Slurm, as long as nobody else needs them."""
+    # Of those that are gone meanwhile Slurm will say so.
+    recorded = LeaseBook.recorded(directory / "leases")
+    nodes = tuple(node for name, node in engine.world.nodes.items() if name in recorded)
+
+    def executor(**common: Any) -> Executor:
+        return LeaseExecutor(
+            name=f"hpcext-{pilot.id}",
+            terms=terms,
+            began_at=pilot.began_at,
+            want=lambda: wanted(engine.world.unfinished(), terms),
+            **common,
+        )
+
+    def carry_on(*, gained: bool) -> None:
+        raise AssertionError("leases have no common end")
+
+    return Place(nodes, executor, carry_on)
 
 
 def _allocation(pilot: Pilot) -> Place:

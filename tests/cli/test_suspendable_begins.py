@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from hpcext.cli.main import main
+from hpcext.core.engine import Engine
 from hpcext.manager import pilot as pilots
 from hpcext.manager import places, slurm_job
+from hpcext.policies import find_policy
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_JOB_NODELIST": "n1"}
 FULL = """
@@ -68,5 +70,6 @@ def test_a_job_is_not_put_back_into_the_queue_for_ever(
     for restarts, expected in ((places.MAX_RESTARTS - 1, [7]), (places.MAX_RESTARTS, [])):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
         requeued.clear()
-        places.find(pilot).carry_on(gained=True)
+        engine = Engine(find_policy("exclusive"))
+        places.find(pilot, engine, tmp_path).carry_on(gained=True)
         assert requeued == expected

@@ -150,6 +150,20 @@ def test_a_node_that_comes_again_smaller_keeps_what_fits_it(engine: Engine) -> N
     assert run(engine, 3, end(engine, "1", f.Outcome.COMPLETED)) == ["start 2 3"]
 
 
+@pytest.mark.parametrize("policy", ["marble", "bftrainer", "bftrainer-lifetime", "pollux"])
+def test_a_node_that_is_wanted_back_is_left_in_order(policy: str) -> None:
+    """It offers nothing more: its job is suspended, goes on elsewhere, and nothing is killed."""
+    engine = Engine(find_policy(policy))
+    run(engine, 0, f.NodeJoined(NODE), job(1, (6,)))
+    begin(engine, 0, "1")
+    assert run(engine, 1, f.NodeJoined(v.Node("n", 0))) == ["suspend 1"]
+    assert run(engine, 2, f.NodeJoined(v.Node("m", 6))) == []
+    assert run(engine, 3, end(engine, "1", f.Outcome.SUSPENDED, 85)) == ["start 1 6"]
+    assert engine.world.jobs["1"].held == {"m": 6}
+    assert run(engine, 4, f.NodeLost("n")) == []
+    assert engine.world.jobs["1"].failures == 0
+
+
 @pytest.mark.parametrize(
     ("grant", "what"),
     [

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from slurm_cluster import REPOSITORY, Cluster, cluster
 
-from hpcext.batch import slurm
+from hpcext.batch import slurm, slurm_idle
 
 PILOT = """#!/bin/sh
 srun -N1 -n1 --mem=100 --exact --job-name=hpcext-1-1 sleep 600 &
@@ -58,6 +59,27 @@ def record(one: Cluster, where: Path) -> None:
     say("squeue-end-pending", slurm.end_command(2), SLURM_TIME_FORMAT="%s")
     say("squeue-unknown", slurm.jobs_command([99]), error=True)
     say("sacct-jobs", accounting)
+    record_idle(one, say)
+
+
+def record_idle(one: Cluster, say: Callable[..., None]) -> None:
+    """Job 1 runs on n1 and n3, n2 is drained; a job for n1 and n4 is planned, n4 is idle."""
+    one.run("scontrol", "update", "job=1", "timelimit=10")
+    more = ["--nodelist=n1,n4", "--exclusive", "--time=5", "--output=/dev/null", "--wrap=true"]
+    one.run("sbatch", "--job-name=wide", *more)
+    lease = ["--partition=harvest", "--job-name=hpcext-h", "--exclusive", "--output=/dev/null"]
+    one.run("sbatch", *lease, "--nodelist=n4", "--time=3", "--comment=7", "--wrap=sleep 600")
+    one.run("sbatch", *lease, "--nodelist=n4", "--time=600", "--comment=8", "--wrap=true")
+    one.run("scancel", "7")
+    for job in ("2", "5", "6"):
+        one.wait_for(lambda job=job: one.job(job).get("StartTime", "Unknown") != "Unknown", job)
+    one.wait_for(lambda: one.job(6)["JobState"] == "RUNNING", "job 6")
+    held = slurm_idle.held_command("hpcext-h")
+    say("squeue-held", held, SLURM_TIME_FORMAT="%s")
+    one.run("scancel", "6")
+    one.wait_for(lambda: "planned" in one.run(*slurm_idle.idle_command("harvest")).stdout, "a plan")
+    say("sinfo-idle", slurm_idle.idle_command("harvest"))
+    say("squeue-planned", slurm_idle.planned_command(), SLURM_TIME_FORMAT="%s")
 
 
 def main() -> None:

@@ -1,0 +1,206 @@
+"""Which nodes of a partition nobody uses, and until when: what Slurm says of holes and leases.
+
+A hole in front of a pending job is ``planned`` (sinfo(1)), and the job's expected start and nodes
+say when it ends (``squeue --start``); where other users' jobs are hidden (``PrivateData=jobs``)
+only the former is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from hpcext.batch import runner
+from hpcext.batch.slurm import (
+    epoch_times,
+    gres_kind,
+    hostnames_command,
+    parse_hostnames,
+    state,
+)
+
+_GPUS = re.compile(r"(?:^|,)gpu:(?:[^:,()]*[^:,()\d][^:,()]*:)?(\d+)")
+_FLAGS = "*~#!%$@^+-"
+IDLE = frozenset({"idle", "planned"})
+_ASLEEP = frozenset("~#!%@^")
+"""Behind a state: powered down or being, or about to be booted; sinfo(1), NODE STATE CODES."""
+
+
+class Idle(NamedTuple):
+    """What a partition says of a node.
+
+    Attributes
+    ----------
+    name : str
+    idle : bool
+        Nobody uses any of it, and it may be had: up, awake, neither reserved nor drained.
+    planned : bool
+        Slurm keeps it for a job.
+    gpus : int
+    kind : str
+        Of its GPUs; empty where they have none, or several.
+    cpus, memory_mb : int
+    """
+
+    name: str
+    idle: bool
+    planned: bool
+    gpus: int
+    kind: str
+    cpus: int
+    memory_mb: int
+
+
+class Planned(NamedTuple):
+    """A pending job that Slurm has planned: on which nodes, as it writes them, from when on."""
+
+    job_id: int
+    name: str
+    start_s: float
+    nodes: str
+
+
+class Held(NamedTuple):
+    """A job of ours.
+
+    Attributes
+    ----------
+    job_id : int
+    comment : str
+        What we said of it.
+    state, node : str
+        `node` is empty while it is pending.
+    end_s : float or None
+        When it ends at the latest, epoch.
+    why : str
+        Why it is pending.
+    """
+
+    job_id: int
+    comment: str
+    state: str
+    node: str
+    end_s: float | None
+    why: str
+
+
+def idle_command(partition: str) -> list[str]:
+    """All nodes of a partition; sinfo(1)."""
+    words = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
+    return [*words, "--format=%N|%T|%G|%c|%m"]
+
+
+def parse_idle(text: str) -> dict[str, Idle]:
+    """Node → what is said of it; a line each."""
+    found = {}
+    for line in text.splitlines():
+        name, said, gres, cpus, memory = [*line.strip().split("|"), "", "", "", ""][:5]
+        if not name or not said:
+            continue
+        word = said.lower().rstrip(_FLAGS)
+        flags = said[len(word) :]
+        idle = word in IDLE and not _ASLEEP & set(flags) and "*" not in flags
+        found[name] = Idle(
+            name,
+            idle,
+            # "-" behind a state: kept for a job by the backfill.
+            planned=word == "planned" or "-" in flags,
+            gpus=gres_count(gres),
+            kind=gres_kind(gres),
+            cpus=_whole(cpus),
+            memory_mb=_whole(memory),
+        )
+    return found
+
+
+def gres_count(gres: str) -> int:
+    """GPUs in a list of generic resources.
+
+    Examples
+    --------
+    >>> gres_count("gpu:a100:4(S:0,1),mps:400"), gres_count("gpu:2,gpu:v100:2"), gres_count("")
+    (4, 4, 0)
+    """
+    return sum(map(int, _GPUS.findall(gres)))
+
+
+def planned_command() -> list[str]:
+    """Pending jobs with the start that is expected; with :func:`~hpcext.batch.slurm.epoch_times`;
+    squeue(1)."""
+    return ["squeue", "--noheader", "--states=PENDING", "--start", "--format=%i|%S|%Y|%j"]
+
+
+def parse_planned(text: str) -> tuple[Planned, ...]:
+    """``ID|EPOCH|NODES|NAME`` on each line, of those that have both; ``N/A`` and ``(null)``."""
+    found = []
+    for line in text.splitlines():
+        ident, start, nodes, name = [*line.strip().split("|", 3), "", "", ""][:4]
+        number = re.match(r"\d+", ident)
+        if number and start.isdecimal() and nodes and not nodes.startswith("("):
+            found.append(Planned(int(number[0]), name, float(start), nodes))
+    return tuple(found)
+
+
+def held_command(job_name: str) -> list[str]:
+    """Jobs of ours that Slurm still knows, by their name; squeue(1), with epoch times."""
+    words = ["squeue", "--noheader", "--me", "--states=all", f"--name={job_name}"]
+    return [*words, "--format=%i|%T|%N|%e|%r|%k"]
+
+
+def withdraw_command(job_name: str) -> list[str]:
+    """Take back those of our jobs of a name that have not begun; scancel(1)."""
+    return ["scancel", "--me", f"--jobname={job_name}", "--state=PENDING"]
+
+
+def parse_held(text: str) -> tuple[Held, ...]:
+    """``ID|STATE|NODE|EPOCH|REASON|COMMENT`` on each line."""
+    found = []
+    for line in text.splitlines():
+        ident, said, node, end, why, comment = [*line.strip().split("|", 5), *5 * [""]][:6]
+        if ident.isdecimal():
+            end_s = float(end) if end.isdecimal() else None
+            found.append(Held(int(ident), comment, state(said), node, end_s, why))
+    return tuple(found)
+
+
+def ends(planned: Iterable[Planned], names: Mapping[str, Iterable[str]]) -> dict[str, float]:
+    """Node → when the first job that is planned there begins, epoch.
+
+    Parameters
+    ----------
+    planned : iterable of Planned
+    names : Mapping[str, iterable of str]
+        List of nodes, as Slurm writes it → their names.
+    """
+    found: dict[str, float] = {}
+    for job in planned:
+        for node in names.get(job.nodes, ()):
+            found[node] = min(job.start_s, found.get(node, job.start_s))
+    return found
+
+
+def planned_ends(but: str = "") -> dict[str, float]:
+    """Node → when it is needed for another job, by Slurm's plan; epoch.
+
+    Parameters
+    ----------
+    but : str
+        Jobs of this name do not count.
+
+    Raises
+    ------
+    BatchError
+    """
+    text = runner.run(planned_command(), environ=epoch_times())
+    planned = [job for job in parse_planned(text) if not but or job.name != but]
+    lists = {job.nodes for job in planned}
+    return ends(
+        planned, {each: parse_hostnames(runner.run(hostnames_command(each))) for each in lists}
+    )
+
+
+def _whole(text: str) -> int:
+    # A node with more than its configuration says is written "24+".
+    digits = text.rstrip("+")
+    return int(digits) if digits.isdecimal() else 0

@@ -1,0 +1,196 @@
+"""``hpcext harvest``: train on nodes of a Slurm that nobody else uses, as long as nobody does."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcext.batch import runner, slurm_idle
+from hpcext.batch.slurm_idle import Idle
+from hpcext.cli import view
+from hpcext.cli.output import Output
+from hpcext.cli.run import manage, name_after
+from hpcext.config import load_settings
+from hpcext.core.errors import InputError
+from hpcext.executors.leases import Hole, Terms, requests
+from hpcext.jobfields import MAX_GPUS
+from hpcext.jobfile import read_jobs
+from hpcext.manager import pilot as pilots
+from hpcext.manager.refine import profiles_for
+from hpcext.policies import find_policy
+
+MAX_NODES = 10_000
+MAX_S = 86_400
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "harvest",
+        help="train on idle nodes of a Slurm, at no cost to others",
+        epilog="example: hpcext harvest start trainers.toml --partition preemptible",
+    )
+    parser.set_defaults(rest=())
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    start_ = actions.add_parser(
+        "start",
+        usage="hpcext harvest start JOBS.toml --partition NAME [OPTION...] [-- SBATCH...]",
+        help="take idle nodes as leases, and train the jobs of a file on them",
+        epilog="example: hpcext harvest start trainers.toml --partition preemptible --max-nodes 8",
+    )
+    start_.add_argument("jobs", type=Path, metavar="JOBS.toml")
+    _add_where(start_)
+    start_.add_argument("--max-nodes", type=int, default=64, help="leases at once (default: 64)")
+    start_.add_argument("--max-parallel", type=int, help="trainers that run at once")
+    start_.add_argument("--policy", default="bftrainer", help="who gets which (default: bftrainer)")
+    start_.add_argument("--objective", help="throughput, efficiency or priority")
+    start_.add_argument(
+        "--forward-looking",
+        type=float,
+        metavar="S",
+        help="seconds ahead in which a change must pay",
+    )
+    start_.add_argument(
+        "--interval",
+        type=float,
+        default=15,
+        metavar="S",
+        help="seconds between two questions to Slurm (default: 15)",
+    )
+    start_.add_argument(
+        "--idle",
+        type=float,
+        default=60,
+        metavar="S",
+        help="seconds that a lease is kept on which nothing runs (default: 60)",
+    )
+    start_.add_argument("--name", help="name of the harvester (default: that of the file)")
+    start_.add_argument("--dir", type=Path, help="its directory; must not exist")
+    start_.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    start_.set_defaults(run=start)
+    holes_ = actions.add_parser(
+        "holes",
+        help="show the idle nodes of a partition, and for how long each could be had",
+        epilog="example: hpcext harvest holes --partition preemptible",
+    )
+    _add_where(holes_)
+    holes_.set_defaults(run=holes)
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--partition", required=True, help="whose jobs all others preempt")
+    parser.add_argument("--gpus-per-node", type=int, help="GPUs to use (default: as most have)")
+    parser.add_argument("--slots", type=int, help="slots of each node, where it has no GPUs")
+
+
+def start(args: argparse.Namespace, out: Output) -> int:
+    """Be a harvester until all trainers are done."""
+    for flag, value in (("--max-nodes", args.max_nodes), ("--max-parallel", args.max_parallel)):
+        if value is not None and not 1 <= value <= MAX_NODES:
+            raise InputError(str(value), where=flag, valid=f"1 to {MAX_NODES}")
+    for flag, seconds, least in (("--interval", args.interval, 1), ("--idle", args.idle, 5)):
+        if not least <= seconds <= MAX_S:
+            raise InputError(f"{seconds:g}", where=flag, valid=f"{least} to {MAX_S} seconds")
+    policy = _policy(args)
+    settings = load_settings(flags={"policy": policy})
+    find_policy(policy, "--policy")
+    specs = read_jobs(
+        args.jobs,
+        suspend_timeout_s=settings.suspend_timeout_s,
+        profiles=profiles_for(settings.state_dir / "profiles"),
+    )
+    terms = _terms(
+        args,
+        _nodes(args.partition),
+        max_nodes=args.max_nodes,
+        parallel=args.max_parallel,
+        cycle_s=args.interval,
+        idle_s=args.idle,
+    )
+    directory = pilots.create(
+        specs,
+        where=str(args.jobs),
+        name=args.name or name_after(args.jobs),
+        gpus=range(terms.gpus),
+        logical=terms.logical,
+        settings=settings,
+        directory=args.dir,
+        nodes=terms.max_nodes,
+        harvest=terms,
+    )
+    return manage(directory, out, as_json=args.json)
+
+
+def holes(args: argparse.Namespace, out: Output) -> int:
+    """Show what could be had now."""
+    nodes = _nodes(args.partition)
+    terms = _terms(args, nodes)
+    ends, now_s = slurm_idle.planned_ends(), time.time()
+    rows = []
+    for name, node in nodes.items():
+        if not node.idle or (not terms.logical and node.gpus < terms.gpus):
+            continue
+        hole = Hole(name, ends.get(name, float("inf")))
+        lease = requests([hole], have=0, want=1, terms=terms, now_s=now_s)
+        until = view.duration(hole.ends_s - now_s) if name in ends else "not known"
+        could = f"{lease[0].minutes} min" if lease else "too short"
+        rows.append((name, str(terms.gpus), until, could))
+    out.table(("node", "slots" if terms.logical else "GPUs", "ends in", "lease"), rows)
+    return 0
+
+
+def _policy(args: argparse.Namespace) -> str:
+    """The policy, with what the other options say."""
+    said = {
+        "objective": args.objective,
+        "forward_s": args.forward_looking,
+        "parallel": args.max_parallel,
+    }
+    options = ",".join(f"{key}={value}" for key, value in said.items() if value is not None)
+    if not options:
+        return str(args.policy)
+    return f"{args.policy}{',' if ':' in args.policy else ':'}{options}"
+
+
+def _nodes(partition: str) -> Mapping[str, Idle]:
+    """The nodes of a partition.
+
+    Raises
+    ------
+    InputError
+        It has none.
+    """
+    nodes = slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(partition)))
+    if not nodes:
+        raise InputError(
+            f"{partition} has no nodes, or is no partition", where="--partition", do="see sinfo"
+        )
+    return nodes
+
+
+def _terms(args: argparse.Namespace, nodes: Mapping[str, Idle], **more: Any) -> Terms:
+    if args.slots is not None and args.gpus_per_node is not None:
+        raise InputError("cannot be given with --gpus-per-node", where="--slots")
+    # Most have so many; of two numbers that are as common, the larger.
+    common = Counter(node.gpus for node in nodes.values()).most_common()
+    usual = max(gpus for gpus, times in common if times == common[0][1])
+    flag = "--slots" if args.slots is not None else "--gpus-per-node"
+    gpus = args.slots if args.slots is not None else args.gpus_per_node
+    gpus = usual if gpus is None else gpus
+    if gpus == 0 and args.gpus_per_node is None:
+        raise InputError(
+            f"the nodes of {args.partition} have no GPUs", where="--slots", do="say how many slots"
+        )
+    if not 1 <= gpus <= MAX_GPUS:
+        raise InputError(str(gpus), where=flag, valid=f"1 to {MAX_GPUS}")
+    return Terms(
+        partition=args.partition,
+        options=tuple(args.rest),
+        gpus=gpus,
+        logical=args.slots is not None,
+        **more,
+    )

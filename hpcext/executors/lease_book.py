@@ -1,0 +1,386 @@
+"""The leases of a harvester: asked for, held, given back.
+
+Slurm is asked once in a while, with three commands, in a thread; everything else is small files in
+the directory of each lease (:mod:`hpcext.launch.agent`). What is not known of a lease after a
+restart is asked of Slurm by the name of its job and its comment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.batch import runner, slurm, slurm_idle
+from hpcext.batch.slurm_idle import Held, Idle
+from hpcext.core.errors import BatchError
+from hpcext.core.facts import NodeJoined, NodeLost
+from hpcext.core.values import Node
+from hpcext.executors.base import Emit
+from hpcext.executors.leases import Hole, Request, Steady, Terms, requests
+from hpcext.launch import agent
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 45.0
+"""A lease that has not begun by then is withdrawn: its hole was filled, or ends earlier."""
+
+AT_ONCE = 16
+"""Leases that are asked for in one cycle at most."""
+
+REFUSED_S = 120.0
+"""A node of which Slurm gave no lease is not asked for again before."""
+
+WITHDRAW_S = 15.0
+"""So long the end of a harvester waits for Slurm. What is left over ends by itself."""
+
+MOVED_S = 60.0
+"""An end that moved by less is no news."""
+
+_SCRIPT = """#!/bin/sh
+# A lease of an hpcext harvester: one node, for as long as nobody else needs it.
+trap '' USR1 USR2
+exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mem=0 \\
+    --cpu-bind=none --mpi=none --quiet {agent}
+"""
+
+
+@dataclasses.dataclass
+class Lease:
+    """One of them.
+
+    Attributes
+    ----------
+    number : int
+    node : str
+    kind : str
+        Of its GPUs.
+    directory : pathlib.Path
+    asked_at : float
+        Epoch.
+    job_id : int or None
+        None until Slurm has said it.
+    ends_at : float or None
+        When its job ends at the latest, epoch.
+    devices : tuple of str
+        What CUDA calls the GPUs of the lease; empty until its agent is there.
+    joined : bool
+        The engine has its node.
+    leaving : bool
+        The node is wanted back.
+    """
+
+    number: int
+    node: str
+    kind: str
+    directory: Path
+    asked_at: float
+    job_id: int | None = None
+    ends_at: float | None = None
+    devices: tuple[str, ...] = ()
+    joined: bool = False
+    leaving: bool = False
+    missing: int = 0
+
+    def document(self, terms: Terms) -> dict[str, Any]:
+        """Its ``lease.json``."""
+        leave_at = None if self.ends_at is None else self.ends_at - terms.before_s
+        return {
+            "schema": agent.LEASE,
+            "number": self.number,
+            "node": self.node,
+            "kind": self.kind,
+            "asked_at": self.asked_at,
+            "job_id": self.job_id,
+            "ends_at": self.ends_at,
+            "leave_at": leave_at,
+            "idle_s": terms.idle_s,
+        }
+
+
+class LeaseBook:
+    """All leases of one harvester.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        ``HARVESTER/leases``.
+    name : str
+        Of the jobs of all leases, in Slurm; unlike that of any other harvester.
+    terms : Terms
+    emit : Emit
+    loop : asyncio.AbstractEventLoop
+    began_at : float
+        The instant from which the engine counts, epoch.
+    want : callable
+        How many nodes trainers can use now.
+    busy : callable
+        Whether anything was started on a lease that has not ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        name: str,
+        terms: Terms,
+        emit: Emit,
+        loop: asyncio.AbstractEventLoop,
+        began_at: float,
+        want: Callable[[], int],
+        busy: Callable[[Lease], bool],
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self._terms = terms
+        self._emit = emit
+        self._loop = loop
+        self._began_at = began_at
+        self._want = want
+        self._busy = busy
+        self._steady = Steady()
+        self._refused: dict[str, float] = {}
+        self._cycle: asyncio.Task[None] | None = None
+        self._asked_s = -1e9
+        self._closed = False
+        self._failing = False
+        self.leases: dict[int, Lease] = {}
+        self._read()
+
+    # What an executor asks of it.
+
+    def on(self, node: str) -> Lease | None:
+        """The lease whose node the engine has."""
+        return next(
+            (each for each in self.leases.values() if each.joined and each.node == node), None
+        )
+
+    def look(self) -> None:
+        """See what agents have said, and ask Slurm if it is time."""
+        for lease in list(self.leases.values()):
+            self._look(lease)
+        due = time.monotonic() >= self._asked_s + self._terms.cycle_s
+        if due and not self._closed and (self._cycle is None or self._cycle.done()):
+            self._asked_s = time.monotonic()
+            self._cycle = self._loop.create_task(self._ask())
+
+    def close(self) -> None:
+        """Give back what nothing runs on, and ask for no more."""
+        self._closed = True
+        if self._cycle is not None:
+            self._cycle.cancel()
+        for lease in self.leases.values():
+            if not self._busy(lease):
+                with contextlib.suppress(OSError):
+                    (lease.directory / agent.RELEASE_FILE).touch()
+        if any(not lease.joined for lease in self.leases.values()):
+            try:
+                runner.run(slurm_idle.withdraw_command(self._name), timeout_s=WITHDRAW_S)
+            except BatchError as error:
+                log.warning("leases may be left that wait to begin: %s", error)
+
+    # Files.
+
+    def _read(self) -> None:
+        """Know the leases of the manager before."""
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        for path in self._directory.glob("*/lease.json"):
+            try:
+                said = protocol.read_json(path, agent.LEASE)
+                lease = Lease(
+                    int(said["number"]),
+                    str(said["node"]),
+                    str(said["kind"]),
+                    path.parent,
+                    float(said["asked_at"]),
+                    None if said["job_id"] is None else int(said["job_id"]),
+                    None if said["ends_at"] is None else float(said["ends_at"]),
+                )
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                log.warning("%s is not understood: %s", path, error)
+                continue
+            self.leases[lease.number] = lease
+
+    def _write(self, lease: Lease) -> None:
+        protocol.write_json(lease.directory / agent.LEASE_FILE, lease.document(self._terms))
+
+    def _look(self, lease: Lease) -> None:
+        if not lease.devices and not lease.leaving:
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                said = protocol.read_json(lease.directory / agent.AGENT_FILE, agent.AGENT)
+                named = tuple(str(device) for device in said["devices"])
+                slots = tuple(map(str, range(self._terms.gpus)))
+                lease.devices = slots if self._terms.logical else named[: self._terms.gpus]
+                self._join(lease)
+        if not lease.leaving and (lease.directory / agent.LEAVING_FILE).exists():
+            lease.leaving = True
+            self._join(lease)
+
+    def _join(self, lease: Lease) -> None:
+        """Let the engine have its node; one that is wanted back has no GPUs any more."""
+        gpus = 0 if lease.leaving else len(lease.devices)
+        if not (gpus or lease.joined):
+            return
+        lease.joined = True
+        ends_s = (
+            None if lease.ends_at is None else lease.ends_at - self._terms.before_s - self._began_at
+        )
+        self._emit(NodeJoined(Node(lease.node, gpus, lease.kind, ends_s=ends_s)))
+
+    @staticmethod
+    def recorded(directory: Path) -> frozenset[str]:
+        """Nodes of which a lease is on record, whatever has become of it."""
+        found = set()
+        for path in directory.glob("*/lease.json"):
+            with contextlib.suppress(OSError, ValueError, LookupError):
+                found.add(str(protocol.read_json(path, agent.LEASE)["node"]))
+        return frozenset(found)
+
+    def _over(self, lease: Lease) -> None:
+        """It is gone, with all that ran there."""
+        del self.leases[lease.number]
+        if lease.joined:
+            self._emit(NodeLost(lease.node))
+        shutil.rmtree(lease.directory, ignore_errors=True)
+
+    # Slurm.
+
+    async def _ask(self) -> None:
+        """One cycle: what has become of leases, and which others to ask for."""
+        try:
+            held = await asyncio.to_thread(self._held)
+            for lease in list(self.leases.values()):
+                await self._settle(lease, held.get(lease.number))
+            for number in held.keys() - self.leases.keys():
+                await self._stray(held[number])
+            await self._more()
+            if self._failing:
+                log.warning("Slurm answers again")
+            self._failing = False
+        except BatchError as error:
+            if not self._failing:
+                log.warning("Slurm gives no answer: %s", error)
+            self._failing = True
+
+    def _held(self) -> dict[int, Held]:
+        """Lease → what Slurm says of its job."""
+        text = runner.run(slurm_idle.held_command(self._name), environ=slurm.epoch_times())
+        jobs = slurm_idle.parse_held(text)
+        return {int(job.comment): job for job in jobs if job.comment.isdecimal()}
+
+    async def _settle(self, lease: Lease, held: Held | None) -> None:
+        now = time.time()
+        if held is None:
+            # Slurm forgets jobs after a while, and may not know one yet that was just asked for.
+            lease.missing += 1
+            if lease.missing > 1 and now - lease.asked_at > PATIENCE_S:
+                self._over(lease)
+            return
+        lease.missing = 0
+        known = (lease.job_id, lease.ends_at)
+        lease.job_id = held.job_id
+        if held.state in _WAITING:
+            if now - lease.asked_at > PATIENCE_S:
+                log.info("no lease of %s: %s", lease.node, held.why)
+                self._refused[lease.node] = now + REFUSED_S
+                await asyncio.to_thread(runner.run, slurm.cancel_command(str(held.job_id)))
+        elif held.state in _THERE:
+            if lease.ends_at is None or abs((held.end_s or 0.0) - lease.ends_at) > MOVED_S:
+                lease.ends_at = held.end_s
+                if lease.joined and not lease.leaving:
+                    self._join(lease)
+        elif held.state != slurm.UNKNOWN:
+            if not lease.leaving:
+                # Nobody wanted it back: it did not begin, or nothing ran on it.
+                self._refused[lease.node] = now + REFUSED_S
+            self._over(lease)
+            return
+        if known != (lease.job_id, lease.ends_at):
+            self._write(lease)
+
+    async def _stray(self, held: Held) -> None:
+        """A job of ours that no lease stands for: nobody would use it."""
+        if held.state in _WAITING | _THERE:
+            await asyncio.to_thread(runner.run, slurm.cancel_command(str(held.job_id)))
+
+    async def _more(self) -> None:
+        now = time.time()
+        want = self._want()
+        nodes = await asyncio.to_thread(self._idle)
+        self._refused = {node: until for node, until in self._refused.items() if until > now}
+        taken = {lease.node for lease in self.leases.values()}
+        steady = self._steady([name for name, node in nodes.items() if node.idle])
+        usable = [
+            name
+            for name in steady
+            if name not in taken | self._refused.keys()
+            and (self._terms.logical or nodes[name].gpus >= self._terms.gpus)
+        ]
+        if not usable or want <= len(self.leases):
+            return
+        ends = await asyncio.to_thread(slurm_idle.planned_ends, self._name)
+        holes = [Hole(name, ends.get(name, float("inf"))) for name in usable]
+        for request in requests(
+            holes, have=len(self.leases), want=want, terms=self._terms, now_s=now
+        )[:AT_ONCE]:
+            await self._request(request, nodes[request.node].kind)
+
+    def _idle(self) -> Mapping[str, Idle]:
+        return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(self._terms.partition)))
+
+    async def _request(self, request: Request, kind: str) -> None:
+        number = max(self.leases, default=0) + 1
+        number = max(number, int(time.time()) % 1_000_000_000)
+        lease = Lease(number, request.node, kind, self._directory / str(number), time.time())
+        try:
+            lease.directory.mkdir(mode=0o700)
+            # Before it is asked for: what nobody remembers would be a stray.
+            self._write(lease)
+            script = lease.directory / "lease.sh"
+            words = [sys.executable, "-I", "-S", agent.__file__, str(lease.directory)]
+            protocol.write_file(script, _SCRIPT.format(agent=shlex.join(words)).encode())
+        except OSError as error:
+            log.warning("no lease can be asked for: %s", error)
+            return
+        self.leases[number] = lease
+        command = slurm.submit_command(str(script), self._options(lease, request))
+        try:
+            said = await asyncio.to_thread(runner.run, command, environ=protocol.without_slurm())
+            lease.job_id = slurm.parse_job_id(said)
+            self._write(lease)
+        except BatchError as error:
+            log.warning("no lease of %s: %s", request.node, error)
+            self._refused[request.node] = time.time() + REFUSED_S
+            self._over(lease)
+
+    def _options(self, lease: Lease, request: Request) -> list[str]:
+        gpus = [] if self._terms.logical else [f"--gres=gpu:{self._terms.gpus}"]
+        return [
+            f"--job-name={self._name}",
+            f"--comment={lease.number}",
+            f"--partition={self._terms.partition}",
+            *self._terms.options,
+            f"--nodelist={request.node}",
+            "--nodes=1",
+            "--exclusive",
+            *gpus,
+            "--mem=0",
+            f"--time={request.minutes}",
+            "--no-requeue",
+            f"--output={lease.directory / 'slurm.out'}",
+            "--open-mode=append",
+            "--chdir=/",
+        ]
+
+
+_WAITING = frozenset({"pending", "configuring", "requeued", "requeue_hold", "power_up_node"})
+_THERE = frozenset({"running", "completing", "suspended", "stopped", "signaling", "expediting"})

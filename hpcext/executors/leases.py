@@ -1,0 +1,138 @@
+"""Leases: idle nodes that are taken for a while, and which of them to take. No I/O.
+
+A lease is a preemptible job on one node, whose time limit ends before the hole does: a job that
+would reach into what Slurm has planned does not start there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from hpcext.core.values import Job
+
+MINUTE_S = 60.0
+"""Slurm counts time limits in minutes; sbatch(1)."""
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How a harvester takes nodes.
+
+    Attributes
+    ----------
+    partition : str
+        Whose jobs all others preempt.
+    options : tuple of str
+        For sbatch: account, QOS, reservation.
+    gpus : int
+        On each node. Nodes with fewer are left alone.
+    logical : bool
+        They are slots, on nodes without GPUs.
+    max_nodes : int
+        So many at once at most.
+    least_s : float
+        Shorter holes are left alone: a job needs some seconds to start and to end.
+    parallel : int or None
+        How many trainers run at once at most.
+    longest_s : float
+        Of a lease.
+    before_s : float
+        So long before the end of a hole, or of a lease, its node is given back.
+    idle_s : float
+        A lease on which nothing runs for so long ends.
+    cycle_s : float
+        So often Slurm is asked.
+    """
+
+    partition: str
+    options: tuple[str, ...] = ()
+    gpus: int = 1
+    logical: bool = False
+    max_nodes: int = 64
+    parallel: int | None = None
+    least_s: float = 180.0
+    longest_s: float = 14_400.0
+    before_s: float = 30.0
+    idle_s: float = 60.0
+    cycle_s: float = 15.0
+
+
+class Hole(NamedTuple):
+    """An idle node; it ends at `ends_s` (epoch), infinite where nobody has said so."""
+
+    node: str
+    ends_s: float
+
+
+class Request(NamedTuple):
+    """A lease to ask for."""
+
+    node: str
+    minutes: int
+
+
+def wanted(jobs: Sequence[Job], terms: Terms) -> int:
+    """How many nodes trainers could use together; the first ones, of those that wait or run.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Unfinished, in the order of the queue.
+    terms : Terms
+    """
+    asking = [job for job in jobs if job.ready or job.state.active]
+    gpus = 0
+    for job in asking[: terms.parallel]:
+        gpus += job.sizes[-1] * (job.nodes[1] if job.nodes else 1)
+    return math.ceil(gpus / terms.gpus)
+
+
+def requests(
+    holes: Iterable[Hole], *, have: int, want: int, terms: Terms, now_s: float
+) -> list[Request]:
+    """Which holes to take, those first that last longest.
+
+    Parameters
+    ----------
+    holes : iterable of Hole
+    have : int
+        Leases that there are, or that were asked for.
+    want : int
+        Nodes that trainers can use.
+    terms : Terms
+    now_s : float
+        Epoch.
+    """
+    room = min(terms.max_nodes, want) - have
+    long = sorted(holes, key=lambda hole: (-hole.ends_s, hole.node))
+    found = [
+        Request(hole.node, minutes) for hole in long if (minutes := _minutes(hole, terms, now_s))
+    ]
+    return found[: max(0, room)]
+
+
+def _minutes(hole: Hole, terms: Terms, now_s: float) -> int:
+    """The time limit of a lease for a hole; 0: it is left alone."""
+    left_s = hole.ends_s - now_s - terms.before_s
+    if left_s < terms.least_s:
+        return 0
+    return math.floor(min(left_s, terms.longest_s) / MINUTE_S)
+
+
+class Steady:
+    """Tells nodes that were idle at two looks in a row from those that are between two jobs.
+
+    BFTrainer, section 4.1, drops what is idle in one record only.
+    """
+
+    def __init__(self) -> None:
+        self._last: frozenset[str] = frozenset()
+
+    def __call__(self, idle: Collection[str]) -> frozenset[str]:
+        """Those that were idle at the last look, too."""
+        both = self._last & frozenset(idle)
+        self._last = frozenset(idle)
+        return both

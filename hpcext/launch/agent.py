@@ -1,0 +1,208 @@
+"""Holds a lease: one node that a batch system lends, on which it starts what the manager says.
+
+It runs as a step of the lease's own job, so it is told when the node is wanted back: it then has
+everything suspended that runs here, and ends as soon as that has ended. The manager writes into
+the directory of the lease, and the agent looks there once a second:
+
+==================  =========  =============================================================
+``lease.json``      manager    until when the node may be used at the latest
+``agent.json``      agent      it is there: on which node, with which GPUs
+``run-OP.json``     manager    an attempt to supervise here
+``release``         manager    nothing more will come: leave
+``leaving``         agent      the node is wanted back: nothing more is started here
+==================  =========  =============================================================
+
+Of an attempt's own directory it watches what the manager orders (``order.json``), since no signal
+of the manager reaches this node, and hands the news on to the supervisor. With nothing to do for a
+while it leaves by itself, so a lease does not outlive its manager.
+
+Standard library only. Run as ``python -I -S .../hpcext/launch/agent.py DIRECTORY``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from hpcext import protocol
+from hpcext.launch import supervise, tree
+
+LEASE = "hpcext.lease/1"
+AGENT = "hpcext.agent/1"
+RUN = "hpcext.lease-run/1"
+LEASE_FILE = "lease.json"
+AGENT_FILE = "agent.json"
+RELEASE_FILE = "release"
+LEAVING_FILE = "leaving"
+
+LOOK_S = 1.0
+"""Between two looks at the directory."""
+
+_NOTICES = {signal.SIGTERM, protocol.NOTICE_SIGNAL}
+_WAKING = {signal.SIGCHLD, protocol.NEWS_SIGNAL, *_NOTICES}
+
+
+class _Attempt:
+    """An attempt that is supervised here."""
+
+    def __init__(self, directory: Path, child: subprocess.Popen[bytes]) -> None:
+        self.child = child
+        self._directory = directory
+        self._seen: list[tuple[int, int]] = []
+
+    def look(self) -> None:
+        """Pass it on if the manager has written anything new."""
+        found = []
+        for name in (protocol.ORDER_FILE, protocol.RESCALE_FILE):
+            with contextlib.suppress(OSError):
+                status = os.stat(self._directory / name)
+                found.append((status.st_ino, status.st_mtime_ns))
+        if found != self._seen:
+            self._seen = found
+            self.child.send_signal(protocol.NEWS_SIGNAL)
+
+
+class Agent:
+    """One lease.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the lease.
+    lease : dict
+        Its ``lease.json``.
+    """
+
+    def __init__(self, directory: Path, lease: dict[str, Any]) -> None:
+        self._directory = directory
+        self._idle_s = float(lease["idle_s"])
+        self._attempts: dict[str, _Attempt] = {}
+        self._known: set[str] = set()
+        self._leaving = False
+        self._busy_s = time.monotonic()
+
+    def run(self) -> int:
+        """Be there until the lease is over, or nobody needs it."""
+        self._announce()
+        while True:
+            self._reap()
+            if not self._attempts and (self._leaving or self._unused()):
+                return 0
+            signum = _wait()
+            if signum in _NOTICES:
+                self._leave()
+            if not self._leaving:
+                self._look()
+            for attempt in self._attempts.values():
+                attempt.look()
+
+    def _announce(self) -> None:
+        place = protocol.Allocation.from_environ()
+        me = protocol.Process.me()
+        devices = protocol.environ().get("CUDA_VISIBLE_DEVICES", "")
+        document = {
+            "schema": AGENT,
+            "job_id": place.job_id if place else None,
+            "node": place.node if place else os.uname().nodename.partition(".")[0],
+            "devices": [device for device in devices.split(",") if device],
+            "pid": me.pid,
+            "start": me.start,
+            "boot_id": tree.boot_id(),
+            "at": time.time(),
+        }
+        protocol.write_json(self._directory / AGENT_FILE, document, durable=False)
+
+    def _unused(self) -> bool:
+        """Whether to go: nothing runs here, and nothing has for a while, or ever will."""
+        released = os.path.lexists(self._directory / RELEASE_FILE)
+        return released or time.monotonic() - self._busy_s >= self._idle_s
+
+    def _look(self) -> None:
+        try:
+            # A directory that is opened is looked up anew where files are cached (nfs(5)).
+            names = os.listdir(self._directory)
+        except OSError:
+            return
+        for name in sorted(names):
+            if name.startswith("run-") and name.endswith(".json") and name not in self._known:
+                self._known.add(name)
+                self._start(name)
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            lease = protocol.read_json(self._directory / LEASE_FILE, LEASE, owner=os.getuid())
+            leave_at = lease.get("leave_at")
+            if leave_at is not None and time.time() >= float(leave_at):
+                self._leave()
+
+    def _start(self, name: str) -> None:
+        """Supervise an attempt; one that ran here before finds that out by itself."""
+        try:
+            run = protocol.read_json(self._directory / name, RUN, owner=os.getuid())
+            directory = Path(run["directory"])
+            environ = {
+                **protocol.without_slurm(),
+                "CUDA_VISIBLE_DEVICES": str(run["devices"]),
+                "HPCEXT_NODE_INDEX": str(int(run["index"])),
+            }
+            with open(directory / f"agent-{int(run['index'])}.log", "ab") as log:
+                child = subprocess.Popen(
+                    [sys.executable, "-I", "-S", supervise.__file__, str(directory)],
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                )
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            sys.stderr.write(f"hpcext: {name}: {error}\n")
+            return
+        self._attempts[name] = _Attempt(directory, child)
+
+    def _reap(self) -> None:
+        for name, attempt in list(self._attempts.items()):
+            if attempt.child.poll() is not None:
+                del self._attempts[name]
+                self._busy_s = time.monotonic()
+
+    def _leave(self) -> None:
+        """Have what runs here suspended; the node goes back as soon as it is empty."""
+        if not self._leaving:
+            self._leaving = True
+            with contextlib.suppress(OSError):
+                (self._directory / LEAVING_FILE).touch()
+        for attempt in self._attempts.values():
+            attempt.child.send_signal(protocol.NOTICE_SIGNAL)
+
+
+def _wait() -> int | None:
+    info = signal.sigtimedwait(_WAKING, LOOK_S)
+    return info.si_signo if info else None
+
+
+def main() -> int:
+    """Block what is waited for, read the lease, hold it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING | {protocol.SUSPEND_SIGNAL})
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: agent.py DIRECTORY\n")
+        return 64
+    directory = Path(sys.argv[1])
+    try:
+        lease = protocol.read_json(directory / LEASE_FILE, LEASE, owner=os.getuid())
+        return Agent(directory, lease).run()
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.stderr.write(f"hpcext: the lease cannot be held: {error}\n")
+        return 71
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)

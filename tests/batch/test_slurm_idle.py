@@ -1,0 +1,82 @@
+"""Idle nodes, planned jobs and leases, as three releases of Slurm printed them (record.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcext.batch import slurm_idle
+from hpcext.batch.slurm_idle import Held, Idle, Planned
+
+RECORDED = Path(__file__).parent / "recorded"
+RELEASES = sorted(path.parent.name for path in RECORDED.glob("*/sinfo-idle.txt"))
+
+
+@pytest.fixture(params=RELEASES)
+def said(request: pytest.FixtureRequest) -> Path:
+    """The recordings of one release."""
+    return RECORDED / str(request.param)
+
+
+def test_idle_nodes(said: Path) -> None:
+    nodes = slurm_idle.parse_idle((said / "sinfo-idle.txt").read_text())
+    assert [name for name, node in nodes.items() if node.idle] == ["n4"]
+    assert nodes["n4"] == Idle("n4", True, True, 6, "", 24, 12000)
+    assert not nodes["n1"].planned
+
+
+def test_planned_jobs(said: Path) -> None:
+    """That of a job that may begin later alone no node is known."""
+    (wide,) = slurm_idle.parse_planned((said / "squeue-planned.txt").read_text())
+    assert (wide.job_id, wide.name, wide.nodes) == (5, "wide", "n[1,4]")
+    assert wide.start_s > 1.7e9
+
+
+def test_leases(said: Path) -> None:
+    jobs = {
+        job.comment: job for job in slurm_idle.parse_held((said / "squeue-held.txt").read_text())
+    }
+    assert set(jobs) == {"7", "8"}
+    assert (jobs["7"].state, jobs["7"].node) == ("running", "n4")
+    assert jobs["7"].end_s is not None
+    assert (jobs["8"].state, jobs["8"].node) == ("cancelled", "")
+
+
+@pytest.mark.parametrize(
+    ("state", "idle", "planned"),
+    [
+        ("idle", True, False), ("IDLE", True, False), ("planned", True, True),
+        ("idle-", True, True), ("idle~", False, False), ("idle#", False, False),
+        ("idle%", False, False), ("idle*", False, False), ("idle@", False, False),
+        ("reserved", False, False), ("maint", False, False), ("drained", False, False),
+        ("mixed", False, False), ("allocated", False, False), ("completing", False, False),
+        ("unknown*", False, False), ("idle$", True, False),
+    ],
+)  # fmt: skip
+def test_states(state: str, idle: bool, planned: bool) -> None:
+    """sinfo(1), NODE STATE CODES; what sleeps, does not answer or is kept is none of ours."""
+    node = slurm_idle.parse_idle(f"a|{state}|gpu:a100:2(S:0-1),gpu:v100:1|24+|900\n")["a"]
+    assert (node.idle, node.planned) == (idle, planned)
+    assert node[3:] == (3, "", 24, 900)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a\n", "|idle|", "garbage without bars"])
+def test_what_is_no_node(text: str) -> None:
+    assert slurm_idle.parse_idle(text) == {}
+
+
+def test_what_is_no_plan_and_no_lease() -> None:
+    text = "7|N/A|n1|a\n8|1795383683|(null)|b\n9_[1-4]|1795383683|n2|c|d\n||\nx\n"
+    assert slurm_idle.parse_planned(text) == (Planned(9, "c|d", 1795383683.0, "n2"),)
+    assert slurm_idle.parse_held("3|RUNNING|n1|N/A|None|4\nx|RUNNING|n1|1|None|4\n") == (
+        Held(3, "4", "running", "n1", None, "None"),
+    )
+
+
+def test_a_node_ends_when_the_first_job_begins_there() -> None:
+    planned = [
+        Planned(1, "", 90.0, "n[1-2]"), Planned(2, "", 50.0, "n2"), Planned(3, "", 10.0, "n9"),
+    ]  # fmt: skip
+    names = {"n[1-2]": ["n1", "n2"], "n2": ["n2"]}
+    assert slurm_idle.ends(planned, names) == {"n1": 90.0, "n2": 50.0}

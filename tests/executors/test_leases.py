@@ -1,0 +1,57 @@
+"""Which idle nodes are taken, and for how long."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hpcext.core.values import Job, State
+from hpcext.executors.leases import Hole, Request, Steady, Terms, requests, wanted
+
+TERMS = Terms(partition="p", gpus=4, max_nodes=3, least_s=180, longest_s=3600, before_s=30)
+NOW_S = 1e9
+
+
+def asked(*holes: tuple[str, float], have: int = 0, want: int = 9) -> list[Request]:
+    found = [Hole(node, NOW_S + left_s) for node, left_s in holes]
+    return requests(found, have=have, want=want, terms=TERMS, now_s=NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "minutes"),
+    [(209, 0), (210, 3), (269, 3), (270, 4), (3630, 60), (3631, 60), (1e9, 60), (math.inf, 60)],
+)
+def test_a_lease_ends_before_its_hole(left_s: float, minutes: int) -> None:
+    assert asked(("n", left_s)) == ([Request("n", minutes)] if minutes else [])
+
+
+def test_those_that_last_longest_come_first() -> None:
+    holes = [("a", 600.0), ("b", math.inf), ("c", 900.0), ("d", math.inf), ("e", 100.0)]
+    assert [request.node for request in asked(*holes)] == ["b", "d", "c"]
+    assert [request.node for request in asked(*holes, have=2)] == ["b"]
+    assert [request.node for request in asked(*holes, want=2)] == ["b", "d"]
+    assert asked(*holes, have=3) == asked(*holes, want=0) == asked(*holes, have=5, want=2) == []
+
+
+def test_a_node_between_two_jobs_is_not_taken() -> None:
+    steady = Steady()
+    assert steady({"a", "b"}) == set()
+    assert steady({"b", "c"}) == {"b"}
+    assert steady({"b", "c"}) == {"b", "c"}
+
+
+def job(number: int, *sizes: int, nodes: tuple[int, int] | None = None, **more: object) -> Job:
+    said = {"sizes": sizes, "optimal": sizes[-1], "nodes": nodes, "ready": True, **more}
+    return Job(str(number), f"j{number}", number, **said)  # type: ignore[arg-type]
+
+
+def test_no_more_nodes_are_wanted_than_trainers_can_use() -> None:
+    jobs = [
+        job(1, 4, nodes=(1, 8)), job(2, 1, 2), job(3, 4, nodes=(1, 2), ready=False),
+        job(4, 4, nodes=(1, 2), ready=False, state=State.STOPPING), job(5, 1),
+    ]  # fmt: skip
+    assert wanted(jobs, TERMS) == 11
+    assert wanted(jobs[1:2], TERMS) == 1
+    assert wanted(jobs, Terms(partition="p", gpus=4, parallel=1)) == 8
+    assert wanted([], TERMS) == 0

@@ -1,0 +1,169 @@
+"""The agent of a lease: a real process that supervises real attempts, without a batch system."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_of_test import wait_for
+
+from hpcext import protocol
+from hpcext.launch import agent
+
+SLEEP = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)\n"
+
+
+class Lease:
+    """One, with the agent that holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "lease"
+        self.path.mkdir()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def write(self, **more: Any) -> None:
+        document = {"schema": agent.LEASE, "idle_s": 30.0, "leave_at": None, **more}
+        protocol.write_json(self.path / agent.LEASE_FILE, document)
+
+    def start(self, **environ: str) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-I", "-S", agent.__file__, str(self.path)]
+        self.process = subprocess.Popen(words, env={**os.environ, **environ})
+        wait_for((self.path / agent.AGENT_FILE).exists, "the agent")
+        return self.process
+
+    def attempt(self, op: int, *argv: str, index: int = 0, nodes: int = 1) -> Path:
+        """Have an attempt started; its directory."""
+        path = self.path.parent / f"attempt-{op}"
+        path.mkdir(exist_ok=True)
+        attempt = protocol.Attempt("1", 1, op, path, path, 1, num_nodes=nodes, notices=True)
+        document = {
+            "schema": protocol.LAUNCH, "job": "1", "attempt": 1, "op": op, "argv": argv,
+            "cwd": "/", "environ": attempt.environ(), "log": str(path / "log.txt"),
+            "gpus": ["n:0"], "kill_grace_s": 0.2, "suspend_timeout_s": 5.0, "manager": None,
+            "notices": True, "allocation": "",
+        }  # fmt: skip
+        protocol.write_json(path / protocol.LAUNCH_FILE, document)
+        run = {"schema": agent.RUN, "directory": str(path), "index": index, "devices": "3,4"}
+        protocol.write_json(self.path / f"run-{op}.json", run)
+        return path
+
+
+@pytest.fixture
+def lease(tmp_path: Path) -> Iterator[Lease]:
+    one = Lease(tmp_path)
+    one.write()
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        one.process.kill()
+        one.process.wait()
+
+
+def exit_of(path: Path, index: int = 0) -> dict[str, Any]:
+    file = protocol.node_directory(path, index) / protocol.EXIT_FILE
+    wait_for(file.exists, "the end of an attempt")
+    document: dict[str, Any] = json.loads(file.read_text())
+    return document
+
+
+def test_it_says_where_it_is_and_with_which_gpus(lease: Lease) -> None:
+    place = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURMD_NODENAME": "n4"}
+    lease.start(**place, CUDA_VISIBLE_DEVICES="0,GPU-12")
+    said = protocol.read_json(lease.path / agent.AGENT_FILE, agent.AGENT)
+    assert (said["job_id"], said["node"], said["devices"]) == (17, "n4", ["0", "GPU-12"])
+
+
+def test_it_starts_what_it_is_told_with_its_part_of_the_gpus(lease: Lease) -> None:
+    show = "import os; print(sorted(n for n in os.environ if 'SLURM' in n))\n"
+    show += "print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['HPCEXT_NODE_INDEX'])"
+    lease.start(SLURM_JOB_ID="17", SLURM_NODEID="5", SLURM_NTASKS="1")
+    path = lease.attempt(1, sys.executable, "-c", show)
+    other = lease.attempt(2, sys.executable, "-c", show, index=2, nodes=3)
+    assert exit_of(path)["exit_code"] == exit_of(other, 2)["exit_code"] == 0
+    assert (path / "log.txt").read_text().splitlines()[1:] == ["[]", "3,4 0"]
+    assert (other / "log.node-2.txt").read_text().splitlines()[1:] == ["[]", "3,4 2"]
+
+
+def test_orders_reach_what_runs_there(lease: Lease) -> None:
+    lease.start()
+    path = lease.attempt(1, sys.executable, "-c", "import time; time.sleep(60)")
+    wait_for((path / "log.txt").exists, "its start")
+    order = {"schema": protocol.ORDER, "attempt": 1, "op": 1, "order": "end"}
+    protocol.write_json(path / protocol.ORDER_FILE, order)
+    assert exit_of(path)["exit_code"] == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_node_that_is_wanted_back_is_left_at_once(lease: Lease, signum: int) -> None:
+    process = lease.start()
+    path = lease.attempt(1, sys.executable, "-c", SLEEP)
+    wait_for((path / protocol.SUPERVISOR_FILE).exists, "its start")
+    process.send_signal(signum)
+    assert process.wait(30) == 0
+    assert (lease.path / agent.LEAVING_FILE).exists()
+    assert exit_of(path)["notice_at"] is not None
+    # And nothing more is started.
+    lease.attempt(2, sys.executable, "-c", "")
+    assert not (lease.path.parent / "attempt-2" / protocol.SUPERVISOR_FILE).exists()
+
+
+def test_it_leaves_before_its_lease_ends(lease: Lease) -> None:
+    process = lease.start()
+    path = lease.attempt(1, sys.executable, "-c", SLEEP)
+    wait_for((path / protocol.SUPERVISOR_FILE).exists, "its start")
+    lease.write(leave_at=time.time() + 0.2)
+    assert process.wait(30) == 0
+    assert exit_of(path)["notice_at"] is not None
+
+
+def test_it_is_released(lease: Lease) -> None:
+    process = lease.start()
+    (lease.path / agent.RELEASE_FILE).touch()
+    assert process.wait(10) == 0
+
+
+def test_nobody_needs_it(lease: Lease) -> None:
+    """It stays while something runs, and then as long as it was told."""
+    lease.write(idle_s=1.5)
+    began_s = time.monotonic()
+    process = lease.start()
+    path = lease.attempt(1, sys.executable, "-c", "import time; time.sleep(2.5)")
+    assert process.wait(30) == 0
+    assert exit_of(path)["exit_code"] == 0
+    assert time.monotonic() - began_s >= 4.0
+
+
+def test_what_ran_before_is_not_run_again(lease: Lease) -> None:
+    """A second agent finds the first one's attempt; only one supervisor takes it."""
+    first = lease.start()
+    path = lease.attempt(1, sys.executable, "-c", "import time; time.sleep(1)")
+    wait_for((path / protocol.SUPERVISOR_FILE).exists, "its start")
+    first.kill()
+    first.wait()
+    lease.write(idle_s=0.5)
+    (lease.path / agent.AGENT_FILE).unlink()
+    assert lease.start().wait(30) == 0
+    exit_of(path)
+    assert (path / "log.txt").read_text().count("--- attempt") == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[", '{"schema": "hpcext.lease-run/1"}'])
+def test_an_order_that_makes_no_sense_is_left_out(lease: Lease, text: str) -> None:
+    lease.start()
+    (lease.path / "run-1.json").write_text(text)
+    path = lease.attempt(2, sys.executable, "-c", "")
+    assert exit_of(path)["exit_code"] == 0
+
+
+def test_no_lease(tmp_path: Path) -> None:
+    words = [sys.executable, "-I", "-S", agent.__file__, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 71
+    assert "the lease cannot be held" in ended.stderr

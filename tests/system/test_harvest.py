@@ -1,0 +1,234 @@
+"""A harvester on a real Slurm: idle nodes as leases, given back as soon as anybody wants them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from site_of_test import Site, wait_for
+from slurm_cluster import NODES, Cluster
+from test_nodes import TORCHRUN, TRAIN
+from test_pilot import begun, manager
+
+LEASES = ("-h", "-o", "%i|%T|%N", "-t", "RUNNING", "-p", "harvest")
+
+
+def harvest(place: Site, *words: str) -> subprocess.Popen[str]:
+    """Start a harvester of the place's jobs."""
+    return place.start(
+        "harvest", "start", str(place.jobs), "--partition", "harvest", "--interval", "1.5",
+        "--idle", "8", "--dir", str(place.pilot), *words,
+    )  # fmt: skip
+
+
+def leases(slurm: Cluster) -> dict[str, int]:
+    """Node → the lease that runs there."""
+    lines = slurm.run("squeue", *LEASES).stdout.split()
+    parts = (line.split("|") for line in lines)
+    return {node: int(job) for job, _, node in parts}
+
+
+def main_job(slurm: Cluster, nodes: int, *command: str) -> int:
+    """Submit a job of the site's own; its id."""
+    words = ("--exclusive", "--mem=100", "--output=/dev/null", "--parsable", "--time=5")
+    said = slurm.run("sbatch", f"--nodes={nodes}", *words, f"--wrap={' '.join(command)}")
+    return int(said.stdout)
+
+
+def waited_s(slurm: Cluster, job: int) -> float:
+    """From its submission to its start, by Slurm's own account."""
+    slurm.wait_for(lambda: slurm.job(job)["JobState"] != "PENDING", "the start of a job")
+    facts = slurm.job(job)
+    began, asked = (
+        time.mktime(time.strptime(facts[key], "%Y-%m-%dT%H:%M:%S"))
+        for key in ("StartTime", "SubmitTime")
+    )
+    return began - asked
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """Wait for the end of a harvester; what it said."""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, (out, err)
+    return out
+
+
+def jobs_of(place: Site) -> dict[str, dict[str, Any]]:
+    return {job["name"]: job for job in place.document("status", str(place.pilot))["jobs"]}
+
+
+def nothing_left(slurm: Cluster, place: Site) -> None:
+    """No lease outlives its harvester, and no process or file of one is left."""
+    slurm.wait_for(lambda: not slurm.run("squeue", "-h", "-p", "harvest").stdout, "the last lease")
+    assert not place.left_behind()
+
+
+def test_trainers_give_way_to_a_job_and_take_its_nodes_when_it_is_over(
+    slurm: Cluster, place: Site
+) -> None:
+    """The nodes are handed over within seconds, no step is lost, and all is given back at last."""
+    place.write_jobs(
+        place.counter("one", gated=True, nodes={"min": 1, "max": 1}, gpus=6),
+        place.counter("two", gated=True, nodes={"min": 1, "max": 1}, gpus=6),
+        place.counter("three", gated=True, nodes={"min": 1, "max": 1}, gpus=6),
+        place.counter("four", gated=True, nodes={"min": 1, "max": 1}, gpus=6),
+    )
+    process = harvest(place)
+    begun(place, "one", "two", "three", "four")
+    assert set(leases(slurm)) == set(NODES)
+    job = main_job(slurm, 3, "sleep", "6")
+    # GraceTime is 10 s, and the leases wait for none of it.
+    assert waited_s(slurm, job) <= 8
+    assert len(leases(slurm)) == 1
+    waiting = [each for each in jobs_of(place).values() if each["state"] == "pending"]
+    assert len(waiting) == 3
+    slurm.wait_for(lambda: len(leases(slurm)) == 4, "all nodes again")
+    for name in ("one", "two", "three", "four"):
+        place.open(name)
+    out = ended(process)
+    jobs = jobs_of(place)
+    assert {each["state"] for each in jobs.values()} == {"completed"}, out
+    assert sum(each["suspends"] for each in jobs.values()) == 3
+    assert {each["lost_steps"] for each in jobs.values()} == {0}
+    for name in jobs:
+        place.check_account({name: 40})
+    nothing_left(slurm, place)
+    assert not any((place.pilot / "leases").glob("*/run-*.json"))
+
+
+def test_a_training_over_leases_grows_and_shrinks(slurm: Cluster, place: Site) -> None:
+    """A job takes one of its two nodes; on the other it goes on where it was."""
+    run = place.path / "run"
+    slurm.as_user("mkdir", str(run))
+    block = main_job(slurm, 2, "sleep", "600")
+    wide = {
+        "name": "wide",
+        "command": [place.python, *TORCHRUN, str(TRAIN), str(run)],
+        "nodes": {"min": 1, "max": 2},
+        "gpus": 1,
+        "scaling": {1: 1.0, 2: 1.9},
+        "env": {"OMP_NUM_THREADS": "1"},
+    }
+    place.write_jobs(wide)
+    process = harvest(place, "--gpus-per-node", "1")
+    wait_for((run / "where").exists, "the gate")
+    gpus = jobs_of(place)["wide"]["segments"][-1]["gpus"]
+    assert len({gpu.partition(":")[0] for gpu in gpus}) == 2
+    job = main_job(slurm, 1, "sleep", "60")
+    assert waited_s(slurm, job) <= 8
+    out = ended(process)
+    done = jobs_of(place)["wide"]
+    assert (done["state"], done["suspends"]) == ("completed", 1), out
+    logs = [path.read_text() for path in place.pilot.glob("jobs/1/log*.txt")]
+    assert "".join(logs).count("trained to step 12 on 1") == 1
+    nothing_left(slurm, place)
+    slurm.run("scancel", str(block), str(job))
+
+
+def test_a_harvester_that_was_killed_is_followed_by_another(slurm: Cluster, place: Site) -> None:
+    """Trainers and leases go on without it."""
+    place.write_jobs(place.counter("one", gated=True, nodes={"min": 1, "max": 1}, gpus=6))
+    first = harvest(place)
+    begun(place, "one")
+    before = leases(slurm)
+    os.kill(manager(place), signal.SIGKILL)
+    first.wait()
+    second = place.start("run", "--resume", str(place.pilot))
+    wait_for(lambda: manager(place) != first.pid, "another manager")
+    place.run_until_done("suspend", str(place.pilot), "one")
+    place.run_until_done("resume", str(place.pilot), "one")
+    assert leases(slurm) == before
+    place.open("one")
+    ended(second)
+    assert jobs_of(place)["one"]["state"] == "completed"
+    place.check_account({"one": 40})
+    nothing_left(slurm, place)
+
+
+def test_leases_end_by_themselves_when_their_harvester_does_not_come_back(
+    slurm: Cluster, place: Site
+) -> None:
+    place.write_jobs(place.counter("one", nodes={"min": 1, "max": 1}, gpus=6, steps=400))
+    process = harvest(place)
+    begun(place, "one")
+    os.kill(manager(place), signal.SIGKILL)
+    process.wait()
+    nothing_left(slurm, place)
+    # And of what ended meanwhile the next one hears.
+    ended(place.start("run", "--resume", str(place.pilot)))
+    assert jobs_of(place)["one"]["state"] == "completed"
+    place.check_account({"one": 400})
+
+
+def test_a_node_that_dies_costs_what_was_not_saved(slurm: Cluster, place: Site) -> None:
+    place.write_jobs(place.counter("one", gated=True, nodes={"min": 1, "max": 1}, gpus=6))
+    process = harvest(place, "--max-nodes", "1")
+    begun(place, "one")
+    (node,) = leases(slurm)
+    slurm.kill_node(node)
+    slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    try:
+        wait_for(lambda: {step.attempt for step in place.steps("one")} == {1, 2}, "another attempt")
+        place.open("one")
+        ended(process)
+        assert jobs_of(place)["one"]["state"] == "completed"
+        assert node not in leases(slurm)
+    finally:
+        slurm.start_node(node)
+        slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+        slurm.wait_for(
+            lambda: "idle" in slurm.run("sinfo", "-h", "-n", node, "-o", "%T").stdout, "the node"
+        )
+    nothing_left(slurm, place)
+
+
+def test_a_lease_ends_before_a_job_that_is_planned(slurm: Cluster, place: Site) -> None:
+    """Nobody is preempted for it: the hole's end was known."""
+    running = main_job(slurm, 3, "sleep", "600")
+    slurm.run("scontrol", "update", f"job={running}", "timelimit=6")
+    wide = main_job(slurm, 4, "true")
+    slurm.wait_for(lambda: "planned" in slurm.run("sinfo", "-N", "-h", "-o", "%T").stdout, "a plan")
+    place.write_jobs(place.counter("one", gated=True, nodes={"min": 1, "max": 1}, gpus=6))
+    shown = place.run("harvest", "holes", "--partition", "harvest")
+    assert len(shown.out.splitlines()) == 2
+    assert " min" in shown.out.splitlines()[1]
+    process = harvest(place)
+    begun(place, "one")
+    ((node, lease),) = leases(slurm).items()
+    limit = slurm.job(lease)["TimeLimit"]
+    assert "00:03:00" <= limit <= "00:05:00"
+    file = next((place.pilot / "leases").glob("*/lease.json"))
+    said = wait_for(lambda: json.loads(file.read_text())["leave_at"], "the end")
+    assert said < time.time() + 330
+    assert node == json.loads(file.read_text())["node"]
+    place.open("one")
+    ended(process)
+    nothing_left(slurm, place)
+    slurm.run("scancel", str(running), str(wide))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--partition", "nowhere"), "nowhere has no nodes, or is no partition"),
+        (("--partition", "harvest", "--max-nodes", "0"), "--max-nodes"),
+        (("--partition", "harvest", "--slots", "2", "--gpus-per-node", "2"), "--slots"),
+        (("--partition", "harvest", "--gpus-per-node", "0"), "--gpus-per-node"),
+        (("--partition", "harvest", "--policy", "nothing"), "--policy"),
+        (("--partition", "harvest", "--objective", "all"), "throughput, priority"),
+        (("--partition", "harvest", "--interval", "0"), "--interval"),
+    ],
+)
+def test_what_cannot_be(slurm: Cluster, place: Site, words: tuple[str, ...], said: str) -> None:
+    place.write_jobs(place.counter("one"))
+    finished = place.run("harvest", "start", str(place.jobs), *words)
+    assert (finished.code, finished.out) == (2, "")
+    assert said in finished.err
+    assert len(finished.err.splitlines()) == 1
+    assert not Path(place.environ["XDG_STATE_HOME"]).exists()
