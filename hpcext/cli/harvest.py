@@ -14,12 +14,14 @@ from hpcext.batch.slurm_idle import Idle
 from hpcext.cli import view
 from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
+from hpcext.cli.verbs import read_journal
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.executors.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
 from hpcext.jobfile import read_jobs
 from hpcext.manager import pilot as pilots
+from hpcext.manager.harvest_report import HOURS, harvest_document
 from hpcext.manager.refine import profiles_for
 from hpcext.policies import find_policy
 
@@ -62,6 +64,13 @@ def add(subparsers: Any) -> None:
         help="seconds between two questions to Slurm (default: 15)",
     )
     start_.add_argument(
+        "--least",
+        type=float,
+        default=180,
+        metavar="S",
+        help="shorter holes are left alone (default: 180)",
+    )
+    start_.add_argument(
         "--idle",
         type=float,
         default=60,
@@ -72,6 +81,14 @@ def add(subparsers: Any) -> None:
     start_.add_argument("--dir", type=Path, help="its directory; must not exist")
     start_.add_argument("--json", action="store_true", help="print one JSON document at the end")
     start_.set_defaults(run=start)
+    report_ = actions.add_parser(
+        "report",
+        help="show what a harvester made of the idle nodes",
+        epilog="example: hpcext harvest report trainers",
+    )
+    report_.add_argument("pilot", metavar="HARVESTER", help="directory, id or name")
+    report_.add_argument("--json", action="store_true", help="print one JSON document")
+    report_.set_defaults(run=report)
     holes_ = actions.add_parser(
         "holes",
         help="show the idle nodes of a partition, and for how long each could be had",
@@ -92,7 +109,11 @@ def start(args: argparse.Namespace, out: Output) -> int:
     for flag, value in (("--max-nodes", args.max_nodes), ("--max-parallel", args.max_parallel)):
         if value is not None and not 1 <= value <= MAX_NODES:
             raise InputError(str(value), where=flag, valid=f"1 to {MAX_NODES}")
-    for flag, seconds, least in (("--interval", args.interval, 1), ("--idle", args.idle, 5)):
+    for flag, seconds, least in (
+        ("--interval", args.interval, 1),
+        ("--idle", args.idle, 5),
+        ("--least", args.least, 60),
+    ):
         if not least <= seconds <= MAX_S:
             raise InputError(f"{seconds:g}", where=flag, valid=f"{least} to {MAX_S} seconds")
     policy = _policy(args)
@@ -110,6 +131,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
         parallel=args.max_parallel,
         cycle_s=args.interval,
         idle_s=args.idle,
+        least_s=args.least,
     )
     directory = pilots.create(
         specs,
@@ -140,6 +162,27 @@ def holes(args: argparse.Namespace, out: Output) -> int:
         could = f"{lease[0].minutes} min" if lease else "too short"
         rows.append((name, str(terms.gpus), until, could))
     out.table(("node", "slots" if terms.logical else "GPUs", "ends in", "lease"), rows)
+    return 0
+
+
+def report(args: argparse.Namespace, out: Output) -> int:
+    """Show what came of the nodes that were idle."""
+    directory = pilots.find(args.pilot, load_settings().state_dir)
+    if pilots.load(directory).harvest is None:
+        raise InputError("is a pilot, and no harvester", where=str(directory))
+    engine, past = read_journal(directory)
+    document = harvest_document(directory, engine.world, past.now_s)
+    if args.json:
+        out.document(document)
+        return 0
+    offered = document["offered_node_h"]
+    out.line(f"looked for {view.duration(document['seen_s'])}; {document['leases']} leases")
+    rows = []
+    for key, text in HOURS.items():
+        hours = document[f"{key}_node_h"]
+        share = f"{hours / offered:.0%}" if offered else ""
+        rows.append((text, f"{hours:.2f}", share))
+    out.table(("nodes", "hours", "of what was idle"), rows)
     return 0
 
 

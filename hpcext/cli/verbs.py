@@ -66,7 +66,7 @@ def _find(args: argparse.Namespace) -> Path:
     return pilots.find(args.pilot, load_settings().state_dir)
 
 
-def _read(directory: Path) -> tuple[Engine, journal.Past]:
+def read_journal(directory: Path) -> tuple[Engine, journal.Past]:
     """What the journal says, with or without a manager: it is the truth in both cases."""
     spool.check_private(directory)
     past = journal.read(directory / "journal.jsonl")
@@ -76,7 +76,7 @@ def _read(directory: Path) -> tuple[Engine, journal.Past]:
 def status(args: argparse.Namespace, out: Output) -> int:
     """Show all jobs, or one."""
     directory = _find(args)
-    engine, past = _read(directory)
+    engine, past = read_journal(directory)
     alive = spool.manager_of(directory)
     now_s = max(past.now_s, time.time() - past.header.began_at) if alive else past.now_s
     if args.json:
@@ -99,7 +99,7 @@ def status(args: argparse.Namespace, out: Output) -> int:
 
 def why(args: argparse.Namespace, out: Output) -> int:
     """Say in one sentence why a job waits, or runs as it does."""
-    engine, _ = _read(_find(args))
+    engine, _ = read_journal(_find(args))
     job = find_job(engine.world, args.job)
     reason = f": {job.why}" if job.why else ""
     out.line(f"{job.name} is {display_state(job)}{reason}")
@@ -127,7 +127,7 @@ def ask(args: argparse.Namespace, out: Output) -> int:
 def logs(args: argparse.Namespace, out: Output) -> int:
     """Print a job's log; with ``--follow`` until the job is final or its manager is gone."""
     directory = _find(args)
-    job = find_job(_read(directory)[0].world, args.job)
+    job = find_job(read_journal(directory)[0].world, args.job)
     path = directory / "jobs" / job.id / "log.txt"
     for other in sorted(path.parent.glob("log.node-*.txt")):
         # Ranks are not numbered as nodes are: what the first one says may be in any of them.
@@ -138,7 +138,7 @@ def logs(args: argparse.Namespace, out: Output) -> int:
         # Read anew only when it has grown or was compacted: a replay is not free.
         now = _identity(directory / "journal.jsonl")
         if not ended and now != seen:
-            seen, ended = now, _read(directory)[0].world.jobs[job.id].state.final
+            seen, ended = now, read_journal(directory)[0].world.jobs[job.id].state.final
         ended = ended or spool.manager_of(directory) is None
         position = _copy(path, position, out)
         if ended:

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hpcext.batch.slurm_idle import Held, Idle
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
 from hpcext.core.values import Node
+from hpcext.executors import lease_account
 from hpcext.executors.base import Emit
 from hpcext.executors.leases import Hole, Request, Steady, Terms, requests
 from hpcext.launch import agent
@@ -67,6 +69,8 @@ class Lease:
     directory : pathlib.Path
     asked_at : float
         Epoch.
+    idle_at : float
+        Since when its node was idle, as far as was seen; epoch.
     job_id : int or None
         None until Slurm has said it.
     ends_at : float or None
@@ -84,6 +88,7 @@ class Lease:
     kind: str
     directory: Path
     asked_at: float
+    idle_at: float
     job_id: int | None = None
     ends_at: float | None = None
     devices: tuple[str, ...] = ()
@@ -100,6 +105,7 @@ class Lease:
             "node": self.node,
             "kind": self.kind,
             "asked_at": self.asked_at,
+            "idle_at": self.idle_at,
             "job_id": self.job_id,
             "ends_at": self.ends_at,
             "leave_at": leave_at,
@@ -153,6 +159,9 @@ class LeaseBook:
         self._asked_s = -1e9
         self._closed = False
         self._failing = False
+        self._account = lease_account.load(directory.parent)
+        self._looked_s: float | None = None
+        self._idle_since: dict[str, float] = {}
         self.leases: dict[int, Lease] = {}
         self._read()
 
@@ -202,6 +211,7 @@ class LeaseBook:
                     str(said["kind"]),
                     path.parent,
                     float(said["asked_at"]),
+                    float(said["idle_at"]),
                     None if said["job_id"] is None else int(said["job_id"]),
                     None if said["ends_at"] is None else float(said["ends_at"]),
                 )
@@ -234,7 +244,8 @@ class LeaseBook:
         ends_s = (
             None if lease.ends_at is None else lease.ends_at - self._terms.before_s - self._began_at
         )
-        self._emit(NodeJoined(Node(lease.node, gpus, lease.kind, ends_s=ends_s)))
+        since_s = lease.idle_at - self._began_at
+        self._emit(NodeJoined(Node(lease.node, gpus, lease.kind, since_s, ends_s)))
 
     @staticmethod
     def recorded(directory: Path) -> frozenset[str]:
@@ -292,6 +303,7 @@ class LeaseBook:
             if now - lease.asked_at > PATIENCE_S:
                 log.info("no lease of %s: %s", lease.node, held.why)
                 self._refused[lease.node] = now + REFUSED_S
+                self._account.withdrawn += 1
                 await asyncio.to_thread(runner.run, slurm.cancel_command(str(held.job_id)))
         elif held.state in _THERE:
             if lease.ends_at is None or abs((held.end_s or 0.0) - lease.ends_at) > MOVED_S:
@@ -314,25 +326,43 @@ class LeaseBook:
 
     async def _more(self) -> None:
         now = time.time()
-        want = self._want()
         nodes = await asyncio.to_thread(self._idle)
         self._refused = {node: until for node, until in self._refused.items() if until > now}
+        idle = [name for name, node in nodes.items() if node.idle and self._suits(node)]
+        self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
+        steady = self._steady(idle)
         taken = {lease.node for lease in self.leases.values()}
-        steady = self._steady([name for name, node in nodes.items() if node.idle])
-        usable = [
-            name
-            for name in steady
-            if name not in taken | self._refused.keys()
-            and (self._terms.logical or nodes[name].gpus >= self._terms.gpus)
-        ]
-        if not usable or want <= len(self.leases):
-            return
-        ends = await asyncio.to_thread(slurm_idle.planned_ends, self._name)
-        holes = [Hole(name, ends.get(name, float("inf"))) for name in usable]
-        for request in requests(
-            holes, have=len(self.leases), want=want, terms=self._terms, now_s=now
-        )[:AT_ONCE]:
+        free = [name for name in idle if name in steady and name not in taken]
+        ends = await asyncio.to_thread(slurm_idle.planned_ends, self._name) if free else {}
+        holes = {name: Hole(name, ends.get(name, math.inf)) for name in free}
+        self._count(idle, [hole for hole in holes.values() if not self._terms.minutes(hole, now)])
+        asked = requests(
+            [hole for name, hole in holes.items() if name not in self._refused],
+            have=len(self.leases),
+            want=self._want(),
+            terms=self._terms,
+            now_s=now,
+        )
+        for request in asked[:AT_ONCE]:
             await self._request(request, nodes[request.node].kind)
+
+    def _suits(self, node: Idle) -> bool:
+        return self._terms.logical or node.gpus >= self._terms.gpus
+
+    def _count(self, idle: Sequence[str], short: Sequence[Hole]) -> None:
+        """What was seen since the last look."""
+        now_s, last_s = time.monotonic(), self._looked_s
+        self._looked_s = now_s
+        if last_s is None:
+            return
+        held = {lease.node for lease in self.leases.values() if lease.joined and not lease.leaving}
+        self._account.passed(
+            min(now_s - last_s, lease_account.GAP * self._terms.cycle_s),
+            idle=len(set(idle) - held),
+            held=len(held),
+            short=len(short),
+        )
+        lease_account.save(self._account, self._directory.parent)
 
     def _idle(self) -> Mapping[str, Idle]:
         return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(self._terms.partition)))
@@ -340,7 +370,10 @@ class LeaseBook:
     async def _request(self, request: Request, kind: str) -> None:
         number = max(self.leases, default=0) + 1
         number = max(number, int(time.time()) % 1_000_000_000)
-        lease = Lease(number, request.node, kind, self._directory / str(number), time.time())
+        now = time.time()
+        since = self._idle_since.get(request.node, now)
+        directory = self._directory / str(number)
+        lease = Lease(number, request.node, kind, directory, asked_at=now, idle_at=since)
         try:
             lease.directory.mkdir(mode=0o700)
             # Before it is asked for: what nobody remembers would be a stray.
@@ -352,6 +385,7 @@ class LeaseBook:
             log.warning("no lease can be asked for: %s", error)
             return
         self.leases[number] = lease
+        self._account.leases += 1
         command = slurm.submit_command(str(script), self._options(lease, request))
         try:
             said = await asyncio.to_thread(runner.run, command, environ=protocol.without_slurm())
@@ -360,6 +394,7 @@ class LeaseBook:
         except BatchError as error:
             log.warning("no lease of %s: %s", request.node, error)
             self._refused[request.node] = time.time() + REFUSED_S
+            self._account.refused += 1
             self._over(lease)
 
     def _options(self, lease: Lease, request: Request) -> list[str]:

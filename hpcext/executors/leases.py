@@ -59,6 +59,13 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 60.0
     cycle_s: float = 15.0
 
+    def minutes(self, hole: Hole, now_s: float) -> int:
+        """The time limit of a lease for a hole; 0: it is left alone."""
+        left_s = hole.ends_s - now_s - self.before_s
+        if left_s < self.least_s:
+            return 0
+        return math.floor(min(left_s, self.longest_s) / MINUTE_S)
+
 
 class Hole(NamedTuple):
     """An idle node; it ends at `ends_s` (epoch), infinite where nobody has said so."""
@@ -109,17 +116,9 @@ def requests(
     room = min(terms.max_nodes, want) - have
     long = sorted(holes, key=lambda hole: (-hole.ends_s, hole.node))
     found = [
-        Request(hole.node, minutes) for hole in long if (minutes := _minutes(hole, terms, now_s))
+        Request(hole.node, minutes) for hole in long if (minutes := terms.minutes(hole, now_s))
     ]
     return found[: max(0, room)]
-
-
-def _minutes(hole: Hole, terms: Terms, now_s: float) -> int:
-    """The time limit of a lease for a hole; 0: it is left alone."""
-    left_s = hole.ends_s - now_s - terms.before_s
-    if left_s < terms.least_s:
-        return 0
-    return math.floor(min(left_s, terms.longest_s) / MINUTE_S)
 
 
 class Steady:

@@ -99,7 +99,11 @@ def test_trainers_give_way_to_a_job_and_take_its_nodes_when_it_is_over(
     for name in jobs:
         place.check_account({name: 40})
     nothing_left(slurm, place)
-    assert not any((place.pilot / "leases").glob("*/run-*.json"))
+    said = place.document("harvest", "report", str(place.pilot))
+    # Three nodes of four were given up and taken again; each was idle for some seconds first.
+    assert said["leases"] == 7
+    assert 0 < said["used_node_h"] <= said["held_node_h"] * 1.2
+    assert said["held_node_h"] < said["offered_node_h"]
 
 
 def test_a_training_over_leases_grows_and_shrinks(slurm: Cluster, place: Site) -> None:
@@ -185,6 +189,44 @@ def test_a_node_that_dies_costs_what_was_not_saved(slurm: Cluster, place: Site) 
         slurm.wait_for(
             lambda: "idle" in slurm.run("sinfo", "-h", "-n", node, "-o", "%T").stdout, "the node"
         )
+    nothing_left(slurm, place)
+
+
+def test_slurmctld_is_away_for_a_while(slurm: Cluster, place: Site) -> None:
+    """Trainings go on, and what ends meanwhile is heard of; leases are known again."""
+    place.write_jobs(
+        place.counter("one", gated=True, nodes={"min": 1, "max": 1}, gpus=6),
+        place.counter("two", gated=True, nodes={"min": 1, "max": 1}, gpus=6),
+    )
+    process = harvest(place)
+    begun(place, "one", "two")
+    before = leases(slurm)
+    slurm.stop_ctld()
+    try:
+        place.open("one")
+        wait_for(lambda: jobs_of(place)["one"]["state"] == "completed", "the end of one")
+    finally:
+        slurm.start_ctld()
+    assert leases(slurm) == before
+    place.open("two")
+    ended(process)
+    assert jobs_of(place)["two"]["attempts"] == 1
+    nothing_left(slurm, place)
+
+
+def test_a_training_that_cannot_run_is_given_up_and_others_are_not(
+    slurm: Cluster, place: Site
+) -> None:
+    place.write_jobs(
+        {"name": "broken", "command": ["/nowhere/train"], "nodes": 1, "gpus": 6, "retries": 0},
+        place.counter("one", nodes={"min": 1, "max": 1}, gpus=6),
+    )
+    process = harvest(place)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, (out, err)
+    jobs = jobs_of(place)
+    assert (jobs["broken"]["state"], jobs["one"]["state"]) == ("failed", "completed")
+    assert "127" in jobs["broken"]["why"]
     nothing_left(slurm, place)
 
 

@@ -1,0 +1,68 @@
+"""What became of the idle nodes of a partition: node-seconds, summed up from look to look."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from hpcext import protocol
+
+log = logging.getLogger(__name__)
+
+FILE = "harvest.json"
+
+GAP = 3.0
+"""Of so many intervals at most something is known from one look; a manager may have been away."""
+
+
+class Account(msgspec.Struct, kw_only=True):
+    """Since the harvester began.
+
+    Attributes
+    ----------
+    seen_s : float
+        Seconds in which it looked.
+    offered_node_s : float
+        Of nodes that nobody else used.
+    held_node_s : float
+        Of these, of those that it had as leases.
+    short_node_s : float
+        Of these, of those that were left alone since they end too soon.
+    leases, withdrawn, refused : int
+        Asked for; of these: that did not begin in time; that Slurm did not take.
+    """
+
+    schema: Literal["hpcext.harvest/1"] = "hpcext.harvest/1"
+    seen_s: float = 0.0
+    offered_node_s: float = 0.0
+    held_node_s: float = 0.0
+    short_node_s: float = 0.0
+    leases: int = 0
+    withdrawn: int = 0
+    refused: int = 0
+
+    def passed(self, seconds: float, *, idle: int, held: int, short: int) -> None:
+        """So many nodes were idle, held and too short for some time."""
+        self.seen_s += seconds
+        self.offered_node_s += seconds * (idle + held)
+        self.held_node_s += seconds * held
+        self.short_node_s += seconds * short
+
+
+def load(directory: Path) -> Account:
+    """That of a harvester; a new one if there is none that can be read."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode((directory / FILE).read_bytes(), type=Account)
+    return Account()
+
+
+def save(account: Account, directory: Path) -> None:
+    """Replace the file; a full disk costs what was counted since the last time."""
+    try:
+        protocol.write_file(directory / FILE, msgspec.json.encode(account), durable=False)
+    except OSError as error:
+        log.warning("%s", error)
