@@ -6,6 +6,7 @@ and that beats the default.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,6 +18,8 @@ from hpcext.checks import integer, known_keys, number, parse_toml, placed, read_
 from hpcext.core.errors import InputError
 from hpcext.jobfields import MAX_GPUS, timeout_s
 from hpcext.text import clean, did_you_mean, shown
+
+MAX_NODES = 10_000
 
 SITE_FILE = Path("/etc/hpcext/hpcext.toml")
 """No variable moves it: whatever runs as root must not be led to another one."""
@@ -67,6 +70,22 @@ def _directory(value: Any) -> Path:
     return path
 
 
+def _text(value: Any) -> str:
+    return string(value)
+
+
+def _words(value: Any) -> str:
+    try:
+        shlex.split(string(value))
+    except ValueError as error:
+        raise InputError(f"{shown(value)}: {error}", valid="words as a shell has them") from None
+    return str(value)
+
+
+def _nodes(value: Any) -> int:
+    return integer(value, 1, MAX_NODES)
+
+
 def _row(read: Callable[[Any], Any], help: str, variable: str) -> dict[str, Any]:
     """What is known of a setting beside its default."""
     return {"read": read, "help": help, "variable": variable}
@@ -82,6 +101,10 @@ class Settings:
     gpus : int or "auto"
     suspend_timeout_s, report_interval_s : float
     state_dir : pathlib.Path
+    harvest_partition : str
+    harvest_options : str
+        For sbatch.
+    harvest_max_nodes : int
     origins : Mapping[str, str]
         Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
     """
@@ -114,6 +137,24 @@ class Settings:
     state_dir: Path = field(
         default_factory=lambda: protocol.user_directory("state"),
         metadata=_row(_directory, "where pilots keep their directories", "HPCEXT_STATE_DIR"),
+    )
+    harvest_partition: str = field(
+        default="",
+        metadata=_row(
+            _text,
+            "partition whose jobs all others preempt, for harvesters",
+            "HPCEXT_HARVEST_PARTITION",
+        ),
+    )
+    harvest_options: str = field(
+        default="",
+        metadata=_row(
+            _words, "options of sbatch for each lease, as --qos=idle", "HPCEXT_HARVEST_OPTIONS"
+        ),
+    )
+    harvest_max_nodes: int = field(
+        default=64,
+        metadata=_row(_nodes, "nodes that a harvester takes at most", "HPCEXT_HARVEST_MAX_NODES"),
     )
     origins: Mapping[str, str] = field(default_factory=dict)
 

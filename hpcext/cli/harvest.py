@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from hpcext.cli import view
 from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
 from hpcext.cli.verbs import read_journal
-from hpcext.config import load_settings
+from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.errors import InputError
 from hpcext.executors.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
@@ -25,7 +26,6 @@ from hpcext.manager.harvest_report import HOURS, harvest_document
 from hpcext.manager.refine import profiles_for
 from hpcext.policies import find_policy
 
-MAX_NODES = 10_000
 MAX_S = 86_400
 
 
@@ -46,7 +46,7 @@ def add(subparsers: Any) -> None:
     )
     start_.add_argument("jobs", type=Path, metavar="JOBS.toml")
     _add_where(start_)
-    start_.add_argument("--max-nodes", type=int, default=64, help="leases at once (default: 64)")
+    start_.add_argument("--max-nodes", type=int, help="leases at once (default: 64, or as set)")
     start_.add_argument("--max-parallel", type=int, help="trainers that run at once")
     start_.add_argument("--policy", default="bftrainer", help="who gets which (default: bftrainer)")
     start_.add_argument("--objective", help="throughput, efficiency or priority")
@@ -99,7 +99,7 @@ def add(subparsers: Any) -> None:
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--partition", required=True, help="whose jobs all others preempt")
+    parser.add_argument("--partition", help="whose jobs all others preempt (default: as set)")
     parser.add_argument("--gpus-per-node", type=int, help="GPUs to use (default: as most have)")
     parser.add_argument("--slots", type=int, help="slots of each node, where it has no GPUs")
 
@@ -116,9 +116,8 @@ def start(args: argparse.Namespace, out: Output) -> int:
     ):
         if not least <= seconds <= MAX_S:
             raise InputError(f"{seconds:g}", where=flag, valid=f"{least} to {MAX_S} seconds")
-    policy = _policy(args)
-    settings = load_settings(flags={"policy": policy})
-    find_policy(policy, "--policy")
+    settings = load_settings(flags={"policy": _policy(args)})
+    find_policy(settings.policy, "--policy")
     specs = read_jobs(
         args.jobs,
         suspend_timeout_s=settings.suspend_timeout_s,
@@ -126,8 +125,8 @@ def start(args: argparse.Namespace, out: Output) -> int:
     )
     terms = _terms(
         args,
-        _nodes(args.partition),
-        max_nodes=args.max_nodes,
+        settings,
+        max_nodes=args.max_nodes or settings.harvest_max_nodes,
         parallel=args.max_parallel,
         cycle_s=args.interval,
         idle_s=args.idle,
@@ -149,8 +148,8 @@ def start(args: argparse.Namespace, out: Output) -> int:
 
 def holes(args: argparse.Namespace, out: Output) -> int:
     """Show what could be had now."""
-    nodes = _nodes(args.partition)
-    terms = _terms(args, nodes)
+    terms = _terms(args, load_settings())
+    nodes = _nodes(terms.partition)
     ends, now_s = slurm_idle.planned_ends(), time.time()
     rows = []
     for name, node in nodes.items():
@@ -215,7 +214,16 @@ def _nodes(partition: str) -> Mapping[str, Idle]:
     return nodes
 
 
-def _terms(args: argparse.Namespace, nodes: Mapping[str, Idle], **more: Any) -> Terms:
+def _terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Terms:
+    partition = args.partition or settings.harvest_partition
+    if not partition:
+        raise InputError(
+            "no partition",
+            where="--partition",
+            valid="one whose jobs all others preempt",
+            do="say it, or set harvest_partition",
+        )
+    nodes = _nodes(partition)
     if args.slots is not None and args.gpus_per_node is not None:
         raise InputError("cannot be given with --gpus-per-node", where="--slots")
     # Most have so many; of two numbers that are as common, the larger.
@@ -226,13 +234,13 @@ def _terms(args: argparse.Namespace, nodes: Mapping[str, Idle], **more: Any) -> 
     gpus = usual if gpus is None else gpus
     if gpus == 0 and args.gpus_per_node is None:
         raise InputError(
-            f"the nodes of {args.partition} have no GPUs", where="--slots", do="say how many slots"
+            f"the nodes of {partition} have no GPUs", where="--slots", do="say how many slots"
         )
     if not 1 <= gpus <= MAX_GPUS:
         raise InputError(str(gpus), where=flag, valid=f"1 to {MAX_GPUS}")
     return Terms(
-        partition=args.partition,
-        options=tuple(args.rest),
+        partition=partition,
+        options=(*shlex.split(settings.harvest_options), *args.rest),
         gpus=gpus,
         logical=args.slots is not None,
         **more,

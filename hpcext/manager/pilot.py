@@ -48,6 +48,9 @@ from hpcext.text import shown
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 1.0
+"""A harvester looks so often at what its leases have written."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -302,6 +305,9 @@ def run(
     """
     spool.check_private(directory)
     pilot = load(directory)
+    if interval_s is None and pilot.harvest is not None:
+        # Of what happens on other nodes no signal tells.
+        interval_s = min(LOOK_S, pilot.report_interval_s)
     if interval_s is not None:
         pilot = msgspec.structs.replace(pilot, report_interval_s=interval_s)
     with _signals_harmless(), sole_manager(directory):
