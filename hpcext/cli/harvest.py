@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcext.batch import runner, slurm_idle
 from hpcext.batch.slurm_idle import Idle
-from hpcext.cli import view
+from hpcext.cli import sweep, view
 from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
 from hpcext.cli.verbs import read_journal
@@ -81,6 +81,7 @@ def add(subparsers: Any) -> None:
     start_.add_argument("--dir", type=Path, help="its directory; must not exist")
     start_.add_argument("--json", action="store_true", help="print one JSON document at the end")
     start_.set_defaults(run=start)
+    sweep.add(actions)
     report_ = actions.add_parser(
         "report",
         help="show what a harvester made of the idle nodes",
