@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 from site_of_test import Site, wait_for
-from slurm_cluster import NODES, Cluster
+from slurm_cluster import NODES, REPOSITORY, Cluster
 from test_nodes import TORCHRUN, TRAIN
 from test_pilot import begun, manager
 
@@ -253,6 +255,22 @@ def test_a_lease_ends_before_a_job_that_is_planned(slurm: Cluster, place: Site) 
     ended(process)
     nothing_left(slurm, place)
     slurm.run("scancel", str(running), str(wide))
+
+
+def test_the_page(slurm: Cluster, place: Site) -> None:
+    """The commands of docs/harvest.md, in its order."""
+    text = (REPOSITORY / "docs" / "harvest.md").read_text()
+    script = re.search(r"^# train.py\n.*?(?=^```)", text, re.M | re.S)
+    assert script
+    (place.path / "train.py").write_text(script[0])
+    commands = [shlex.split(line) for line in re.findall(r"^\$ (hpcext .*)", text, re.M)]
+    assert [words[2] for words in commands] == ["sweep", "holes", "start", "report"]
+    for _, *words in commands:
+        here = [word.replace("preemptible", "harvest") for word in words]
+        finished = place.run(*here)
+        assert finished.code == 0, finished
+    assert "leased" in finished.out
+    nothing_left(slurm, place)
 
 
 @pytest.mark.parametrize(
