@@ -1,0 +1,308 @@
+"""Leases of a harvester and a scripted Slurm: what takes too long to wait for on a real one.
+
+The real one is in tests/system/test_harvest.py; what this one prints is as recorded in tests/batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcext import protocol
+from hpcext.batch import runner
+from hpcext.core.errors import BatchError
+from hpcext.core.facts import Fact, NodeJoined, NodeLost
+from hpcext.core.values import Node
+from hpcext.executors import lease_account, lease_book
+from hpcext.executors.lease_book import Lease, LeaseBook
+from hpcext.executors.leases import Terms
+from hpcext.launch import agent
+
+NAME = "hpcext-h"
+
+
+class ScriptedSlurm:
+    """Answers commands; leases are pending until :meth:`begin`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes = dict.fromkeys(("n1", "n2"), "idle")
+        self.jobs: dict[int, list[str]] = {}
+        self.planned = ""
+        self.calls: list[Sequence[str]] = []
+        self.error = ""
+        self.refuses = ""
+        monkeypatch.setattr(runner, "run", self)
+
+    def __call__(self, argv: Sequence[str], **_: Any) -> str:
+        self.calls.append(argv)
+        if self.error:
+            raise BatchError(self.error)
+        if argv[0] == "sinfo":
+            return "".join(f"{node}|{state}|gpu:2|8|100\n" for node, state in self.nodes.items())
+        if argv[0] == "scontrol":
+            return f"{argv[-1]}\n"
+        if argv[0] == "squeue":
+            held = (f"{job}|{'|'.join(facts)}\n" for job, facts in self.jobs.items())
+            return self.planned if "--start" in argv else "".join(held)
+        if argv[0] == "scancel":
+            if "--state=PENDING" not in argv:
+                self.jobs[int(argv[-1])][0] = "CANCELLED"
+            return ""
+        if self.refuses:
+            raise BatchError(self.refuses)
+        number = len(self.jobs) + 1
+        said = dict(word.removeprefix("--").partition("=")[::2] for word in argv)
+        self.jobs[number] = ["PENDING", "", "N/A", "Priority", said["comment"]]
+        return f"{number}\n"
+
+    def said(self, command: str) -> list[Sequence[str]]:
+        return [argv for argv in self.calls if argv[0] == command]
+
+    def begin(self, book: LeaseBook, job: int, node: str, ends_at: float = 2e9) -> None:
+        """A lease runs, and its agent is there."""
+        self.jobs[job][:4] = ["RUNNING", node, str(int(ends_at)), "None"]
+        self.nodes[node] = "allocated"
+        lease = next(each for each in book.leases.values() if each.job_id == job)
+        document = {"schema": agent.AGENT, "devices": ["0", "1"]}
+        protocol.write_json(lease.directory / agent.AGENT_FILE, document)
+
+
+class Harvester:
+    """A book, and who uses it."""
+
+    def __init__(self, path: Path, **terms: Any) -> None:
+        self.path = path / "leases"
+        self.facts: list[Fact] = []
+        self.want = 9
+        self.busy: set[int] = set()
+        self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
+        self.loop = asyncio.new_event_loop()
+        self.book = self.another()
+
+    def another(self) -> LeaseBook:
+        return LeaseBook(
+            directory=self.path, name=NAME, terms=self.terms, emit=self.facts.append,
+            loop=self.loop, began_at=1000.0, want=lambda: self.want, busy=self.is_busy,
+        )  # fmt: skip
+
+    def is_busy(self, lease: Lease) -> bool:
+        return lease.number in self.busy
+
+    def cycle(self, times: int = 1) -> None:
+        for _ in range(times):
+            time.sleep(0.02)
+            self.loop.run_until_complete(self._cycle())
+
+    async def _cycle(self) -> None:
+        self.book.look()
+        task = self.book._cycle
+        if task is not None:
+            await task
+
+    def took(self) -> list[Fact]:
+        """What was emitted since the last time."""
+        found, self.facts[:] = list(self.facts), []
+        return found
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
+    return ScriptedSlurm(monkeypatch)
+
+
+@pytest.fixture
+def one(tmp_path: Path, slurm: ScriptedSlurm) -> Harvester:
+    return Harvester(tmp_path)
+
+
+def test_a_lease_from_its_hole_to_its_end(one: Harvester, slurm: ScriptedSlurm) -> None:
+    """Asked for at the second look; joins with its agent; is leaving, and gone."""
+    one.cycle()
+    assert not slurm.said("sbatch")
+    one.cycle()
+    assert len(slurm.said("sbatch")) == 2
+    one.cycle(3)
+    assert len(slurm.said("sbatch")) == 2
+    assert one.took() == []
+    slurm.begin(one.book, 1, "n1", 2000.0)
+    one.cycle(2)
+    joined = one.took()
+    node = Node("n1", 2, since_s=joined[0].node.since_s, ends_s=970.0)  # type: ignore[union-attr]
+    assert joined[-1] == NodeJoined(node)
+    lease = one.book.on("n1")
+    assert lease is not None
+    assert protocol.read_json(lease.directory / "lease.json", agent.LEASE)["leave_at"] == 1970.0
+    (lease.directory / agent.LEAVING_FILE).touch()
+    one.cycle()
+    assert one.took() == [NodeJoined(Node("n1", 0, since_s=node.since_s, ends_s=970.0))]
+    slurm.jobs[1][0] = "COMPLETED"
+    slurm.nodes["n1"] = "allocated"
+    one.cycle()
+    assert one.took() == [NodeLost("n1")]
+    assert not lease.directory.exists()
+    account = lease_account.load(one.path.parent)
+    assert account.leases == 2
+    assert 0 < account.held_node_s < account.offered_node_s
+
+
+def test_no_more_than_trainers_can_use(one: Harvester, slurm: ScriptedSlurm) -> None:
+    one.want = 1
+    one.cycle(4)
+    assert len(slurm.said("sbatch")) == 1
+    one.want = 0
+    one.cycle(2)
+    assert len(slurm.said("sbatch")) == 1
+
+
+def test_one_that_does_not_begin_is_withdrawn(
+    one: Harvester, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.cycle(2)
+    monkeypatch.setattr(lease_book, "PATIENCE_S", 0.0)
+    one.cycle()
+    assert [argv[-1] for argv in slurm.said("scancel")] == ["1", "2"]
+    one.cycle(3)
+    assert not one.book.leases
+    # Its node is not asked for again at once.
+    assert len(slurm.said("sbatch")) == 2
+    assert lease_account.load(one.path.parent).withdrawn == 2
+    later = time.time() + lease_book.REFUSED_S + 1
+    monkeypatch.setattr(time, "time", lambda: later)
+    one.cycle(2)
+    assert len(slurm.said("sbatch")) == 4
+
+
+def test_what_slurm_does_not_take(
+    one: Harvester, slurm: ScriptedSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm.refuses = "sbatch failed: Invalid account"
+    one.cycle(4)
+    assert len(slurm.said("sbatch")) == 2
+    assert caplog.text.count("Invalid account") == 2
+    assert not one.book.leases
+    assert not list(one.path.iterdir())
+
+
+def test_slurm_gives_no_answer(
+    one: Harvester, slurm: ScriptedSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, nothing is lost, and it goes on when Slurm does."""
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    one.cycle(2)
+    one.took()
+    slurm.error = "slurm_load_jobs error: Unable to contact slurm controller"
+    one.cycle(4)
+    assert one.took() == []
+    assert caplog.text.count("Unable to contact") == 1
+    slurm.error = ""
+    one.cycle(2)
+    assert "Slurm answers again" in caplog.text
+    assert one.book.on("n1") is not None
+
+
+def test_the_next_manager_knows_all_of_them(one: Harvester, slurm: ScriptedSlurm) -> None:
+    """One that runs, one whose job it never heard of, and one that is over."""
+    slurm.nodes["n3"] = "idle"
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    one.cycle()
+    mute = next(each for each in one.book.leases.values() if each.job_id == 2)
+    file = mute.directory / "lease.json"
+    protocol.write_json(file, {**protocol.read_json(file, agent.LEASE), "job_id": None})
+    slurm.jobs[3][0] = "COMPLETED"
+    one.took()
+    assert LeaseBook.recorded(one.path) == {"n1", "n2", "n3"}
+    one.book = one.another()
+    one.cycle()
+    assert [type(fact) for fact in one.took()] == [NodeJoined]
+    assert {each.job_id for each in one.book.leases.values()} == {1, 2}
+    (one.path / "9").mkdir()
+    (one.path / "9" / "lease.json").write_text("{")
+    assert len(one.another().leases) == 2
+
+
+def test_a_job_that_no_lease_stands_for_is_cancelled(one: Harvester, slurm: ScriptedSlurm) -> None:
+    slurm.jobs[1] = ["RUNNING", "n1", "2000000000", "None", "77"]
+    slurm.jobs[2] = ["COMPLETED", "n2", "2000000000", "None", "78"]
+    one.cycle()
+    assert [argv[-1] for argv in slurm.said("scancel")] == ["1"]
+
+
+def test_a_lease_that_slurm_has_forgotten_is_over(
+    one: Harvester, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    one.cycle(2)
+    one.took()
+    del slurm.jobs[1]
+    one.cycle(2)
+    assert one.took() == []
+    monkeypatch.setattr(lease_book, "PATIENCE_S", 0.0)
+    one.cycle(2)
+    assert NodeLost("n1") in one.took()
+
+
+def test_an_end_that_moves_is_told(one: Harvester, slurm: ScriptedSlurm) -> None:
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1", 5000.0)
+    one.cycle(2)
+    one.took()
+    slurm.jobs[1][2] = "5010"
+    one.cycle()
+    assert one.took() == []
+    slurm.jobs[1][2] = "4000"
+    one.cycle()
+    (fact,) = one.took()
+    assert isinstance(fact, NodeJoined)
+    assert fact.node.ends_s == 2970.0
+
+
+def test_the_time_limit_is_that_of_the_hole(one: Harvester, slurm: ScriptedSlurm) -> None:
+    soon = int(time.time()) + 600
+    slurm.planned = f"5|{soon}|n1|wide\n6|{soon - 500}|n2|soon\n7|{soon}|n2|{NAME}\n"
+    one.cycle(2)
+    (words,) = slurm.said("sbatch")
+    assert {"--nodelist=n1", "--time=9", "--no-requeue", "--exclusive", "--gres=gpu:2"} <= set(
+        words
+    )
+    one.cycle(2)
+    assert lease_account.load(one.path.parent).short_node_s > 0
+
+
+def test_the_end_releases_what_nobody_uses(one: Harvester, slurm: ScriptedSlurm) -> None:
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    one.cycle(2)
+    used = one.book.on("n1")
+    assert used is not None
+    one.busy = {used.number}
+    one.book.close()
+    released = {each.node for each in one.book.leases.values()
+                if (each.directory / agent.RELEASE_FILE).exists()}  # fmt: skip
+    assert released == {"n2"}
+    # And what has not begun is taken back.
+    assert [argv for argv in slurm.said("scancel") if f"--jobname={NAME}" in argv]
+
+
+def test_slots_where_nodes_have_no_gpus(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    one = Harvester(tmp_path, gpus=3, logical=True)
+    one.cycle(2)
+    assert not [word for word in slurm.said("sbatch")[0] if word.startswith("--gres")]
+    slurm.begin(one.book, 1, "n1")
+    one.cycle(2)
+    lease = one.book.on("n1")
+    assert lease is not None
+    assert lease.devices == ("0", "1", "2")
+
+
+def test_nodes_with_fewer_gpus_are_left_alone(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    one = Harvester(tmp_path, gpus=3)
+    one.cycle(3)
+    assert not slurm.said("sbatch")
