@@ -23,7 +23,7 @@ def test_idle_nodes(said: Path) -> None:
     nodes = slurm_idle.parse_idle((said / "sinfo-idle.txt").read_text())
     assert [name for name, node in nodes.items() if node.idle] == ["n4"]
     assert nodes["n4"] == Idle("n4", True, True, 6, "", 24, 12000)
-    assert not nodes["n1"].planned
+    assert not nodes["n3"].planned
 
 
 def test_planned_jobs(said: Path) -> None:
