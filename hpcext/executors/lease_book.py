@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import os
 import shlex
 import shutil
 import sys
@@ -95,6 +96,17 @@ class Lease:
     joined: bool = False
     leaving: bool = False
     missing: int = 0
+
+    def closing(self) -> bool:
+        """Whether nothing more is started there."""
+        return os.path.lexists(self.directory / agent.LEAVING_FILE)
+
+    def unused(self) -> bool:
+        """Whether that is so since nothing was."""
+        try:
+            return (self.directory / agent.LEAVING_FILE).read_text() == agent.UNUSED
+        except OSError:
+            return False
 
     def document(self, terms: Terms) -> dict[str, Any]:
         """Its ``lease.json``."""
@@ -231,7 +243,7 @@ class LeaseBook:
                 slots = tuple(map(str, range(self._terms.gpus)))
                 lease.devices = slots if self._terms.logical else named[: self._terms.gpus]
                 self._join(lease)
-        if not lease.leaving and (lease.directory / agent.LEAVING_FILE).exists():
+        if not lease.leaving and lease.closing():
             lease.leaving = True
             self._join(lease)
 
@@ -311,7 +323,7 @@ class LeaseBook:
                 if lease.joined and not lease.leaving:
                     self._join(lease)
         elif held.state != slurm.UNKNOWN:
-            if not lease.leaving:
+            if not lease.leaving or lease.unused():
                 # Nobody wanted it back: it did not begin, or nothing ran on it.
                 self._refused[lease.node] = now + REFUSED_S
             self._over(lease)

@@ -171,7 +171,7 @@ class LeaseExecutor:
     def _part(self, node: str, gpus: int) -> _Part | None:
         """Free GPUs of the lease on a node."""
         lease = self._book.on(node)
-        if lease is None or lease.leaving:
+        if lease is None or lease.leaving or lease.closing():
             return None
         free = list(lease.devices)
         for watch in self._watches.values():

@@ -9,7 +9,8 @@ the directory of the lease, and the agent looks there once a second:
 ``agent.json``      agent      it is there: on which node, with which GPUs
 ``run-OP.json``     manager    an attempt to supervise here
 ``release``         manager    nothing more will come: leave
-``leaving``         agent      the node is wanted back: nothing more is started here
+``leaving``         agent      nothing more is started here, since the node is wanted back; or
+                               ``unused``: since nothing was
 ==================  =========  =============================================================
 
 Of an attempt's own directory it watches what the manager orders (``order.json``), since no signal
@@ -43,6 +44,7 @@ LEASE_FILE = "lease.json"
 AGENT_FILE = "agent.json"
 RELEASE_FILE = "release"
 LEAVING_FILE = "leaving"
+UNUSED = "unused"
 
 LOOK_S = 1.0
 """Between two looks at the directory."""
@@ -95,7 +97,7 @@ class Agent:
         self._announce()
         while True:
             self._reap()
-            if not self._attempts and (self._leaving or self._unused()):
+            if not self._attempts and (self._leaving or self._goes()):
                 return 0
             signum = _wait()
             if signum in _NOTICES:
@@ -121,10 +123,20 @@ class Agent:
         }
         protocol.write_json(self._directory / AGENT_FILE, document, durable=False)
 
-    def _unused(self) -> bool:
+    def _goes(self) -> bool:
         """Whether to go: nothing runs here, and nothing has for a while, or ever will."""
-        released = os.path.lexists(self._directory / RELEASE_FILE)
-        return released or time.monotonic() - self._busy_s >= self._idle_s
+        if os.path.lexists(self._directory / RELEASE_FILE):
+            return True
+        if time.monotonic() - self._busy_s < self._idle_s:
+            return False
+        # Said first, and then looked once more: what was handed over before that is seen.
+        file = self._directory / LEAVING_FILE
+        with contextlib.suppress(OSError):
+            file.write_text(UNUSED)
+        self._look()
+        if self._attempts:
+            file.unlink(missing_ok=True)
+        return not self._attempts
 
     def _look(self) -> None:
         try:

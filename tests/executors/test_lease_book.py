@@ -276,6 +276,23 @@ def test_the_time_limit_is_that_of_the_hole(one: Harvester, slurm: ScriptedSlurm
     assert lease_account.load(one.path.parent).short_node_s > 0
 
 
+def test_a_lease_that_nobody_used_is_not_taken_again_at_once(
+    one: Harvester, slurm: ScriptedSlurm
+) -> None:
+    one.want = 1
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    one.cycle(2)
+    lease = one.book.on("n1")
+    assert lease is not None
+    (lease.directory / agent.LEAVING_FILE).write_text(agent.UNUSED)
+    one.cycle()
+    slurm.jobs[1][0], slurm.nodes["n1"] = "COMPLETED", "idle"
+    slurm.nodes["n2"] = "allocated"
+    one.cycle(4)
+    assert len(slurm.said("sbatch")) == 1
+
+
 def test_the_end_releases_what_nobody_uses(one: Harvester, slurm: ScriptedSlurm) -> None:
     one.cycle(2)
     slurm.begin(one.book, 1, "n1")

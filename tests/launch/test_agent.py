@@ -138,6 +138,7 @@ def test_nobody_needs_it(lease: Lease) -> None:
     assert process.wait(30) == 0
     assert exit_of(path)["exit_code"] == 0
     assert time.monotonic() - began_s >= 4.0
+    assert (lease.path / agent.LEAVING_FILE).read_text() == agent.UNUSED
 
 
 def test_what_ran_before_is_not_run_again(lease: Lease) -> None:

@@ -194,6 +194,23 @@ def test_a_node_that_dies_costs_what_was_not_saved(slurm: Cluster, place: Site) 
     nothing_left(slurm, place)
 
 
+def test_a_training_that_does_not_answer_costs_its_grace_and_what_it_had_not_saved(
+    slurm: Cluster, place: Site
+) -> None:
+    deaf = {"deaf": True, "gated": True, "suspend_timeout_s": 5}
+    place.write_jobs(place.counter("one", nodes={"min": 1, "max": 1}, gpus=6, **deaf))
+    process = harvest(place)
+    begun(place, "one")
+    job = main_job(slurm, 4, "sleep", "2")
+    # Slurm enforces a grace up to some ten seconds late.
+    assert waited_s(slurm, job) <= 40
+    wait_for(lambda: {step.attempt for step in place.steps("one")} == {1, 2}, "another attempt")
+    place.open("one")
+    ended(process)
+    place.check_account({"one": 40})
+    nothing_left(slurm, place)
+
+
 def test_slurmctld_is_away_for_a_while(slurm: Cluster, place: Site) -> None:
     """Trainings go on, and what ends meanwhile is heard of; leases are known again."""
     place.write_jobs(
