@@ -82,6 +82,10 @@ class Lease:
         The engine has its node.
     leaving : bool
         The node is wanted back.
+    missing : int
+        How many times in a row Slurm did not know its job.
+    stale : bool
+        Its file is to be written again.
     """
 
     number: int
@@ -96,6 +100,7 @@ class Lease:
     joined: bool = False
     leaving: bool = False
     missing: int = 0
+    stale: bool = False
 
     def closing(self) -> bool:
         """Whether nothing more is started there."""
@@ -174,6 +179,8 @@ class LeaseBook:
         self._account = lease_account.load(directory.parent)
         self._looked_s: float | None = None
         self._idle_since: dict[str, float] = {}
+        self._last = 0
+        self._blind = False
         self.leases: dict[int, Lease] = {}
         self._read()
 
@@ -231,9 +238,11 @@ class LeaseBook:
                 log.warning("%s is not understood: %s", path, error)
                 continue
             self.leases[lease.number] = lease
+        self._last = max(self.leases, default=0)
 
     def _write(self, lease: Lease) -> None:
         protocol.write_json(lease.directory / agent.LEASE_FILE, lease.document(self._terms))
+        lease.stale = False
 
     def _look(self, lease: Lease) -> None:
         if not lease.devices and not lease.leaving:
@@ -242,6 +251,9 @@ class LeaseBook:
                 named = tuple(str(device) for device in said["devices"])
                 slots = tuple(map(str, range(self._terms.gpus)))
                 lease.devices = slots if self._terms.logical else named[: self._terms.gpus]
+                if not lease.devices and not self._blind:
+                    self._blind = True
+                    log.warning("the lease of %s has no GPUs: say --slots", lease.node)
                 self._join(lease)
         if not lease.leaving and lease.closing():
             lease.leaving = True
@@ -287,11 +299,12 @@ class LeaseBook:
                 await self._stray(held[number])
             await self._more()
             if self._failing:
-                log.warning("Slurm answers again")
+                log.warning("leases are looked after again")
             self._failing = False
-        except BatchError as error:
+        except (BatchError, OSError) as error:
+            # Of what could not be written down Slurm will be asked again.
             if not self._failing:
-                log.warning("Slurm gives no answer: %s", error)
+                log.warning("leases are not looked after: %s", error)
             self._failing = True
 
     def _held(self) -> dict[int, Held]:
@@ -328,7 +341,8 @@ class LeaseBook:
                 self._refused[lease.node] = now + REFUSED_S
             self._over(lease)
             return
-        if known != (lease.job_id, lease.ends_at):
+        lease.stale |= known != (lease.job_id, lease.ends_at)
+        if lease.stale:
             self._write(lease)
 
     async def _stray(self, held: Held) -> None:
@@ -380,9 +394,9 @@ class LeaseBook:
         return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(self._terms.partition)))
 
     async def _request(self, request: Request, kind: str) -> None:
-        number = max(self.leases, default=0) + 1
-        number = max(number, int(time.time()) % 1_000_000_000)
         now = time.time()
+        # Unlike that of any before, of another manager too: Slurm remembers them for a while.
+        number = self._last = max(self._last + 1, int(now))
         since = self._idle_since.get(request.node, now)
         directory = self._directory / str(number)
         lease = Lease(number, request.node, kind, directory, asked_at=now, idle_at=since)

@@ -202,7 +202,7 @@ def test_slurm_gives_no_answer(
     assert caplog.text.count("Unable to contact") == 1
     slurm.error = ""
     one.cycle(2)
-    assert "Slurm answers again" in caplog.text
+    assert "leases are looked after again" in caplog.text
     assert one.book.on("n1") is not None
 
 
@@ -317,6 +317,44 @@ def test_slots_where_nodes_have_no_gpus(tmp_path: Path, slurm: ScriptedSlurm) ->
     lease = one.book.on("n1")
     assert lease is not None
     assert lease.devices == ("0", "1", "2")
+
+
+def test_a_lease_without_gpus_is_told_once(
+    one: Harvester, slurm: ScriptedSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    one.cycle(2)
+    for job, node in ((1, "n1"), (2, "n2")):
+        slurm.begin(one.book, job, node)
+    for lease in one.book.leases.values():
+        protocol.write_json(
+            lease.directory / agent.AGENT_FILE, {"schema": agent.AGENT, "devices": []}
+        )
+    one.cycle(2)
+    assert one.took() == []
+    assert caplog.text.count("has no GPUs: say --slots") == 1
+
+
+def test_a_full_disk_is_told_and_loses_no_lease(
+    one: Harvester,
+    slurm: ScriptedSlurm,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    with monkeypatch.context() as full:
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        full.setattr(protocol, "write_file", refuse)
+        one.cycle(2)
+        assert "No space left" in caplog.text
+    one.cycle(2)
+    lease = one.book.on("n1")
+    assert lease is not None
+    said = protocol.read_json(lease.directory / "lease.json", agent.LEASE)
+    assert said["leave_at"] == 2e9 - 30
 
 
 def test_nodes_with_fewer_gpus_are_left_alone(tmp_path: Path, slurm: ScriptedSlurm) -> None:
