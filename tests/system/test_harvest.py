@@ -157,6 +157,26 @@ def test_a_harvester_that_was_killed_is_followed_by_another(slurm: Cluster, plac
     nothing_left(slurm, place)
 
 
+def test_a_harvester_that_is_told_to_end_suspends_and_gives_back(
+    slurm: Cluster, place: Site
+) -> None:
+    """As systemd does it; it goes on where it was."""
+    place.write_jobs(place.counter("one", gated=True, nodes={"min": 1, "max": 1}, gpus=6))
+    process = harvest(place, "--idle", "600")
+    begun(place, "one")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, (out, err)
+    assert "hpcext run --resume" in err
+    nothing_left(slurm, place)
+    done = jobs_of(place)["one"]
+    assert (done["state"], done["suspends"], done["lost_steps"]) == ("pending", 1, 0)
+    place.open("one")
+    ended(place.start("run", "--resume", str(place.pilot)))
+    place.check_account({"one": 40})
+    nothing_left(slurm, place)
+
+
 def test_leases_end_by_themselves_when_their_harvester_does_not_come_back(
     slurm: Cluster, place: Site
 ) -> None:
