@@ -309,11 +309,13 @@ class Allocation(NamedTuple):
 
 
 def node_index() -> int:
-    """Which of the nodes of its attempt this process is on, from 0: as the agent of a lease says,
-    or Slurm of a step."""
+    """Which of the nodes of its attempt this process is on, from 0, as its supervisor says."""
     said = os.environ.get("HPCEXT_NODE_INDEX", "")
-    if said.isdecimal():
-        return int(said)
+    return int(said) if said.isdecimal() else 0
+
+
+def step_index() -> int:
+    """Which of the nodes of its step this process is on, from 0, as Slurm says."""
     place = Allocation.from_environ()
     return place.node_index if place else 0
 

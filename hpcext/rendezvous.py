@@ -1,4 +1,4 @@
-"""Where the ranks of an attempt meet on one node: a private directory, and who says what in it.
+"""Where the ranks of an attempt meet: a directory, and who says what in it.
 
 ``hpcext launch`` makes it and starts the ranks; a session in each rank looks. A *group* is the
 ranks that train together; number 0 is the one that the attempt began with. To change their
@@ -7,19 +7,31 @@ number without stopping, in this order:
 ==========================  =========  =======================================================
 ``rescale.json``            manager    the GPUs to have (in the attempt's directory)
 ``ready-NUMBER-RANK``       new rank   it has done all that it can do without the others
-``group.json``              launcher   the next group: its number and its size
+``group.json``              launcher   the next group: its number, its size, and who stays
 ``begun-NUMBER``            rank 0     the old group has stopped between two steps
+``store-NUMBER``            rank 0     where the group's store listens (on several nodes)
 ``formed.json``             rank 0     the group has done its first step, or refuses to change
 ``rescaled.json``           launcher   who left has ended (in the attempt's directory)
 ==========================  =========  =======================================================
 
-Each is renamed into place, and SIGUSR1 says to look. Standard library only.
+Each is renamed into place, and SIGUSR1 says to look; it reaches this node only, so whoever waits
+for another node looks now and then. There, a change also comes to nothing by two files:
+
+==========================  =========  =======================================================
+``failed-NUMBER``           any other  a new rank will not come, and why
+``dropped-NUMBER``          launcher   of the first node: the new ranks are not needed
+==========================  =========  =======================================================
+
+Ranks of one node meet in a private directory of that node; those of several, or of one whose job
+may get others, in the directory of the attempt, which all of them see. Rank 0 is on the first
+node, and stays. Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,9 +42,12 @@ from hpcext import protocol
 STORE = "store"
 """A file for ``torch.distributed.FileStore``; outside every rank, since any of them may leave."""
 
+SHARED = "ranks"
+"""Directory of those of several nodes, in that of the attempt."""
+
 _GROUP = "group.json"
 _FORMED = "formed.json"
-_SCHEME = "file:"
+_HERE, _SPREAD = "file:", "tcp:"
 
 
 @dataclass(frozen=True)
@@ -45,13 +60,19 @@ class Group:
         Counts up with each change.
     size : int
         How many ranks.
-    kept : int
-        Those from this rank on are new.
+    stay : tuple of int
+        Ranks of the group before that are in this one, too, ascending, and 0 the first of them:
+        the place of each is its rank here. All others here are new.
     """
 
     number: int
     size: int
-    kept: int = 0
+    stay: tuple[int, ...] = ()
+
+    @property
+    def kept(self) -> int:
+        """Those from this rank on are new."""
+        return len(self.stay)
 
 
 @dataclass(frozen=True)
@@ -83,13 +104,21 @@ class Rendezvous:
         Who is told to look.
     joins : int
         Number of the group that this process was started for; 0 for the first one.
+    host : str
+        How other nodes reach the one of rank 0; empty: all ranks are on one node.
     """
 
     def __init__(
-        self, directory: Path, *, launcher: protocol.Process | None = None, joins: int = 0
+        self,
+        directory: Path,
+        *,
+        launcher: protocol.Process | None = None,
+        joins: int = 0,
+        host: str = "",
     ) -> None:
         self.directory = directory
         self.joins = joins
+        self.host = host
         self._launcher = launcher
 
     @classmethod
@@ -98,19 +127,26 @@ class Rendezvous:
         env = protocol.environ() if environ is None else environ
         place = env.get("HPCEXT_RENDEZVOUS", "")
         launcher = protocol.Process.parse(env.get("HPCEXT_LAUNCHER", ""))
-        if not place.startswith(_SCHEME) or launcher is None:
+        if not place.startswith((_HERE, _SPREAD)) or launcher is None:
             return None
+        host = ""
+        if place.startswith(_SPREAD):
+            # The address of a node may have colons, but no slash.
+            host, _, path = place.removeprefix(_SPREAD).partition(":/")
+            place = f"/{path}"
         joins = env.get("HPCEXT_JOINS", "")
         return cls(
-            Path(place.removeprefix(_SCHEME)),
+            Path(place.removeprefix(_HERE)),
             launcher=launcher,
             joins=int(joins) if joins.isdecimal() else 0,
+            host=host,
         )
 
     def environ(self) -> dict[str, str]:
         """The variables that lead a rank here."""
+        place = f"{_SPREAD}{self.host}:" if self.host else _HERE
         return {
-            "HPCEXT_RENDEZVOUS": f"{_SCHEME}{self.directory}",
+            "HPCEXT_RENDEZVOUS": f"{place}{self.directory}",
             "HPCEXT_LAUNCHER": str(self._launcher),
             "HPCEXT_JOINS": str(self.joins),
         }
@@ -135,7 +171,9 @@ class Rendezvous:
     def group(self) -> Group | None:
         """The newest group, or None if there never was a change."""
         document = self._read(_GROUP)
-        return Group(**document) if document else None
+        if document is None:
+            return None
+        return Group(document["number"], document["size"], tuple(document["stay"]))
 
     def begin(self, number: int) -> None:
         """The old group has stopped: whoever is in the new one forms it now."""
@@ -143,13 +181,22 @@ class Rendezvous:
 
     def has_begun(self, number: int) -> bool:
         """Whether the new group is being formed."""
-        return (self.directory / f"begun-{number}").exists()
+        return self._has(f"begun-{number}")
+
+    def publish(self, number: int, port: int) -> None:
+        """On rank 0: the store of a group listens."""
+        self._write(f"store-{number}", {"host": self.host, "port": port})
+
+    def published(self, number: int) -> tuple[str, int] | None:
+        """Host and port of the store of a group, if it listens."""
+        document = self._read(f"store-{number}")
+        return (str(document["host"]), int(document["port"])) if document else None
 
     # What the launcher says.
 
     def is_ready(self, number: int, rank: int) -> bool:
         """Whether a new rank waits for the others."""
-        return (self.directory / f"ready-{number}-{rank}").exists()
+        return self._has(f"ready-{number}-{rank}")
 
     def propose(self, group: Group) -> None:
         """Every rank of this group is there: the present one may change into it."""
@@ -161,6 +208,26 @@ class Rendezvous:
         found = Formed(**document) if document else None
         return found if found and found.number == number else None
 
+    def fail(self, number: int, why: str) -> None:
+        """Somebody of this change will not come."""
+        protocol.write_file(self.directory / f"failed-{number}", why.encode(), durable=False)
+        self._tell()
+
+    def failure(self, number: int) -> str:
+        """Why this change comes to nothing; empty: nothing says so."""
+        if not self._has(f"failed-{number}"):
+            return ""
+        text = (self.directory / f"failed-{number}").read_text(encoding="utf-8", errors="replace")
+        return text or "a new rank failed"
+
+    def drop(self, number: int) -> None:
+        """The ranks that were to join by this change are not needed."""
+        (self.directory / f"dropped-{number}").touch()
+
+    def dropped(self, number: int) -> bool:
+        """Whether that was said."""
+        return self._has(f"dropped-{number}")
+
     def _tell(self) -> None:
         if self._launcher is not None:
             self._launcher.send(protocol.NEWS_SIGNAL)
@@ -168,8 +235,16 @@ class Rendezvous:
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         protocol.write_json(self.directory / name, document, durable=False)
 
+    def _has(self, name: str) -> bool:
+        if self.host:
+            # A directory that is opened is looked up anew where files are cached (nfs(5)).
+            return name in os.listdir(self.directory)
+        return (self.directory / name).exists()
+
     def _read(self, name: str) -> dict[str, Any] | None:
         with contextlib.suppress(FileNotFoundError):
+            if self.host and not self._has(name):
+                return None
             document: dict[str, Any] = json.loads((self.directory / name).read_bytes())
             return document
         return None

@@ -154,6 +154,11 @@ class Nursery:
         self._last = Fork(self._process.stdout, json.loads(line), output)
         return self._last
 
+    @property
+    def free(self) -> bool:
+        """Whether nothing runs that was started here."""
+        return self._last is None or self._last.poll() is not None
+
     def close(self) -> None:
         """End it; what still runs with it, by the signal of the parent's death."""
         self._process.kill()

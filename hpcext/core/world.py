@@ -317,7 +317,7 @@ class World:
         if job.registered:
             # That it can change its size may become clear later; not once it has failed to.
             if fact.in_place and not job.in_place and not job.resize:
-                self._set(job, in_place=True)
+                self._set(job, in_place=True, elastic=fact.elastic)
             return NOTHING
         self.records[job.id] = records.registered(self.records[job.id], job, fact)
         at = {"step": fact.step, "saved_step": fact.step}

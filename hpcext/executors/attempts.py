@@ -71,8 +71,8 @@ class AttemptFiles:
     directory : pathlib.Path
     job : str
     op, attempt : int
-    nodes : int
-        How many the attempt has; 1 where the action does not say.
+    others : tuple of int
+        Indices of its nodes beside the first.
     """
 
     def __init__(self, jobs: Path, action: Action) -> None:
@@ -80,7 +80,7 @@ class AttemptFiles:
         self.op = action.op
         self.attempt = action.attempt
         self.directory = jobs / action.job / f"attempt-{action.attempt:04d}"
-        self.nodes = max(1, len(action.alloc))
+        self.others = tuple(range(1, len(action.alloc)))
         self.sizes = Sizes(self.directory, action, self._own)
         self._seen: tuple[int, ...] = ()
         self._last: Progressed | None = None
@@ -118,7 +118,8 @@ class AttemptFiles:
         notices : bool
             SIGTERM is the batch system's word that the time is over, not the manager's.
         rendezvous : str
-            ``HOST:PORT`` where the ranks of several nodes meet.
+            ``HOST:PORT`` where the ranks of several nodes meet, or those of one whose job may get
+            others.
         allocation : str
             In which one of the batch system, for :meth:`begun_in`.
 
@@ -149,7 +150,7 @@ class AttemptFiles:
             "checkpoint_dir": str(checkpoints),
             "name": spec.name,
             # On one node any port will do; torchrun finds it.
-            "rendezvous": rendezvous or "localhost:0",
+            "rendezvous": rendezvous if len(alloc) > 1 else "localhost:0",
         }
         document = {
             "schema": protocol.LAUNCH,
@@ -202,7 +203,7 @@ class AttemptFiles:
     def step_gpus(self) -> tuple[str, ...]:
         """``NODE:INDEX`` of the GPUs that Slurm gave to the step, once every supervisor is up."""
         found: list[str] = []
-        for index in range(self.nodes):
+        for index in (0, *self.others):
             document = self._of_node(index, protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
             gpus = document.get("gpus")
             if not isinstance(gpus, list):
@@ -261,7 +262,7 @@ class AttemptFiles:
 
     def _elsewhere(self) -> Ended | None:
         """What went wrong on another node, though all went well on the first; None if nothing."""
-        for index in range(1, self.nodes):
+        for index in self.others:
             document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
             if document is None:
                 why = f"how it ended on its node {index} is not known"

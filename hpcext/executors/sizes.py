@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ class Sizes:
         self._read = read
         self._told = 0
 
-    def ask(self, resize: int, gpus: Sequence[str], devices: str) -> None:
+    def ask(
+        self, resize: int, gpus: Sequence[str], devices: str, nodes: Sequence[int] = ()
+    ) -> None:
         """Write down what the attempt is to have.
 
         Parameters
@@ -47,6 +49,8 @@ class Sizes:
             ``HOST:INDEX``; those that it keeps come first, in the order that it has them.
         devices : str
             The same for ``CUDA_VISIBLE_DEVICES`` of new ranks.
+        nodes : sequence of int
+            Of each GPU, the index of its node; none: all are on one.
 
         Raises
         ------
@@ -61,12 +65,17 @@ class Sizes:
             "gpus": list(gpus),
             "had": self.had(),
             "devices": devices,
+            "nodes": list(nodes) or [0] * len(gpus),
         }
         protocol.write_json(self._directory / protocol.RESCALE_FILE, document)
 
     def asked(self) -> int:
         """Number of the last change that was asked for."""
         return _number(self._read(protocol.RESCALE_FILE, protocol.RESCALE))
+
+    def wanted(self) -> tuple[str, ...]:
+        """The GPUs that it was last asked to have; none: nothing was asked."""
+        return _gpus(self._read(protocol.RESCALE_FILE, protocol.RESCALE) or {})
 
     def had(self) -> tuple[str, ...]:
         """The GPUs that it has by its last answer."""
@@ -82,6 +91,17 @@ class Sizes:
         if _number(asked) <= _number(answer):
             return now
         return tuple(dict.fromkeys((*now, *_gpus(asked or {}))))
+
+    def nodes(self) -> Mapping[str, int]:
+        """Of each GPU that it may use, the index of its node."""
+        answer = self._read(protocol.RESCALED_FILE, protocol.RESCALED) or {}
+        launch = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
+        asked = self._read(protocol.RESCALE_FILE, protocol.RESCALE) or {}
+        hosts = dict.fromkeys(gpu.rpartition(":")[0] for gpu in _gpus(launch))
+        order = {host: index for index, host in enumerate(hosts)}
+        first = {gpu: order[gpu.rpartition(":")[0]] for gpu in _gpus(launch)}
+        known = {**first, **_indices(asked), **_indices(answer)}
+        return {gpu: known.get(gpu, 0) for gpu in self.held()}
 
     def news(self) -> Rescaled | None:
         """What it has answered since last time."""
@@ -111,6 +131,16 @@ def _seconds(document: dict[str, Any]) -> float | None:
     if not isinstance(stall_s, int | float) or isinstance(stall_s, bool):
         return None
     return float(stall_s) if 0 <= stall_s <= _MAX_STALL_S else None
+
+
+def _indices(document: dict[str, Any]) -> dict[str, int]:
+    nodes = document.get("nodes")
+    listed = nodes if isinstance(nodes, list) else []
+    return {
+        gpu: index
+        for gpu, index in zip(_gpus(document), listed, strict=False)
+        if type(index) is int
+    }
 
 
 def _gpus(document: dict[str, Any]) -> tuple[str, ...]:

@@ -2,17 +2,22 @@
 
 Nothing of it is a process of this machine. What runs, runs on; what has ended says so in files of
 the attempt, and what can say nothing any more is known from its lease.
+
+An attempt under ``hpcext launch`` changes its nodes as it runs: each new one gets a part of it,
+with an index of its own, and each part that it gives up has ended before anybody else hears of it.
+The first node stays; where that is to go, the attempt is suspended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,7 +26,7 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Outcome, Registered, Rescaled, Started
-from hpcext.core.values import Action, Kind
+from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.base import Emit
 from hpcext.executors.lease_book import Lease, LeaseBook
@@ -29,30 +34,77 @@ from hpcext.executors.leases import Terms
 from hpcext.executors.slurm_steps import FIRST_PORT, PORTS
 from hpcext.jobfile import JobSpec
 from hpcext.launch import agent
+from hpcext.rendezvous import SHARED, Rendezvous
 
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass
-class _Part:
-    """An attempt on one of its nodes: the place there, and the lease; None: it is gone."""
+_OVER = "a lease was over before it began"
+_NODE = re.compile(r"node-\d+\Z")
 
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """An attempt on one of its nodes.
+
+    Attributes
+    ----------
+    index : int
+        Of the node among those of the attempt; that of no other, ever.
+    node : str
+    devices : tuple of str
+    lease : int or None
+        None: it is gone.
+    resize : int
+        Number of the change by which it came; 0: it was there from the beginning.
+    """
+
+    index: int
     node: str
     devices: tuple[str, ...]
     lease: int | None
+    resize: int = 0
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(f"{self.node}:{device}" for device in self.devices)
 
 
 @dataclasses.dataclass
 class _Watch:
-    """An attempt that is not known to have ended."""
+    """An attempt that is not known to have ended.
+
+    Attributes
+    ----------
+    files : AttemptFiles
+    parts : list of _Part
+        Those that it has, is to have, or gives up.
+    told : bool
+        That it is to end.
+    bereft : bool
+        It is to end since it has lost a node.
+    answer : Rescaled or None
+        What it has answered; told when what it gave up is free.
+    later : Action or None
+        A change that waits for a part of the one before to end.
+    """
 
     files: AttemptFiles
     parts: list[_Part]
     told: bool = False
+    bereft: bool = False
+    answer: Rescaled | None = None
+    later: Action | None = None
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        return tuple(f"{part.node}:{device}" for part in self.parts for device in part.devices)
+        return tuple(gpu for part in self.parts for gpu in part.gpus)
+
+    def members(self) -> list[_Part]:
+        """Those that train, by its last answer, in its order."""
+        had = self.files.sizes.had()
+        found = [part for part in self.parts if set(part.gpus) <= set(had)]
+        return sorted(found, key=lambda part: had.index(part.gpus[0]))
 
 
 class LeaseExecutor:
@@ -123,9 +175,7 @@ class LeaseExecutor:
         if watch is None:
             return
         if action.kind is Kind.RESCALE:
-            files, why = watch.files, "on leases it is suspended and resumed"
-            answer = Rescaled(files.job, files.op, action.resize, watch.gpus, ok=False, why=why)
-            self._emit(answer)
+            self._rescale(watch, action)
         elif action.force:
             self._end_leases(watch)
         else:
@@ -146,9 +196,9 @@ class LeaseExecutor:
 
     def _start(self, action: Action) -> None:
         files = AttemptFiles(self._directory, action)
-        parts = [part for node, gpus in action.alloc.items() if (part := self._part(node, gpus))]
-        if len(parts) < len(action.alloc):
-            self._lost(files, "a lease was over before it began")
+        parts = self._parts(action.alloc)
+        if parts is None:
+            self._lost(files, _OVER)
             return
         watch = _Watch(files, parts)
         try:
@@ -160,16 +210,27 @@ class LeaseExecutor:
                 notices=True,
                 rendezvous=self._rendezvous(action),
             )
-            for index, part in enumerate(parts):
-                self._hand_over(watch, index, part)
+            for part in parts:
+                self._hand_over(watch, part)
         except OSError as error:
             self._lost(files, f"could not be started: {error.strerror}")
             return
         self._watches[action.op] = watch
         self._emit(Started(action.job, action.op, watch.gpus))
 
-    def _part(self, node: str, gpus: int) -> _Part | None:
-        """Free GPUs of the lease on a node."""
+    def _parts(self, alloc: Alloc, index: int = 0, resize: int = 0) -> list[_Part] | None:
+        """New parts on some nodes, with indices from this one on; None: a lease is over."""
+        found = []
+        for number, (node, gpus) in enumerate(alloc.items(), start=index):
+            free = self._free(node, gpus)
+            if free is None:
+                return None
+            lease, devices = free
+            found.append(_Part(number, node, devices, lease.number, resize))
+        return found
+
+    def _free(self, node: str, gpus: int) -> tuple[Lease, tuple[str, ...]] | None:
+        """The lease on a node, and so many free GPUs of it."""
         lease = self._book.on(node)
         if lease is None or lease.leaving or lease.closing():
             return None
@@ -179,25 +240,27 @@ class LeaseExecutor:
                 if part.lease == lease.number:
                     for device in part.devices:
                         free.remove(device)
-        return _Part(node, tuple(free[:gpus]), lease.number) if len(free) >= gpus else None
+        return (lease, tuple(free[:gpus])) if len(free) >= gpus else None
 
-    def _hand_over(self, watch: _Watch, index: int, part: _Part) -> None:
+    def _hand_over(self, watch: _Watch, part: _Part) -> None:
         """Tell the agent of a lease to supervise an attempt there."""
         assert part.lease is not None
         document = {
             "schema": agent.RUN,
             "directory": str(watch.files.directory),
-            "index": index,
-            # No device has index -1, so CUDA sees none.
-            "devices": "-1" if self._terms.logical else ",".join(part.devices),
+            "index": part.index,
+            "devices": self._devices(part),
         }
         lease = self._book.leases[part.lease]
         protocol.write_json(lease.directory / f"run-{watch.files.op}.json", document)
 
+    def _devices(self, part: _Part) -> str:
+        """For ``CUDA_VISIBLE_DEVICES``."""
+        # No device has index -1, so CUDA sees none.
+        return "-1" if self._terms.logical else ",".join(part.devices)
+
     def _rendezvous(self, action: Action) -> str:
-        """Where the ranks of several nodes meet; each attempt has a port of its own."""
-        if len(action.alloc) == 1:
-            return ""
+        """Where the ranks meet, since there may be others; each attempt has a port of its own."""
         first = next(iter(action.alloc))
         if first not in self._addresses:
             try:
@@ -212,26 +275,106 @@ class LeaseExecutor:
         watch = self._watches.get(action.op)
         if watch is None:
             files = AttemptFiles(self._directory, action)
-            launch = files.launch()
-            if launch is None:
+            if files.launch() is None:
                 return False
-            watch = self._watches[action.op] = _Watch(files, self._parts(action, launch))
+            watch = self._watches[action.op] = _Watch(files, self._known(files))
+            files.others = tuple(part.index for part in watch.members()[1:])
         self._emit(Started(action.job, action.op, watch.gpus))
         return True
 
-    def _parts(self, action: Action, launch: Mapping[str, Any]) -> list[_Part]:
-        """On which leases an attempt was launched, from what was written down then."""
-        said = [str(gpu).rpartition(":") for gpu in launch.get("gpus", ())]
+    def _known(self, files: AttemptFiles) -> list[_Part]:
+        """On which leases an attempt runs, from what is written down."""
+        devices: dict[tuple[int, str], list[str]] = {}
+        for gpu, index in files.sizes.nodes().items():
+            node, _, device = gpu.rpartition(":")
+            devices.setdefault((index, node), []).append(device)
+        had, asked = set(files.sizes.had()), files.sizes.asked()
+        name = f"run-{files.op}.json"
         parts = []
-        for node in action.alloc:
-            name = f"run-{action.op}.json"
-            leases = self._book.leases.values()
+        for (index, node), named in devices.items():
             has = [
-                each for each in leases if each.node == node and (each.directory / name).exists()
+                lease.number
+                for lease in self._book.leases.values()
+                if lease.node == node and (lease.directory / name).exists()
             ]
-            devices = tuple(device for host, _, device in said if host == node)
-            parts.append(_Part(node, devices, has[0].number if has else None))
+            came = 0 if f"{node}:{named[0]}" in had else asked
+            parts.append(_Part(index, node, tuple(named), max(has, default=None), came))
         return parts
+
+    # Changing its nodes.
+
+    def _rescale(self, watch: _Watch, action: Action) -> None:
+        """Have an attempt take up other nodes, and leave some that it has."""
+        watch.later = None
+        files, members = watch.files, watch.members()
+        if files.sizes.asked() >= action.resize:
+            return
+        stays = [part for part in members if part.node in action.alloc]
+        nodes = {part.node for part in stays}
+        come = {node: gpus for node, gpus in action.alloc.items() if node not in nodes}
+        if any(part.node in come for part in watch.parts if part not in members):
+            watch.later = action
+            return
+        if not stays or stays[0] is not members[0]:
+            self._refuse(files, action, "its first node is to leave")
+            return
+        if any(len(part.devices) != action.alloc[part.node] for part in stays):
+            self._refuse(files, action, "on leases only the nodes change in place")
+            return
+        fresh = self._parts(come, self._next_index(watch), action.resize)
+        if fresh is None:
+            self._refuse(files, action, _OVER)
+            return
+        pairs = [(gpu, part.index) for part in (*stays, *fresh) for gpu in part.gpus]
+        gpus, indices = zip(*pairs, strict=True)
+        try:
+            files.sizes.ask(action.resize, gpus, self._devices(stays[0]), indices)
+        except OSError as error:
+            self._refuse(files, action, str(error.strerror))
+            return
+        watch.parts += fresh
+        try:
+            for part in fresh:
+                self._hand_over(watch, part)
+        except OSError as error:
+            self._fail(watch, action.resize, f"could not be started: {error.strerror}")
+
+    @staticmethod
+    def _next_index(watch: _Watch) -> int:
+        """An index that no part has had."""
+        last = max(part.index for part in watch.parts)
+        with contextlib.suppress(OSError):
+            names = os.listdir(watch.files.directory)
+            last = max([last, *(int(name[5:]) for name in names if _NODE.match(name))])
+        return last + 1
+
+    def _refuse(self, files: AttemptFiles, action: Action, why: str) -> None:
+        had = files.sizes.had()
+        self._emit(Rescaled(files.job, files.op, action.resize, had, ok=False, why=why))
+
+    @staticmethod
+    def _fail(watch: _Watch, resize: int, why: str) -> None:
+        """Tell the attempt that a node will not come; should it not hear, its deadline does."""
+        with contextlib.suppress(OSError):
+            Rendezvous(watch.files.directory / SHARED).fail(resize, why)
+
+    def _answer(self, watch: _Watch) -> None:
+        """Tell of a change as soon as what was given up is free."""
+        fact = watch.answer
+        if fact is None:
+            return
+        left = [
+            part
+            for part in watch.parts
+            if part.resize <= fact.resize and not set(part.gpus) <= set(fact.gpus)
+        ]
+        if all(self._is_over(watch.files, part) for part in left):
+            watch.answer = None
+            watch.parts = [part for part in watch.parts if part not in left]
+            watch.files.others = tuple(part.index for part in watch.members()[1:])
+            self._emit(fact)
+            if watch.later is not None:
+                self._rescale(watch, watch.later)
 
     # Watching.
 
@@ -243,35 +386,58 @@ class LeaseExecutor:
     def _look(self, watch: _Watch) -> None:
         files = watch.files
         self._news(watch)
-        ended = [self._has_ended(files, index) for index in range(len(watch.parts))]
-        gone = [part.lease not in self._book.leases for part in watch.parts]
-        over = [done or lost for done, lost in zip(ended, gone, strict=True)]
-        if all(over):
+        over = [part for part in watch.parts if self._is_over(files, part)]
+        if len(over) == len(watch.parts):
             self._news(watch)
-            self._finish(watch, "its leases are over" if any(gone) else "")
-        elif any(over) and not watch.told and not self._suspends(files):
-            # What is left waits for ranks that do not come back.
-            self._order(watch, "end")
+            self._finish(watch)
+            return
+        asked = files.sizes.asked()
+        held = files.sizes.held()
+        trains = watch.members()
+        for part in over:
+            if part in trains:
+                # What is left waits for ranks that do not come back, unless it knew.
+                if not watch.told and not self._suspends(files) and self._stays(watch, part):
+                    watch.bereft = self._is_gone(part)
+                    self._order(watch, "end")
+            elif part.resize == asked and part.gpus[0] in held:
+                self._fail(watch, asked, f"{part.node} was lost before it was ready")
+
+    def _stays(self, watch: _Watch, part: _Part) -> bool:
+        """Whether a part that trains is to go on, by the last change that was asked for."""
+        wanted = watch.files.sizes.wanted()
+        return not wanted or set(part.gpus) <= set(wanted)
 
     def _news(self, watch: _Watch) -> None:
         for fact in watch.files.news():
-            if isinstance(fact, Registered):
-                self._emit(msgspec.structs.replace(fact, in_place=False))
+            if isinstance(fact, Rescaled):
+                watch.answer = fact
+            elif isinstance(fact, Registered):
+                self._emit(msgspec.structs.replace(fact, elastic=fact.in_place))
             else:
                 self._emit(fact)
+        self._answer(watch)
 
-    @staticmethod
-    def _has_ended(files: AttemptFiles, index: int) -> bool:
-        own = protocol.node_directory(files.directory, index)
-        return os.path.lexists(own / protocol.EXIT_FILE)
+    def _is_gone(self, part: _Part) -> bool:
+        return part.lease not in self._book.leases
+
+    def _is_over(self, files: AttemptFiles, part: _Part) -> bool:
+        """Whether nothing runs there any more."""
+        own = protocol.node_directory(files.directory, part.index)
+        return os.path.lexists(own / protocol.EXIT_FILE) or self._is_gone(part)
 
     @staticmethod
     def _suspends(files: AttemptFiles) -> bool:
         return os.path.lexists(files.directory / protocol.SUSPENDED_FILE)
 
-    def _finish(self, watch: _Watch, why: str) -> None:
+    def _finish(self, watch: _Watch) -> None:
         files = watch.files
-        ended = files.ended() or files.lost(why, Outcome.EVICTED if why else Outcome.LOST)
+        gone = watch.bereft or any(self._is_gone(part) for part in watch.parts)
+        why, outcome = ("its leases are over", Outcome.EVICTED) if gone else ("", Outcome.LOST)
+        ended = files.ended() or files.lost(why, outcome)
+        if watch.bereft and ended.outcome is Outcome.FAILED:
+            # It was told to end, for a node that it had lost.
+            ended = msgspec.structs.replace(ended, outcome=outcome, why=why)
         self._emit(ended)
         del self._watches[files.op]
 

@@ -28,6 +28,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,9 @@ UNUSED = "unused"
 LOOK_S = 1.0
 """Between two looks at the directory."""
 
+GIVE_WAY_S = 5.0
+"""A training that can go on without this node is suspended only if it has not left it by then."""
+
 _NOTICES = {signal.SIGTERM, protocol.NOTICE_SIGNAL}
 _WAKING = {signal.SIGCHLD, protocol.NEWS_SIGNAL, *_NOTICES}
 
@@ -56,10 +60,23 @@ _WAKING = {signal.SIGCHLD, protocol.NEWS_SIGNAL, *_NOTICES}
 class _Attempt:
     """An attempt that is supervised here."""
 
-    def __init__(self, directory: Path, child: subprocess.Popen[bytes]) -> None:
+    def __init__(self, directory: Path, child: subprocess.Popen[bytes], index: int) -> None:
         self.child = child
         self._directory = directory
+        self._index = index
         self._seen: list[tuple[int, int]] = []
+
+    def can_leave(self) -> bool:
+        """Whether it can go on without this node: not the first one, and it changes in place."""
+        if self._index == 0:
+            return False
+        try:
+            report = protocol.read_json(
+                self._directory / protocol.REPORT_FILE, protocol.REPORT, owner=os.getuid()
+            )
+        except (OSError, ValueError):
+            return False
+        return report.get("in_place") is True
 
     def look(self) -> None:
         """Pass it on if the manager has written anything new."""
@@ -90,6 +107,7 @@ class Agent:
         self._attempts: dict[str, _Attempt] = {}
         self._known: set[str] = set()
         self._leaving = False
+        self._suspend_s: float | None = None
         self._busy_s = time.monotonic()
 
     def run(self) -> int:
@@ -106,6 +124,9 @@ class Agent:
                 self._look()
             for attempt in self._attempts.values():
                 attempt.look()
+            if self._suspend_s is not None and time.monotonic() >= self._suspend_s:
+                self._suspend_s = None
+                self._notify(self._attempts.values())
 
     def _announce(self) -> None:
         place = protocol.Allocation.from_environ()
@@ -159,14 +180,11 @@ class Agent:
         try:
             run = protocol.read_json(self._directory / name, RUN, owner=os.getuid())
             directory = Path(run["directory"])
-            environ = {
-                **protocol.without_slurm(),
-                "CUDA_VISIBLE_DEVICES": str(run["devices"]),
-                "HPCEXT_NODE_INDEX": str(int(run["index"])),
-            }
-            with open(directory / f"agent-{int(run['index'])}.log", "ab") as log:
+            index = int(run["index"])
+            environ = {**protocol.without_slurm(), "CUDA_VISIBLE_DEVICES": str(run["devices"])}
+            with open(directory / f"agent-{index}.log", "ab") as log:
                 child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", supervise.__file__, str(directory)],
+                    [sys.executable, "-I", "-S", supervise.__file__, str(directory), str(index)],
                     env=environ,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -176,7 +194,7 @@ class Agent:
         except (OSError, ValueError, LookupError, TypeError) as error:
             sys.stderr.write(f"hpcext: {name}: {error}\n")
             return
-        self._attempts[name] = _Attempt(directory, child)
+        self._attempts[name] = _Attempt(directory, child, index)
 
     def _reap(self) -> None:
         for name, attempt in list(self._attempts.items()):
@@ -185,12 +203,21 @@ class Agent:
                 self._busy_s = time.monotonic()
 
     def _leave(self) -> None:
-        """Have what runs here suspended; the node goes back as soon as it is empty."""
-        if not self._leaving:
-            self._leaving = True
-            with contextlib.suppress(OSError):
-                (self._directory / LEAVING_FILE).touch()
-        for attempt in self._attempts.values():
+        """Have what runs here suspended; the node goes back as soon as it is empty.
+
+        The manager takes a training away from here that can go on elsewhere, if it is alive.
+        """
+        if self._leaving:
+            return
+        self._leaving = True
+        with contextlib.suppress(OSError):
+            (self._directory / LEAVING_FILE).touch()
+        self._notify(each for each in self._attempts.values() if not each.can_leave())
+        self._suspend_s = time.monotonic() + GIVE_WAY_S
+
+    @staticmethod
+    def _notify(attempts: Iterable[_Attempt]) -> None:
+        for attempt in attempts:
             attempt.child.send_signal(protocol.NOTICE_SIGNAL)
 
 

@@ -1,7 +1,8 @@
 """The program under which every attempt runs, on every node and under every batch system.
 
-Run as ``python -I -S .../hpcext/launch/supervise.py DIRECTORY``, where DIRECTORY is that of the
-attempt. What it does is in :mod:`hpcext.launch.supervisor`; here is only what must come first.
+Run as ``python -I -S .../hpcext/launch/supervise.py DIRECTORY [INDEX]``, where DIRECTORY is that
+of the attempt, and INDEX that of this node, if Slurm does not say it. What it does is in
+:mod:`hpcext.launch.supervisor`; here is only what must come first.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ def main() -> int:
     # Before the imports, which take tens of milliseconds: a suspension that comes meanwhile
     # would stop this process, and news would kill it. Blocked, they wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: supervise.py DIRECTORY\n")
+    if len(sys.argv) not in {2, 3} or not all(index.isdecimal() for index in sys.argv[2:]):
+        sys.stderr.write("usage: supervise.py DIRECTORY [INDEX]\n")
         return 64
     # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     from hpcext.launch.supervisor import supervise  # noqa: PLC0415
 
-    return supervise(sys.argv[1])
+    return supervise(sys.argv[1], *map(int, sys.argv[2:]))
 
 
 if __name__ == "__main__":

@@ -50,13 +50,15 @@ _WAKING = {
 }
 
 
-def supervise(directory: str) -> int:
+def supervise(directory: str, index: int | None = None) -> int:
     """Run the attempt that a directory describes.
 
     Parameters
     ----------
     directory : str
         That of the attempt, with ``launch.json`` in it.
+    index : int, optional
+        Of this node among those of the attempt; else as Slurm says, or the only one.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def supervise(directory: str) -> int:
         # Not Path.resolve: what is written down is what the manager calls it.
         path = Path(os.path.abspath(directory))
         launch = protocol.read_json(path / protocol.LAUNCH_FILE, protocol.LAUNCH)
-        supervisor = Supervisor(path, launch)
+        supervisor = Supervisor(path, launch, index)
         if not supervisor.claim():
             return TAKEN
         supervisor.start()
@@ -87,17 +89,20 @@ class Supervisor:
         Absolute.
     launch : dict
         ``launch.json``.
+    index : int, optional
+        As :func:`supervise` has it.
     """
 
-    def __init__(self, directory: Path, launch: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, launch: dict[str, Any], index: int | None = None) -> None:
         self._directory = directory
         self._identity = {"attempt": int(launch["attempt"]), "op": int(launch["op"])}
         self._me = protocol.Process.me()
         self._argv = [str(word) for word in launch["argv"]]
         self._cwd = str(launch["cwd"])
         self._added = dict(launch["environ"])
-        self._several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
-        self._index = protocol.node_index() if self._several else 0
+        several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
+        self._index = (protocol.step_index() if several else 0) if index is None else index
+        self._several = several or self._index > 0
         self._own = protocol.node_directory(directory, self._index)
         self._log = Path(launch["log"])
         if self._index:
@@ -207,6 +212,7 @@ class Supervisor:
         """The whole environment of the command."""
         environ = {**protocol.environ(), **self._added}
         environ["HPCEXT_NOTIFY"] = str(self._me)
+        environ["HPCEXT_NODE_INDEX"] = str(self._index)
         # As torchrun sets it for its workers, so that one process and several compute alike.
         environ.setdefault("OMP_NUM_THREADS", "1")
         # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/

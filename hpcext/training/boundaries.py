@@ -61,15 +61,15 @@ class Boundaries:
         elif agreed.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
         if agreed.resize:
-            self._change_group()
+            self._change_group(agreed.resize)
         return bool(agreed.resize)
 
     def _next_group(self) -> int:
         """Number of the group that the ranks should change into; 0: none."""
         return 0
 
-    def _change_group(self) -> None:
-        """Become that group, or leave it."""
+    def _change_group(self, number: int) -> None:
+        """Become the group with this number, or leave it."""
         raise NotImplementedError("this session asks for no other group")
 
     def _look(self, place: Place, random: Tree) -> None:

@@ -99,6 +99,8 @@ def _launched() -> tuple[Path, int, int] | None:
             "hpcext: TensorFlow's workers cannot change in number while they run; "
             "the job is suspended and resumed instead"
         )
+    if size > int(env.get("LOCAL_WORLD_SIZE", size)):
+        raise SystemExit("hpcext: workers of TensorFlow on several nodes: give the job one node")
     if place is None:
         listed = json.loads(env.get("TF_CONFIG") or "{}").get("cluster", {}).get("worker", [])
         size = max(size, len(listed))

@@ -192,7 +192,7 @@ class Session(BaseSession):
         if member is None or not member.joining:
             return
         member.wait()
-        group = member.proposed()
+        group = member.proposed(member.group.number)
         self._regroup(member.form(group))
         tree = receive(self.device, range(group.kept, group.size))
         self._received = with_arrays(tree["objects"])
@@ -237,15 +237,15 @@ class Session(BaseSession):
             return "an epoch begins with a validation"
         return ""
 
-    def _change_group(self) -> None:
+    def _change_group(self, number: int) -> None:
         member = self._member
         assert member is not None
-        group = member.proposed()
+        group = member.proposed(number)
         self._stall.begin()
         for model in self._models:
             model.dissolve()
         member.leave()
-        if self.rank >= group.size:
+        if self.rank not in group.stay:
             leave(0)
         if self.rank == 0:
             member.begin(group)

@@ -1,6 +1,7 @@
 """Process groups of ranks that ``hpcext launch`` started: formed, left, formed anew.
 
-Each group finds its members under a prefix of its own in one store, a file outside every rank.
+On one node each group finds its members under a prefix of its own in one store, a file outside
+every rank. On several each has a store of its own, which rank 0 keeps as long as the group lasts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from hpcext.protocol import environ
 from hpcext.rendezvous import Formed, Group, Rendezvous
@@ -22,8 +23,8 @@ from hpcext.training.signals import News
 from hpcext.training.torch_ranks import TorchRanks, init
 from hpcext.training.torch_state import mapped
 
-PAUSE_S = 0.002
-"""Between two looks of a new rank whether the others are ready for it."""
+PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
+"""Between two looks whether the others are ready; the same in a directory of several nodes."""
 
 BUCKET_BYTES = 1 << 20
 """Smaller tensors are sent together, in pieces of this size; larger ones as they are, uncopied."""
@@ -61,6 +62,8 @@ class Member:
         self._device = device
         self._news = News()
         self._next: Group | None = None
+        self._store: Store | None = None
+        self._pause_s = FAR_PAUSE_S if rendezvous.host else PAUSE_S
 
     @classmethod
     def here(cls, device: torch.device) -> Member | None:
@@ -84,7 +87,7 @@ class Member:
         self._rendezvous.ready(self.rank)
         while not self._rendezvous.has_begun(self.group.number):
             # Who gives the change up ends this process, and nobody else could.
-            time.sleep(PAUSE_S)
+            time.sleep(self._pause_s)
         self.joining = False
 
     def proposal(self) -> Group | None:
@@ -94,17 +97,22 @@ class Member:
             self._next = found if found and found.number > self.group.number else None
         return self._next
 
-    def proposed(self) -> Group:
+    def proposed(self, number: int) -> Group:
         """The same on every rank, once rank 0 has said that there is one."""
-        found = self._rendezvous.group()
-        if found is None:
-            raise RuntimeError(f"{self._rendezvous.directory}: the group to change into is gone")
-        return found
+        while True:
+            found = self._rendezvous.group()
+            if found and found.number == number:
+                return found
+            if not self._rendezvous.host:
+                raise RuntimeError(f"{self._rendezvous.directory}: no group {number} is there")
+            # Another node may see it a moment later.
+            time.sleep(self._pause_s)
 
     def leave(self) -> None:
         """The present group is over."""
         if dist.is_initialized():
             dist.destroy_process_group()
+        self._store = None
 
     def begin(self, group: Group) -> None:
         """On rank 0, which has left the old group: call the new ranks."""
@@ -112,18 +120,34 @@ class Member:
 
     def form(self, group: Group) -> Ranks:
         """Form a group with its other members; waits for them."""
+        if self.group.number < group.number:
+            # One that was there before may have another number now.
+            self.rank = group.stay.index(self.rank)
         self.group, self._next = group, None
         if group.size == 1:
             return Ranks()
-        # Opened anew: FileStore keeps a descriptor, which a fork would share.
-        store = FileStore(str(self._rendezvous.store), -1)
+        self._store = self._meet(group) if self._rendezvous.host else self._file()
         init(
             self._device,
-            store=PrefixStore(f"group-{group.number}", store),
+            store=PrefixStore(f"group-{group.number}", self._store),
             rank=self.rank,
             world_size=group.size,
         )
         return TorchRanks()
+
+    def _file(self) -> Store:
+        # Opened anew: FileStore keeps a descriptor, which a fork would share.
+        return FileStore(str(self._rendezvous.store), -1)
+
+    def _meet(self, group: Group) -> Store:
+        """The store of a group on several nodes."""
+        if self.rank == 0:
+            store = TCPStore("127.0.0.1", 0, group.size, is_master=True, wait_for_workers=False)
+            self._rendezvous.publish(group.number, store.port)
+            return store
+        while (place := self._rendezvous.published(group.number)) is None:
+            time.sleep(self._pause_s)
+        return TCPStore(*place, group.size, is_master=False, wait_for_workers=False)
 
     def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
         """Tell the launcher that the change is done, or that there will be none and why."""

@@ -167,12 +167,12 @@ def test_by_hand_a_suspension_reaches_every_rank(tmp_path: Path) -> None:
     assert end(process, tmp_path)[0] == protocol.EXIT_SUSPENDED
 
 
-def test_several_nodes_are_refused(tmp_path: Path) -> None:
+def test_several_nodes_that_do_not_know_where_to_meet_are_refused(tmp_path: Path) -> None:
     attempt = protocol.Attempt("1", 1, 1, tmp_path, tmp_path, num_gpus=2, num_nodes=2)
     code, err = end(begin(tmp_path, SAY, 2, attempt.environ()), tmp_path)
     assert code == 2
     assert "2 nodes" in err
-    assert "torchrun" in err
+    assert "HPCEXT_RENDEZVOUS" in err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ class Training:
 
     def proposed(self) -> bool:
         """Whether new ranks are ready, and rank 0 has been told or has acted on it already."""
-        found = list(Path(self._temporary.name).glob("*/group.json"))
+        found = list(self.meeting_places())
         group = json.loads(found[0].read_text()) if found else {}
         account = self.account()
         firsts = [line["pid"] for line in account if line["rank"] == 0]
@@ -117,6 +118,10 @@ class Training:
         # The change was made between the last step and the gate: nobody has taken a step since.
         done = self.read(protocol.RESCALED_FILE)
         return (done.get("resize"), done.get("ok")) == (self.asked, True)
+
+    def meeting_places(self) -> Iterator[Path]:
+        """The group that was proposed last, if any was."""
+        return Path(self._temporary.name).glob("*/group.json")
 
     def read(self, name: str) -> dict[str, Any]:
         """A file of the attempt, empty if it is not there."""

@@ -156,7 +156,7 @@ class Training:
         self.bus.close()
         found = self.place.group()
         assert found is not None
-        if rank >= found.size:
+        if rank not in found.stay:
             os._exit(0)
         if rank == 0:
             self.place.begin(found.number)

@@ -1,0 +1,222 @@
+"""The ranks of an attempt that run on this node: started, told, ended together.
+
+Standard library only, and like the supervisor one loop around ``sigwaitinfo``. A rank that fails
+ends the others: the job goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hpcext import protocol
+from hpcext.launch import command, tree
+from hpcext.rendezvous import Group, Rendezvous
+
+KILL_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL, when ranks are told to end."""
+
+REMIND_S = 0.5
+"""Between two looks at what no signal tells of; and two tellings of what needs an answer."""
+
+SWEEP_PAUSE_S = 0.01
+SWEEP_S = 10.0
+
+_ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_WAKING = {signal.SIGCHLD, protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL} | _ENDING
+
+
+@dataclass
+class NodeRanks(abc.ABC):
+    """One attempt on this node.
+
+    Parameters
+    ----------
+    argv : sequence of str
+    nodes : tuple of int
+        Of each rank of the job, the index of its node.
+    rendezvous : Rendezvous
+    attempt : protocol.Attempt or None
+        None: nobody can ask for a change.
+    index : int
+        That of this node.
+    """
+
+    argv: Sequence[str]
+    nodes: tuple[int, ...]
+    rendezvous: Rendezvous
+    attempt: protocol.Attempt | None = None
+    index: int = 0
+    _ranks: dict[int, tuple[int, int]] = field(default_factory=dict)  # pid → number, rank
+    _code: int | None = None
+    _kill_s: float | None = None
+    _master: tuple[str, str] = ("", "")
+
+    def run(self) -> int:
+        """Start the ranks and see to them; the exit code of the first that failed, else 0."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
+        self._master = self._meeting_place()
+        try:
+            self._begin()
+            # News that came before it could be heard.
+            self._look()
+            while self._reap():
+                self._react(self._wait())
+        except command.CommandError as error:
+            sys.stderr.write(f"hpcext: {error}\n")
+            self._signal_all(signal.SIGKILL)
+            return error.code
+        code = self._code or 0
+        return code if code >= 0 else 128 - code
+
+    # What the launchers of the first node and of the others each do in their own way.
+
+    @abc.abstractmethod
+    def _begin(self) -> None:
+        """Start the first ranks."""
+
+    @abc.abstractmethod
+    def _look(self) -> None:
+        """See what others say in files."""
+
+    @abc.abstractmethod
+    def _looks(self) -> bool:
+        """Whether there is something to look for that no signal tells of."""
+
+    @abc.abstractmethod
+    def _trains(self, number: int, rank: int) -> bool:
+        """Whether a rank belongs to the present group, not only to the next."""
+
+    @abc.abstractmethod
+    def _ended(self, number: int, rank: int, code: int) -> None:
+        """A rank has ended."""
+
+    @abc.abstractmethod
+    def _settle(self) -> bool:
+        """All that had ended is known; whether a rank is left that is to go on."""
+
+    # Starting.
+
+    def _meeting_place(self) -> tuple[str, str]:
+        """For scripts that form their process group themselves, as they do under torchrun."""
+        if self.rendezvous.host and self.attempt is not None:
+            host, _, port = self.attempt.rendezvous.rpartition(":")
+            return host, port
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return "127.0.0.1", str(probe.getsockname()[1])
+
+    def _start(
+        self, rank: int, group: Group, nodes: Sequence[int], devices: str | None = None
+    ) -> None:
+        """Start one rank of a group of ranks on these nodes."""
+        environ = protocol.without_task()
+        environ.setdefault("OMP_NUM_THREADS", "1")
+        environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(list(nodes[:rank]).count(self.index)),
+            WORLD_SIZE=str(group.size),
+            LOCAL_WORLD_SIZE=str(list(nodes).count(self.index)),
+            MASTER_ADDR=self._master[0],
+            MASTER_PORT=self._master[1],
+            HPCEXT_RANK=self._mark(group.number, rank),
+        )
+        place = Rendezvous(
+            self.rendezvous.directory,
+            launcher=protocol.Process.me(),
+            joins=group.number,
+            host=self.rendezvous.host,
+        )
+        environ.update(place.environ())
+        if devices is not None:
+            # Every rank counts the GPUs alike: those of the ranks before it come first.
+            environ["CUDA_VISIBLE_DEVICES"] = devices
+        blocked = (protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL)
+        pid = command.start(self.argv, environ, blocked=blocked, notices=self._notices())
+        self._ranks[pid] = (group.number, rank)
+
+    def _notices(self) -> bool:
+        """Whether SIGTERM is the batch system's word, and not that of our supervisor."""
+        return self.attempt is not None and self.attempt.notices
+
+    def _mark(self, number: int, rank: int) -> str:
+        """What all processes of one rank carry in their environment."""
+        return f"{self.rendezvous.directory}/{number}/{rank}"
+
+    # The loop.
+
+    def _wait(self) -> int | None:
+        """Sleep until something happens, or it is time to look or to say something again."""
+        deadlines = [self._kill_s] if self._kill_s is not None else []
+        if self._looks():
+            deadlines.append(time.monotonic() + REMIND_S)
+        if not deadlines:
+            return signal.sigwaitinfo(_WAKING).si_signo
+        info = signal.sigtimedwait(_WAKING, max(0.0, min(deadlines) - time.monotonic()))
+        return info.si_signo if info else None
+
+    def _react(self, signum: int | None) -> None:
+        if signum == signal.SIGTERM and self._notices():
+            # The supervisor has heard it, too, and has the ranks suspended; or kills them.
+            return
+        if signum in _ENDING:
+            self._end(-int(signum or signal.SIGTERM))
+        elif signum == protocol.SUSPEND_SIGNAL:
+            for process in self._processes():
+                tree.tell(process, protocol.SUSPEND_SIGNAL)
+        elif self._kill_s is not None and time.monotonic() >= self._kill_s:
+            self._signal_all(signal.SIGKILL)
+            self._kill_s = time.monotonic() + KILL_GRACE_S
+        if self._kill_s is None and signum in {protocol.NEWS_SIGNAL, None}:
+            self._look()
+
+    def _reap(self) -> bool:
+        """Collect the ranks that have ended; whether one is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                break
+            if pid in self._ranks:
+                number, rank = self._ranks.pop(pid)
+                self._ended(number, rank, os.waitstatus_to_exitcode(status))
+        if not self._settle():
+            # Those that were to join have nothing that could be lost.
+            self._signal_all(signal.SIGKILL)
+        return bool(self._ranks)
+
+    def _end(self, code: int) -> None:
+        """End every rank; the job goes on from its last checkpoint."""
+        if self._kill_s is None:
+            self._code = code
+            self._kill_s = time.monotonic() + KILL_GRACE_S
+        self._signal_all(signal.SIGTERM, signal.SIGCONT)
+
+    def _signal_all(self, *signums: int) -> None:
+        for process in self._processes():
+            tree.send(process, *signums)
+
+    def _processes(self) -> list[protocol.Process]:
+        found = (protocol.Process.of(pid) for pid in self._ranks)
+        return [process for process in found if process]
+
+    def _sweep(self, mark: str) -> None:
+        """End what a rank left behind: its GPU is not free before."""
+        until_s = time.monotonic() + SWEEP_S
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError):
+                found = tree.marked([f"HPCEXT_RANK={mark}"])
+                if not found:
+                    return
+                for process in found:
+                    tree.send(process, signal.SIGKILL)
+            time.sleep(SWEEP_PAUSE_S)

@@ -1,0 +1,68 @@
+"""The ranks of an attempt on a node that is not its first.
+
+They were there from the beginning, or join a training that goes on; what becomes of the group is
+said on the first node (:mod:`hpcext.launch.ranks`). Here nothing but their start and their end is
+seen to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcext import protocol
+from hpcext.launch.node_ranks import NodeRanks
+from hpcext.rendezvous import Group
+
+
+@dataclass
+class OtherNode(NodeRanks):
+    """One attempt on such a node.
+
+    Parameters
+    ----------
+    joins : int
+        Number of the change by which this node came; 0: it was there from the beginning.
+    """
+
+    joins: int = 0
+    _begun: bool = False
+
+    def _begin(self) -> None:
+        self._begun = self.joins == 0
+        group = Group(self.joins, len(self.nodes))
+        for rank, index in enumerate(self.nodes):
+            if index == self.index:
+                self._start(rank, group, self.nodes)
+
+    def _looks(self) -> bool:
+        return not self._begun
+
+    def _look(self) -> None:
+        if self._begun:
+            return
+        assert self.attempt is not None
+        directory = self.attempt.report_dir
+        over = any(
+            (directory / name).exists() for name in (protocol.SUSPENDED_FILE, protocol.EXIT_FILE)
+        )
+        if over or self.rendezvous.dropped(self.joins):
+            self._end(0)
+        else:
+            self._begun = self.rendezvous.has_begun(self.joins)
+
+    def _trains(self, number: int, rank: int) -> bool:
+        self._look()
+        return self._begun
+
+    def _ended(self, number: int, rank: int, code: int) -> None:
+        if not self._trains(number, rank) and self._kill_s is None:
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self.rendezvous.fail(number, f"a new rank ended with {how} before it was ready")
+            self._end(code or 1)
+        elif code == protocol.EXIT_SUSPENDED:
+            self._code = self._code or code
+        elif code != 0 and self._kill_s is None:
+            self._end(code)
+
+    def _settle(self) -> bool:
+        return True
