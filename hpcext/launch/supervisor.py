@@ -112,6 +112,9 @@ class Supervisor:
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
         self._notices = bool(launch.get("notices"))
+        # Who says the index of a node says also when it is to be left.
+        self._agent = index is not None
+        self._warned = False
         self._pid = 0
         self._exit_code: int | None = None
         self._emptying = False
@@ -246,6 +249,8 @@ class Supervisor:
             self._relay()
         elif signum == signal.SIGTERM and not self._notices:
             self._end()
+        elif signum == signal.SIGTERM and self._agent:
+            self._warn()
         elif signum in {signal.SIGTERM, protocol.NOTICE_SIGNAL} and self._notices:
             self._notice()
         elif signum is None:
@@ -282,6 +287,19 @@ class Supervisor:
         """Whether a session still runs, below us: on another node its pid means nothing."""
         return session.alive() and session in self._tree()
 
+    def _warn(self) -> None:
+        """The batch system wants the node back; the agent waits a moment before it says so.
+
+        Ranks that change in place may have left by then.
+        """
+        self._warned = True
+        self._spare()
+
+    def _spare(self) -> None:
+        """A shell above a session has died of the same signal, a moment before we heard of it."""
+        if self._emptying and self._kill_asked_at is None:
+            self._emptying, self._kill_s = False, None
+
     def _notice(self) -> None:
         """The batch system wants the node back, and will kill what is left when its grace is over.
 
@@ -289,9 +307,7 @@ class Supervisor:
         """
         self._notice_at = self._notice_at or time.time()
         if self._session() is not None:
-            if self._emptying and self._kill_asked_at is None:
-                # A shell above it has died of the same notice, a moment before we heard of it.
-                self._emptying, self._kill_s = False, None
+            self._spare()
             self._suspend()
         else:
             self._end()
@@ -389,6 +405,8 @@ class Supervisor:
 
     def _leftovers(self) -> None:
         """The command has ended, and something of its tree has not."""
+        if self._warned and self._notice_at is None and self._session() is not None:
+            return
         session = self._session() if self._suspend_asked_at is not None else None
         # It is rank 0's, which may be on another node.
         elsewhere = self._several and not self._suspended()

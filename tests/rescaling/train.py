@@ -52,6 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plain", action="store_true", help="a loader that cannot be divided")
     parser.add_argument("--workers", type=int, default=0, help="of the loader")
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--pause", type=float, default=0.0, help="of steps, until told to hurry")
     parser.add_argument("--slow-start", type=float, default=0.0, help="of new ranks")
     return parser.parse_args()
 
@@ -99,6 +100,8 @@ def main() -> None:
             for indices, x, y in session.batches(loader):
                 if session.rank:
                     fail(args.fail, session, args.directory)
+                if args.pause and not (args.directory / "hurry").exists():
+                    time.sleep(args.pause)
                 if session.step in args.gates:
                     wait_at(args.directory / f"gate-{session.step}")
                 if session.step == args.spoil and session.rank == 1:

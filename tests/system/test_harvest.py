@@ -36,9 +36,10 @@ def leases(slurm: Cluster) -> dict[str, int]:
     return {node: int(job) for job, _, node in parts}
 
 
-def main_job(slurm: Cluster, nodes: int, *command: str) -> int:
-    """Submit a job of the site's own; its id."""
-    words = ("--exclusive", "--mem=100", "--output=/dev/null", "--parsable", "--time=5")
+def main_job(slurm: Cluster, nodes: int, *command: str, on: str = "") -> int:
+    """Submit a job of the site's own, perhaps on some node; its id."""
+    words = ["--exclusive", "--mem=100", "--output=/dev/null", "--parsable", "--time=5"]
+    words += [f"--nodelist={on}"] if on else []
     said = slurm.run("sbatch", f"--nodes={nodes}", *words, f"--wrap={' '.join(command)}")
     return int(said.stdout)
 
