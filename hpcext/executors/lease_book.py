@@ -381,10 +381,13 @@ class LeaseBook:
         self._looked_s = now_s
         if last_s is None:
             return
-        held = {lease.node for lease in self.leases.values() if lease.joined and not lease.leaving}
+        there = [lease for lease in self.leases.values() if not lease.leaving]
+        held = {lease.node for lease in there if lease.joined}
+        # What has begun is not idle to Slurm, though its agent is not there yet.
+        coming = {lease.node for lease in there if lease.ends_at is not None}
         self._account.passed(
             min(now_s - last_s, lease_account.GAP * self._terms.cycle_s),
-            idle=len(set(idle) - held),
+            idle=len((set(idle) | coming) - held),
             held=len(held),
             short=len(short),
         )

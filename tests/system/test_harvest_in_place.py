@@ -22,6 +22,7 @@ class Wide:
 
     def __init__(self, place: Site, slurm: Cluster) -> None:
         self.place = place
+        self._slurm = slurm
         self.run = place.path / "run"
         slurm.as_user("mkdir", str(self.run))
         train = [str(TRAIN), str(self.run), "--global-batch=12", f"--epochs={EPOCHS}"]
@@ -61,7 +62,8 @@ class Wide:
         return [gpu.partition(":")[0] for gpu in self.gpus()]
 
     def wait_for_size(self, size: int) -> None:
-        wait_for(lambda: self.size() == size, f"steps of {size} ranks")
+        # Each rank imports PyTorch first.
+        self._slurm.wait_for(lambda: self.size() == size, f"steps of {size} ranks", 180)
 
     def hurry(self) -> None:
         (self.run / "hurry").touch()
