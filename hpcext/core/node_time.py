@@ -74,8 +74,8 @@ class NodeTime(msgspec.Struct):
     ----------
     at_s : float
         Until when.
-    away_s, blind_s : float
-        Of this, seconds of which nothing is known; and of these, those in which jobs may have run.
+    away_s : float
+        Of this, seconds of which nothing is known.
     held_s : float
         Node-seconds in which nodes were there: the sum of `spent`.
     spent : dict of Use to float
@@ -85,7 +85,6 @@ class NodeTime(msgspec.Struct):
 
     at_s: float = 0.0
     away_s: float = 0.0
-    blind_s: float = 0.0
     held_s: float = 0.0
     spent: dict[Use, float] = msgspec.field(default_factory=dict)
     jobs: dict[str, Tally] = msgspec.field(default_factory=dict)
@@ -114,7 +113,6 @@ class NodeTime(msgspec.Struct):
         seconds, self.at_s = max(0.0, now_s - self.at_s), max(now_s, self.at_s)
         if away:
             self.away_s += seconds
-            self.blind_s += seconds * any(job.state.active for job in world.queue.busy())
             return
         busy = [job for job in world.queue.busy() if job.state.active]
         weight, used = Weight(world, busy), 0.0
