@@ -93,8 +93,9 @@ class Past(msgspec.Struct, frozen=True):
         """The same, and what the nodes' time went into."""
         engine = Engine(policy, self.header.saved)
         before = self.header.node_time
-        # What an older release compacted begins here.
-        time = NodeTime(at_s=self.header.now_s) if before is None else copy.deepcopy(before)
+        # Of what an older release compacted nothing is known.
+        past_s = self.header.now_s
+        time = NodeTime(past_s, past_s) if before is None else copy.deepcopy(before)
         for entry in self.entries:
             time.step(engine, entry.now_s, entry.facts)
         return engine, time

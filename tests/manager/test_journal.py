@@ -104,7 +104,7 @@ def test_what_an_older_release_compacted_counts_from_there(tmp_path: Path) -> No
     book.append(6.0, (f.Release("2"),))
     book.close()
     _, time = journal.read(tmp_path / "j").recount(MARBLE)
-    assert (time.held_s, time.at_s) == (1.0, 6.0)
+    assert (time.held_s, time.at_s, time.away_s) == (1.0, 6.0, 5.0)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 30])

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from hpcext.core import facts as f
+from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate, Observed
+from hpcext.core.node_time import NodeTime, Use
 from hpcext.core.values import Job, State
 from hpcext.jobfile import JobSpec
+from hpcext.policies import find_policy
 from hpcext.sim.harvested import Efficiency, Offered, efficiency
+from hpcext.sim.metrics import figures
+from hpcext.sim.run import How, Named, Scenario, run
+from hpcext.sim.tasks import Place, Task, simulate_task
 
 SPEC = JobSpec("any", ("true",))
 
@@ -60,6 +68,41 @@ def test_when_all_are_done_it_is_how_long_they_would_have_been_at_it() -> None:
 def test_a_trainer_is_there_when_it_was_submitted() -> None:
     late = replace(trainer(1, 400.0, 1e6, observed=seen(10.0)), submitted_s=50.0)
     assert found([late], 1.0, 100).ideal == pytest.approx(500)
+
+
+def test_from_a_journal_it_is_what_the_simulator_says_of_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trainers on two to four nodes, half an hour of them."""
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(
+        "name,submit_s,n_min,n_max,rescale_up_s,rescale_down_s,samples,rate_1,rate_2,rate_3\n"
+        "a,0,1,3,20,10,1e6,10,19,27\nb,60,1,3,20,10,1e6,5,10,15\n"
+    )
+    Path("i.csv").write_text("time_s,joined,left\n0,0-1,\n300,2-3,\n700,,0\n1100,0,2\n1500,,1\n")
+    task = Task("t.csv", "bftrainer", Place(idle="i.csv"), until_s=1800.0)
+    source = task.place.find()
+    jobs = task.jobs(source)
+    log: list[tuple[float, tuple[f.Fact, ...]]] = []
+    run(
+        Scenario(jobs.jobs(0), source.nodes, source.changes(0)),
+        find_policy(task.policy),
+        Named(task.policy),
+        How(until_s=1800.0, looks_s=tuple(range(5, 1801, 5))),
+        lambda _: lambda now_s, facts, actions: log.append((now_s, facts)),
+    )
+    engine, time = Engine(find_policy(task.policy)), NodeTime()
+    for now_s, facts in log:
+        time.step(engine, now_s, facts)
+    time.passed(engine.world, 1800.0)
+    samples = replace(SPEC, work_unit="samples")
+    offered = Offered(time.held_s / 1800, 1, 1800.0)
+    live = efficiency([*engine.world.jobs.values()], lambda _: samples, "bftrainer", offered)
+    simulated = figures(simulate_task(task)[0])
+    assert offered.nodes == pytest.approx(simulated.offered_gpu_h * 2)
+    assert live.value == pytest.approx(simulated.ideal_share)
+    assert time.spent[Use.TRAINING] == pytest.approx(simulated.training_gpu_h * 3600, rel=0.02)
+    assert time.spent[Use.PREEMPTION] > 0
 
 
 @pytest.mark.parametrize(
