@@ -193,11 +193,14 @@ def test_a_person_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_pilot_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = tmp_path / "jobs.toml"
-    jobs.write_text('[[job]]\nname = "a"\ncommand = "true"\n')
-    pilot = str(tmp_path / "pilot")
-    assert main(["run", str(jobs), "--gpus", "1", "--dir", pilot]) == 0
-    capsys.readouterr()
-    assert main(["harvest", "report", pilot]) == 2
+    pilot = pilots.create(
+        [SPEC],
+        where="jobs.toml",
+        name="pilot",
+        gpus=range(1),
+        logical=True,
+        settings=Settings(),
+        directory=tmp_path / "pilot",
+    )
+    assert main(["harvest", "report", str(pilot)]) == 2
     assert "is a pilot, and no harvester" in capsys.readouterr().err
-    assert json.loads((tmp_path / "pilot" / "pilot.json").read_text())["harvest"] is None
