@@ -10,21 +10,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpcext.batch import runner, slurm_idle
 from hpcext.batch.slurm_idle import Idle
-from hpcext.cli import sweep, view
+from hpcext.cli import harvest_view, sweep, view
 from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
-from hpcext.cli.verbs import read_journal
+from hpcext.cli.verbs import recount_journal
 from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.errors import InputError
 from hpcext.executors.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
 from hpcext.jobfile import read_jobs
 from hpcext.manager import pilot as pilots
-from hpcext.manager.harvest_report import HOURS, harvest_document
+from hpcext.manager import spool
+from hpcext.manager.harvest_report import harvest_document
 from hpcext.manager.refine import profiles_for
+from hpcext.manager.submissions import Submissions
 from hpcext.policies import find_policy
+from hpcext.sim.harvested import Offered, efficiency
 
 MAX_S = 86_400
 
@@ -168,21 +173,26 @@ def holes(args: argparse.Namespace, out: Output) -> int:
 def report(args: argparse.Namespace, out: Output) -> int:
     """Show what came of the nodes that were idle."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
-    if pilots.load(directory).harvest is None:
+    terms = pilots.load(directory).harvest
+    if terms is None:
         raise InputError("is a pilot, and no harvester", where=str(directory))
-    engine, past = read_journal(directory)
-    document = harvest_document(directory, engine.world, past.now_s)
+    engine, node_time, past = recount_journal(directory)
+    began_at, now_s = past.header.began_at, past.now_s
+    if spool.manager_of(directory):
+        now_s = max(now_s, time.time() - began_at)
+    node_time.passed(engine.world, now_s)
+    document = harvest_document(directory, engine.world, node_time)
+    found = efficiency(
+        tuple(engine.world.jobs.values()),
+        Submissions(directory / "submissions").spec,
+        past.header.policy,
+        Offered(document["mean_nodes"], terms.gpus, now_s - node_time.away_s, node_time.away_s),
+    )
+    document["efficiency"] = msgspec.structs.asdict(found)
     if args.json:
         out.document(document)
         return 0
-    offered = document["offered_node_h"]
-    out.line(f"looked for {view.duration(document['seen_s'])}; {document['leases']} leases")
-    rows = []
-    for key, text in HOURS.items():
-        hours = document[f"{key}_node_h"]
-        share = f"{hours / offered:.0%}" if offered else ""
-        rows.append((text, f"{hours:.2f}", share))
-    out.table(("nodes", "hours", "of what was idle"), rows)
+    harvest_view.show(out, document)
     return 0
 
 

@@ -14,6 +14,7 @@ from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
+from hpcext.core.node_time import NodeTime
 from hpcext.manager import journal, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.report import display_state, run_document
@@ -68,9 +69,15 @@ def _find(args: argparse.Namespace) -> Path:
 
 def read_journal(directory: Path) -> tuple[Engine, journal.Past]:
     """What the journal says, with or without a manager: it is the truth in both cases."""
+    engine, _, past = recount_journal(directory)
+    return engine, past
+
+
+def recount_journal(directory: Path) -> tuple[Engine, NodeTime, journal.Past]:
+    """The same, and what the nodes' time went into."""
     spool.check_private(directory)
     past = journal.read(directory / "journal.jsonl")
-    return past.replay(find_policy(past.header.policy)), past
+    return *past.recount(find_policy(past.header.policy)), past
 
 
 def status(args: argparse.Namespace, out: Output) -> int:

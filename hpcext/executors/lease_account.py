@@ -45,6 +45,11 @@ class Account(msgspec.Struct, kw_only=True):
     withdrawn: int = 0
     refused: int = 0
 
+    @property
+    def unleased_node_s(self) -> float:
+        """Of nodes that nobody had, those that end too soon among them."""
+        return max(0.0, self.offered_node_s - self.held_node_s)
+
     def passed(self, seconds: float, *, idle: int, held: int, short: int) -> None:
         """So many nodes were idle, held and too short for some time."""
         self.seen_s += seconds

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
 from hpcext.core.facts import Drain, Fact
+from hpcext.core.node_time import NodeTime
 from hpcext.executors.base import Executor
 from hpcext.manager import journal as journals
 from hpcext.protocol import NEWS_SIGNAL
@@ -44,6 +45,8 @@ class Driver:
     requests : callable
         Gives the facts that users asked for, and takes them as answered once told so.
     observe : callable
+    node_time : NodeTime, optional
+        Of the engine so far.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Driver:
         interval_s: float,
         requests: Callable[[], Iterable[tuple[tuple[Fact, ...], Callable[[], None]]]],
         observe: Observe,
+        node_time: NodeTime | None = None,
     ) -> None:
         self.engine = engine
         self.stopped_by: signal.Signals | None = None
@@ -63,6 +67,7 @@ class Driver:
         self._interval_s = interval_s
         self._requests = requests
         self._observe = observe
+        self._node_time = NodeTime(at_s=base_s) if node_time is None else node_time
         self._facts: list[Fact] = []
         self._answers: list[Callable[[], None]] = []
         self._awake = asyncio.Event()
@@ -136,7 +141,7 @@ class Driver:
                 self._wake_s = now_s + RETRY_S
                 return
             del self._facts[: len(facts)]
-            actions, self._wake_s = self.engine.step(now_s, facts)
+            actions, self._wake_s = self._node_time.step(self.engine, now_s, facts)
             if self.engine.refusal:
                 log.warning("the policy is not followed: it %s", self.engine.refusal)
             for action in actions:
@@ -158,7 +163,7 @@ class Driver:
         if self._journal.count < journals.COMPACT_AFTER:
             return
         try:
-            self._journal.compact(now_s, self.engine.world.save())
+            self._journal.compact(now_s, self.engine.world.save(), self._node_time)
         except OSError as error:
             log.warning("the journal could not be compacted: %s", error.strerror)
 

@@ -1,7 +1,7 @@
 """What a harvester made of the nodes that were idle: one document, schema hpcext.harvest-report/1.
 
-How long nodes were idle, held, or left alone was counted from look to look; what trainings did with
-them is in the journal.
+How long nodes were idle without a lease was counted from look to look; what became of leased ones
+is in the journal, to the second.
 """
 
 from __future__ import annotations
@@ -9,63 +9,92 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hpcext.core.values import Segment
+from hpcext.core.node_time import NodeTime, Use
+from hpcext.core.values import Job, Record
 from hpcext.core.world import World
 from hpcext.executors import lease_account
+from hpcext.manager.report import display_state
 
 SCHEMA = "hpcext.harvest-report/1"
 HOUR_S = 3600.0
 
-HOURS = {
-    "offered": "idle, or leased",
-    "short": "left alone: soon needed",
-    "held": "leased",
-    "used": "a training had it",
-    "starting": "of this: it started, or was resumed",
-    "stopping": "of this: it was suspended",
+PARTS = {
+    "short": "left alone: needed too soon",
+    "unleased": "idle, without a lease",
+    Use.WAITING.value: "leased, and no trainer had it",
+    Use.TRAINING.value: "trained",
+    Use.STARTING.value: "first starts of trainers",
+    Use.PREEMPTION.value: "lost because nodes left",
+    Use.RESCALING.value: "lost to changes by the policy",
+    Use.OTHER.value: "lost to requests and failures",
 }
-"""Key of the document, without ``_node_h`` → what it is."""
+"""Parts of what was offered: key of the document, without ``_node_h`` → what it is."""
 
 
-def harvest_document(directory: Path, world: World, now_s: float) -> dict[str, Any]:
-    """The account of a harvester, in node-hours.
+def harvest_document(directory: Path, world: World, node_time: NodeTime) -> dict[str, Any]:
+    """The account of a harvester, in node-hours. The :data:`PARTS` add up to what was offered.
 
     Parameters
     ----------
     directory : pathlib.Path
         Of the harvester.
     world : World
-    now_s : float
-        Until when its journal goes.
+    node_time : NodeTime
+        Of its journal.
     """
     account = lease_account.load(directory)
-    segments = [part for record in world.records.values() for part in record.segments]
-    hours = {
-        "offered": account.offered_node_s,
-        "short": account.short_node_s,
-        "held": account.held_node_s,
-        "used": sum(_nodes(part) * _lasted_s(part, now_s) for part in segments),
-        "starting": sum(_nodes(part) * _took_s(part.resume_s) for part in segments),
-        "stopping": sum(_nodes(part) * _took_s(part.suspend_s) for part in segments),
+    idle_s, held_s = account.unleased_node_s, node_time.held_s
+    short_s = min(account.short_node_s, idle_s)
+    waiting_s = node_time.spent.get(Use.WAITING, 0.0)
+    seconds = {
+        "offered": idle_s + held_s,
+        "held": held_s,
+        "used": held_s - waiting_s,
+        "short": short_s,
+        "unleased": idle_s - short_s,
+        **{use.value: node_time.spent.get(use, 0.0) for use in Use},
     }
     return {
         "schema": SCHEMA,
         "seen_s": round(account.seen_s, 1),
+        "away_s": round(node_time.away_s, 1),
+        "mean_nodes": round(_mean_nodes(account, node_time), 4),
         "leases": account.leases,
         "withdrawn": account.withdrawn,
         "refused": account.refused,
-        **{f"{key}_node_h": round(seconds / HOUR_S, 4) for key, seconds in hours.items()},
+        **{f"{key}_node_h": _hours(each) for key, each in seconds.items()},
+        "trainers": [
+            _trainer(job, world.records[job.id], node_time) for job in world.jobs.values()
+        ],
     }
 
 
-def _nodes(segment: Segment) -> int:
-    return len({gpu.rpartition(":")[0] for gpu in segment.gpus})
+def _mean_nodes(account: lease_account.Account, node_time: NodeTime) -> float:
+    """How many nodes were offered in the mean: both parts over the time that each was counted."""
+    counted_s = node_time.at_s - node_time.away_s
+    idle = account.unleased_node_s / account.seen_s if account.seen_s else 0.0
+    return idle + (node_time.held_s / counted_s if counted_s > 0 else 0.0)
 
 
-def _lasted_s(segment: Segment, now_s: float) -> float:
-    end_s = now_s if segment.end_s is None else segment.end_s
-    return max(0.0, end_s - segment.start_s)
+def _trainer(job: Job, record: Record, node_time: NodeTime) -> dict[str, Any]:
+    known, tally = job.estimate, node_time.jobs.get(job.id)
+    nodes = [len({gpu.rpartition(":")[0] for gpu in part.gpus}) for part in record.segments]
+    return {
+        "id": job.id,
+        "name": job.name,
+        "state": display_state(job),
+        "steps": job.step,
+        "done": known.done,
+        "work": known.work,
+        "progress": round(min(1.0, known.done / known.work), 4) if known.work else None,
+        "nodes": len(job.held) if job.state.active else 0,
+        "most_nodes": max(nodes, default=0),
+        "node_h": _hours(tally.node_s if tally else 0.0),
+        "restarts": max(0, job.attempt - 1),
+        "rescales": record.rescales,
+        "lost_steps": record.lost_steps,
+    }
 
 
-def _took_s(parts: Any) -> float:
-    return sum(parts.values()) if parts else 0.0
+def _hours(seconds: float) -> float:
+    return round(seconds / HOUR_S, 4)

@@ -8,6 +8,7 @@ decided can be decided again, by the same code.
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ import msgspec
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.errors import JournalError
 from hpcext.core.facts import Fact, Progressed
+from hpcext.core.node_time import NodeTime
 from hpcext.core.world import Saved
 from hpcext.protocol import sync_directory, write_file
 
@@ -35,6 +37,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     now_s : float
         Instant of the last step before `saved`.
     saved : Saved or None
+    node_time : NodeTime or None
+        Until `now_s`.
     """
 
     schema: Literal["hpcext.journal/1"] = "hpcext.journal/1"
@@ -42,6 +46,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     now_s: float = 0.0
     saved: Saved | None = None
+    node_time: NodeTime | None = None
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -82,10 +87,18 @@ class Past(msgspec.Struct, frozen=True):
     def replay(self, policy: Policy) -> Engine:
         """An engine that was told all of it. Its actions were given already, or are given
         again by :meth:`Engine.outstanding`."""
+        return self.recount(policy)[0]
+
+    def recount(self, policy: Policy) -> tuple[Engine, NodeTime]:
+        """The same, and what the nodes' time went into."""
         engine = Engine(policy, self.header.saved)
+        before = self.header.node_time
+        # Of what an older release compacted nothing is known.
+        past_s = self.header.now_s
+        time = NodeTime(past_s, past_s) if before is None else copy.deepcopy(before)
         for entry in self.entries:
-            engine.step(entry.now_s, entry.facts)
-        return engine
+            time.step(engine, entry.now_s, entry.facts)
+        return engine, time
 
 
 def read(path: Path) -> Past:
@@ -168,7 +181,7 @@ class Journal:
         self._size += len(data)
         self.count += 1
 
-    def compact(self, now_s: float, saved: Saved) -> None:
+    def compact(self, now_s: float, saved: Saved, node_time: NodeTime | None = None) -> None:
         """Replace the journal by the world that it leads to.
 
         Raises
@@ -176,7 +189,7 @@ class Journal:
         OSError
             The old journal is untouched.
         """
-        header = msgspec.structs.replace(self.header, now_s=now_s, saved=saved)
+        header = msgspec.structs.replace(self.header, now_s=now_s, saved=saved, node_time=node_time)
         old = self._fd
         self._begin(header)
         self.header = header

@@ -343,7 +343,7 @@ async def _run(
     header = journals.Header(began_at=pilot.began_at, policy=pilot.policy)
     journal = journals.Journal(path, header)
     past = journals.read(path)
-    engine = past.replay(find_policy(past.header.policy))
+    engine, node_time = past.recount(find_policy(past.header.policy))
     place = places.find(pilot, engine, directory)
     here = not pilot.slurm and pilot.harvest is None
     if here:
@@ -361,6 +361,7 @@ async def _run(
         interval_s=pilot.report_interval_s,
         requests=inbox.take,
         observe=Refiner(profiles, submissions.spec, then=observe),
+        node_time=node_time,
     )
     executor = place.executor(
         directory=directory / "jobs",

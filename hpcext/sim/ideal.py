@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from hpcext.core.engine import Policy
 from hpcext.core.values import Job, Node
@@ -44,16 +45,46 @@ def ideal(
         None if there were hardly any nodes, or so many cannot do all that was done.
     """
     n_eq = integral(found.spans, "offered") / found.end_s / gpus if found.end_s else 0.0
+    ended = all(row.ended_s is not None for row in found.jobs)
+    return staying(Stay(n_eq, gpus, found.end_s, ended), jobs, policy, found.policy, how)
+
+
+class Stay(NamedTuple):
+    """Nodes that stay, in place of those that came and went.
+
+    Attributes
+    ----------
+    n_eq : float
+        The mean number of those.
+    gpus : int
+        Of a node.
+    lasted_s : float
+        For how long they came and went.
+    ended : bool
+        Whether all jobs were done by then.
+    """
+
+    n_eq: float
+    gpus: int
+    lasted_s: float
+    ended: bool
+
+
+def staying(
+    stay: Stay, jobs: Iterable[tuple[Job, Physics]], policy: Policy, name: str, how: How
+) -> float | None:
+    """Work of jobs on nodes that stay, as :func:`ideal` has it; `name` is the policy's."""
     # They stay, and policies that ask may know it.
-    nodes = tuple(Node(f"n{number}", gpus, ends_s=math.inf) for number in range(round(n_eq)))
+    nodes = tuple(
+        Node(f"n{number}", stay.gpus, ends_s=math.inf) for number in range(round(stay.n_eq))
+    )
     if not nodes:
         return None
-    ended = all(row.ended_s is not None for row in found.jobs)
-    until_s = math.inf if ended else found.end_s
-    staying = How(seed=how.seed, report_s=how.report_s, until_s=until_s)
-    other = run(Scenario(jobs, nodes), policy, Named(found.policy), staying)
-    if ended and any(row.ended_s is None for row in other.jobs):
+    until_s = math.inf if stay.ended else stay.lasted_s
+    free = How(seed=how.seed, report_s=how.report_s, until_s=until_s)
+    found = run(Scenario(jobs, nodes), policy, Named(name), free)
+    if stay.ended and any(row.ended_s is None for row in found.jobs):
         return None
-    if not other.end_s:
+    if not found.end_s:
         return None
-    return other.done / other.end_s * found.end_s * n_eq / len(nodes)
+    return found.done / found.end_s * stay.lasted_s * stay.n_eq / len(nodes)

@@ -44,10 +44,10 @@ def dying_turn(self: Driver, executor: Any) -> None:
         die()
 
 
-def dying_compact(self: Journal, now_s: float, saved: Any) -> None:
+def dying_compact(self: Journal, *told: Any) -> None:
     if fact_name == "compact" and when == "before":
         die()
-    compact(self, now_s, saved)
+    compact(self, *told)
     if fact_name == "compact":
         die()
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from hpcext.cli.main import main
+from hpcext.config import Settings
 from hpcext.core import facts as f
-from hpcext.core.engine import Engine
-from hpcext.core.values import Job, Node
+from hpcext.core.values import Node
 from hpcext.executors import lease_account
 from hpcext.executors.lease_account import Account
-from hpcext.manager.harvest_report import harvest_document
-from hpcext.policies import find_policy
+from hpcext.executors.leases import Terms
+from hpcext.jobfile import JobSpec
+from hpcext.manager import pilot as pilots
+from hpcext.manager.harvest_report import PARTS
+from hpcext.manager.journal import Header, Journal
+from hpcext.manager.submissions import Submissions
 
 
 def test_what_was_seen_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -42,31 +49,158 @@ def test_a_full_disk_costs_the_count_alone(
     assert "not there" in caplog.text
 
 
-def test_what_trainings_made_of_it(tmp_path: Path) -> None:
-    """Two nodes for an hour, of which it starts for a minute; then none."""
-    lease_account.save(Account(offered_node_s=3 * 3600.0, held_node_s=2.5 * 3600), tmp_path)
-    engine = Engine(find_policy("exclusive"))
-    job = Job("1", "wide", 1, (1,), 1, nodes=(2, 2))
-    engine.step(0, [f.NodeJoined(Node("a", 1)), f.NodeJoined(Node("b", 1)), f.Submitted(job)])
-    op = engine.world.jobs["1"].op
-    engine.step(0, [f.Started("1", op, ("a:0", "b:0"))])
-    engine.step(60, [f.Registered("1", op, 0)])
-    engine.step(60, [f.Progressed("1", op, 1, resume_s={"start_s": 20.0, "first_step_s": 40.0})])
-    ended = f.Ended("1", op, f.Outcome.SUSPENDED, 85, suspend_s={"write_s": 18.0})
-    engine.step(3600, [ended])
-    found = harvest_document(tmp_path, engine.world, 7200.0)
-    assert (found["offered_node_h"], found["held_node_h"]) == (3.0, 2.5)
-    assert found["used_node_h"] == pytest.approx(2.0)
-    assert found["starting_node_h"] == pytest.approx(2 / 60, abs=1e-4)
-    assert found["stopping_node_h"] == pytest.approx(0.01)
+HOUR_S = 3600.0
+TERMS = Terms(partition="harvest", gpus=1)
+
+
+def harvester(
+    path: Path, *specs: JobSpec, entries: Sequence[tuple[float, Sequence[f.Fact]]]
+) -> str:
+    """The directory of a harvester that is over; an idle node was not leased for half an hour."""
+    directory = pilots.create(
+        specs,
+        where="jobs.toml",
+        name="trainers",
+        gpus=range(1),
+        logical=False,
+        settings=Settings(policy="equal_share"),
+        directory=path / "harvester",
+        nodes=2,
+        harvest=TERMS,
+    )
+    account = Account(
+        seen_s=2 * HOUR_S, offered_node_s=2 * HOUR_S, held_node_s=1.5 * HOUR_S, short_node_s=360.0
+    )
+    lease_account.save(account, directory)
+    book = Journal(directory / "journal.jsonl", Header(began_at=1e9, policy="equal_share"))
+    jobs = Submissions(directory / "submissions").jobs
+    book.append(0.0, tuple(f.Submitted(job) for job in jobs))
+    for now_s, facts in entries:
+        book.append(now_s, tuple(facts))
+    book.close()
+    return str(directory)
+
+
+STORY: list[tuple[float, list[f.Fact]]] = [
+    (0.0, [f.NodeJoined(Node("a", 1))]),
+    (10.0, [f.Started("1", 1, ("a:0",)), f.Registered("1", 1, 0)]),
+    (36.0, [f.Progressed("1", 1, 1, resume_s={"first_step_s": 26.0}, done=2.0)]),
+    (3600.0, [f.Progressed("1", 1, 3564, 3564, done=7128.0, rate=2.0)]),
+    (5040.0, [f.NodeJoined(Node("a", 0))]),
+    (5050.0, [f.Ended("1", 1, f.Outcome.SUSPENDED, 85), f.NodeLost("a")]),
+    (5400.0, [f.NodeJoined(Node("b", 1))]),
+    (5410.0, [f.Started("1", 2, ("b:0",)), f.Registered("1", 2, 5004)]),
+    (5436.0, [f.Progressed("1", 2, 5005, 5004, resume_s={"first_step_s": 26.0}, done=10010.0)]),
+    (7200.0, [f.Progressed("1", 2, 6768, 5004, done=13536.0, rate=2.0)]),
+]
+"""Two hours. A node for 84 minutes, after six another one; each start takes 36 s."""
+
+SPEC = JobSpec("one", ("true",), work=1e6, work_unit="samples", scaling={1: 1.0})
+
+
+def document(capsys: pytest.CaptureFixture[str], path: str) -> dict[str, Any]:
+    assert main(["harvest", "report", path, "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_all_that_was_offered_is_accounted_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = document(capsys, harvester(tmp_path, SPEC, entries=STORY))
+    hours = {key.removesuffix("_node_h"): found[key] for key in found if key.endswith("_node_h")}
+    assert hours == {
+        "offered": 2.4, "held": 1.9, "used": 1.9, "short": 0.1, "unleased": 0.4, "waiting": 0.0,
+        "training": pytest.approx(1.88), "starting": 0.01, "preemption": 0.01, "rescaling": 0.0,
+        "other": 0.0,
+    }  # fmt: skip
+    assert sum(hours[part] for part in PARTS) == pytest.approx(hours["offered"], abs=1e-3)
+
+
+def test_each_trainer_has_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = msgspec.structs.replace(SPEC, name="two", work=None)
+    found = document(capsys, harvester(tmp_path, SPEC, other, entries=STORY))["trainers"]
+    assert found[0] == {
+        "id": "1", "name": "one", "state": "running", "steps": 6768, "done": 13536.0, "work": 1e6,
+        "progress": 0.0135, "nodes": 1, "most_nodes": 1, "node_h": 1.9, "restarts": 1,
+        "rescales": 0, "lost_steps": 0,
+    }  # fmt: skip
+    assert (found[1]["state"], found[1]["node_h"], found[1]["progress"]) == ("pending", 0.0, None)
+
+
+def test_the_efficiency_is_that_of_as_many_nodes_that_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1.2 nodes in the mean; a node that stays does two samples a second, as it was measured."""
+    found = document(capsys, harvester(tmp_path, SPEC, entries=STORY))
+    assert found["mean_nodes"] == 1.2
+    assert found["efficiency"] == {
+        "value": pytest.approx(13536 / (2 * 7200 * 1.2)), "why": "", "done": 13536.0,
+        "ideal": pytest.approx(2 * 7200 * 1.2), "unit": "samples", "nodes": 1.2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("specs", "entries", "why"),
+    [
+        ([SPEC], [], "no trainer has done anything yet"),
+        ([msgspec.structs.replace(SPEC, work=None)], STORY, "one does not say how much work"),
+        (
+            [SPEC, JobSpec("two", ("true",), work=9.0)],
+            STORY,
+            "some trainers count steps, others samples",
+        ),
+        (
+            [SPEC, JobSpec("two", ("true",), work=9.0, work_unit="samples")],
+            STORY,
+            "of two no speed is known",
+        ),
+        ([SPEC], [*STORY, (9000.0, [f.Began()])], "no manager looked for 1800 s of the time"),
+    ],
+)
+def test_an_efficiency_that_cannot_be_known_is_not_made_up(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    specs: list[JobSpec],
+    entries: list[tuple[float, list[f.Fact]]],
+    why: str,
+) -> None:
+    path = harvester(tmp_path, *specs, entries=entries)
+    found = document(capsys, path)["efficiency"]
+    assert found["value"] is None
+    assert why in found["why"]
+    assert main(["harvest", "report", path]) == 0
+    assert f"efficiency U: not known, {found['why']}" in capsys.readouterr().out
+
+
+def test_a_person_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["harvest", "report", harvester(tmp_path, SPEC, entries=STORY)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "looked for 2 h 00 min; 0 leases",
+        "nodes                          hours  share",
+        "idle, or leased                2.40",
+        "left alone: needed too soon    0.10   4.2%",
+        "idle, without a lease          0.40   16.7%",
+        "leased, and no trainer had it  0.00   0.0%",
+        "trained                        1.88   78.3%",
+        "first starts of trainers       0.01   0.4%",
+        "lost because nodes left        0.01   0.4%",
+        "lost to changes by the policy  0.00   0.0%",
+        "lost to requests and failures  0.00   0.0%",
+        "id  trainer  state    done            nodes  most  hours  restarts  in place",
+        "1   one      running  1% (step 6768)  1      1     1.90   1         0",
+        "efficiency U: 78%, of the samples that 1.20 nodes which stay would have trained",
+    ]
 
 
 def test_a_pilot_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = tmp_path / "jobs.toml"
-    jobs.write_text('[[job]]\nname = "a"\ncommand = "true"\n')
-    pilot = str(tmp_path / "pilot")
-    assert main(["run", str(jobs), "--gpus", "1", "--dir", pilot]) == 0
-    capsys.readouterr()
-    assert main(["harvest", "report", pilot]) == 2
+    pilot = pilots.create(
+        [SPEC],
+        where="jobs.toml",
+        name="pilot",
+        gpus=range(1),
+        logical=True,
+        settings=Settings(),
+        directory=tmp_path / "pilot",
+    )
+    assert main(["harvest", "report", str(pilot)]) == 2
     assert "is a pilot, and no harvester" in capsys.readouterr().err
-    assert json.loads((tmp_path / "pilot" / "pilot.json").read_text())["harvest"] is None

@@ -83,6 +83,30 @@ def test_compaction_keeps_the_world_and_what_follows(tmp_path: Path) -> None:
     assert past.replay(MARBLE).world.save() == engine.world.save()
 
 
+def test_compaction_keeps_what_the_time_of_nodes_went_into(tmp_path: Path) -> None:
+    live(tmp_path / "j")
+    whole, far = journal.read(tmp_path / "j").recount(MARBLE)[1], (9.0, (f.Release("2"),))
+    engine, time = journal.read(tmp_path / "j").recount(MARBLE)
+    book = journal.Journal(tmp_path / "j", HEADER)
+    book.compact(5.0, engine.world.save(), time)
+    book.append(*far)
+    book.close()
+    whole.step(engine, *far)
+    past = journal.read(tmp_path / "j")
+    assert past.recount(MARBLE)[1] == past.recount(MARBLE)[1] == whole
+    assert whole.held_s == 9.0 - STEPS[0][0]
+
+
+def test_what_an_older_release_compacted_counts_from_there(tmp_path: Path) -> None:
+    engine = live(tmp_path / "j")
+    book = journal.Journal(tmp_path / "j", HEADER)
+    book.compact(5.0, engine.world.save())
+    book.append(6.0, (f.Release("2"),))
+    book.close()
+    _, time = journal.read(tmp_path / "j").recount(MARBLE)
+    assert (time.held_s, time.at_s, time.away_s) == (1.0, 6.0, 5.0)
+
+
 @pytest.mark.parametrize("cut", [1, 7, 30])
 def test_a_torn_last_line_is_left_out_and_overwritten(tmp_path: Path, cut: int) -> None:
     live(tmp_path / "j")

@@ -1,0 +1,267 @@
+"""What the time of nodes went into: each node-second in one place, summed up step by step.
+
+A node that is wanted back (it has no GPUs any more) counts no longer. Neither does what passed
+before a manager began: nobody knows which of the nodes were there.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from hpcext.core.engine import Engine
+from hpcext.core.facts import Began, Ended, Fact, Outcome, Progressed, Registered, Rescaled
+from hpcext.core.values import Action, Alloc, Job, State
+from hpcext.core.world import World
+
+
+class Use(str, enum.Enum):
+    """Where a node-second went.
+
+    A job that stops, starts again, or goes on from an older checkpoint does so for a reason: one of
+    the last three.
+    """
+
+    WAITING = "waiting"
+    TRAINING = "training"
+    STARTING = "starting"
+    PREEMPTION = "preemption"
+    RESCALING = "rescaling"
+    OTHER = "other"
+
+
+class Tally(msgspec.Struct):
+    """One job's part.
+
+    Attributes
+    ----------
+    node_s : float
+        Node-seconds that it had.
+    op : int
+        Of its attempt; 0: none.
+    cause : Use
+        Of the start of this attempt, or of the next one.
+    stop, change : Use or None
+        Of the suspension or the change of size that is under way.
+    stepped : bool
+        Whether the attempt is known to have done a step.
+    from_step : int
+        From which it went on.
+    begun_s, trained_s, unsaved_s : float
+        Node-seconds of the attempt: until its first step, from there on, and of these since the
+        newest checkpoint.
+    """
+
+    node_s: float = 0.0
+    op: int = 0
+    cause: Use = Use.STARTING
+    stop: Use | None = None
+    change: Use | None = None
+    stepped: bool = False
+    from_step: int = 0
+    begun_s: float = 0.0
+    trained_s: float = 0.0
+    unsaved_s: float = 0.0
+
+
+class NodeTime(msgspec.Struct):
+    """Since the first node came.
+
+    Attributes
+    ----------
+    at_s : float
+        Until when.
+    away_s : float
+        Of this, seconds of which nothing is known.
+    held_s : float
+        Node-seconds in which nodes were there: the sum of `spent`.
+    spent : dict of Use to float
+        Where they went.
+    jobs : dict of str to Tally
+    """
+
+    at_s: float = 0.0
+    away_s: float = 0.0
+    held_s: float = 0.0
+    spent: dict[Use, float] = msgspec.field(default_factory=dict)
+    jobs: dict[str, Tally] = msgspec.field(default_factory=dict)
+
+    def step(
+        self, engine: Engine, now_s: float, facts: Sequence[Fact]
+    ) -> tuple[tuple[Action, ...], float | None]:
+        """Have an engine take a step (:meth:`Engine.step`), and note what it says."""
+        world = engine.world
+        self.passed(world, now_s, away=any(isinstance(fact, Began) for fact in facts))
+        before = [job for job in world.queue.busy() if job.state.active]
+        said = engine.step(now_s, facts)
+        weight = Weight(world, before)
+        for fact in facts:
+            self._heard(fact, weight)
+        ends = {(fact.job, fact.op): fact for fact in facts if isinstance(fact, Ended)}
+        for job in before:
+            self._became(job, world, ends.get((job.id, job.op)))
+        for job in world.queue.busy():
+            if job.state.active:
+                self._of(job)
+        return said
+
+    def passed(self, world: World, now_s: float, *, away: bool = False) -> None:
+        """All was as it is until an instant; or nobody looked."""
+        seconds, self.at_s = max(0.0, now_s - self.at_s), max(now_s, self.at_s)
+        if away:
+            self.away_s += seconds
+            return
+        busy = [job for job in world.queue.busy() if job.state.active]
+        weight, used = Weight(world, busy), 0.0
+        for job in busy:
+            self._had(job, weight(job.held) * seconds, weight(_in_use(job)) * seconds)
+            used += weight(job.held)
+        nodes = sum(1 for node in world.nodes.values() if node.gpus)
+        self.held_s += nodes * seconds
+        self._add(Use.WAITING, (nodes - used) * seconds)
+
+    def _had(self, job: Job, held_s: float, in_use_s: float) -> None:
+        """A job was as it is for so long."""
+        tally = self._of(job)
+        tally.node_s += held_s
+        if job.state is State.STOPPING:
+            self._add(tally.stop or Use.OTHER, held_s)
+        elif not tally.stepped:
+            tally.begun_s += held_s
+            self._add(tally.cause, held_s)
+        else:
+            # What it is to have beside is not used yet.
+            self._add(tally.change or Use.RESCALING, held_s - in_use_s)
+            self._add(Use.TRAINING, in_use_s)
+            tally.trained_s += in_use_s
+            tally.unsaved_s += in_use_s
+
+    def _of(self, job: Job) -> Tally:
+        """That of a job's current attempt."""
+        tally = self.jobs.get(job.id)
+        if tally is None:
+            # One that was there before anything was counted has a past that nobody knows.
+            tally = Tally(cause=Use.STARTING if job.attempt == 1 else Use.OTHER)
+            tally.stepped = job.registered
+            self.jobs[job.id] = tally
+        if tally.op != job.op:
+            tally.op, tally.from_step = job.op, job.saved_step
+        return tally
+
+    def _heard(self, fact: Fact, weight: Weight) -> None:
+        """What an attempt said."""
+        if not isinstance(fact, (Registered, Progressed, Rescaled)):
+            return
+        tally = self.jobs.get(fact.job)
+        if tally is None or tally.op != fact.op:
+            return
+        if isinstance(fact, Registered):
+            tally.from_step = fact.step
+        elif isinstance(fact, Rescaled):
+            if fact.stall_s is not None and tally.change is not None:
+                stalled_s = fact.stall_s * weight(_per_node(fact.gpus))
+                self._lose(tally, tally.change, min(stalled_s, tally.unsaved_s))
+        else:
+            tally.stepped |= fact.resume_s is not None or fact.step > tally.from_step
+            steps = fact.step - tally.from_step
+            if steps > 0:
+                share = min(1.0, max(0, fact.step - fact.saved_step) / steps)
+                tally.unsaved_s = min(tally.unsaved_s, share * tally.trained_s)
+
+    def _became(self, before: Job, world: World, ended: Ended | None) -> None:
+        """What a step made of a job that held something."""
+        job, tally = world.jobs[before.id], self._of(before)
+        if not job.state.active or job.op != before.op:
+            self._ended(before, world, ended)
+        elif job.state is State.STOPPING:
+            tally.stop = tally.stop or _cause(before, job, world)
+        elif job.state is State.RESCALING:
+            if job.resize != before.resize:
+                tally.change = _cause(before, job, world)
+        else:
+            tally.change = None
+
+    def _ended(self, before: Job, world: World, ended: Ended | None) -> None:
+        """An attempt is over; without a word: it lost its nodes."""
+        tally = self._of(before)
+        outcome = ended.outcome if ended else Outcome.EVICTED
+        asked = tally.stop or (Use.PREEMPTION if _leaves(before, world) else None)
+        if outcome is Outcome.EVICTED or before.maimed:
+            cause = Use.PREEMPTION
+        elif outcome is Outcome.LOST:
+            cause = asked or Use.PREEMPTION
+        else:
+            cause = asked or Use.OTHER
+        if outcome is Outcome.COMPLETED:
+            if not tally.stepped:
+                # Nobody said when it began to train.
+                self._move(tally.cause, Use.TRAINING, tally.begun_s)
+        elif outcome is not Outcome.SUSPENDED:
+            self._lose(tally, cause, tally.unsaved_s)
+            if not tally.stepped:
+                self._move(tally.cause, cause, tally.begun_s)
+        self.jobs[before.id] = Tally(node_s=tally.node_s, cause=cause)
+
+    def _lose(self, tally: Tally, cause: Use, node_s: float) -> None:
+        """So much of what an attempt trained was no training."""
+        self._move(Use.TRAINING, cause, node_s)
+        tally.trained_s -= node_s
+        tally.unsaved_s -= node_s
+
+    def _move(self, source: Use, to: Use, node_s: float) -> None:
+        self._add(source, -node_s)
+        self._add(to, node_s)
+
+    def _add(self, use: Use, node_s: float) -> None:
+        if node_s:
+            self.spent[use] = self.spent.get(use, 0.0) + node_s
+
+
+class Weight:
+    """How many nodes an allocation is: of each as large a part as of its GPUs.
+
+    A node that shrank under its jobs is shared by all that hold some of it.
+
+    Parameters
+    ----------
+    world : World
+    jobs : iterable of Job
+        All that hold something.
+    """
+
+    def __init__(self, world: World, jobs: Iterable[Job]) -> None:
+        held: collections.Counter[str] = collections.Counter()
+        for job in jobs:
+            held.update(job.held)
+        nodes = (node for node in world.nodes.values() if node.gpus)
+        self._gpus = {node.name: max(node.gpus, held[node.name]) for node in nodes}
+
+    def __call__(self, alloc: Alloc) -> float:
+        """Nodes; those that are gone or to go do not count."""
+        return sum(gpus / self._gpus[node] for node, gpus in alloc.items() if node in self._gpus)
+
+
+def _in_use(job: Job) -> Alloc:
+    """What its processes have, while it may hold more."""
+    return _per_node(job.gpus) if job.state is State.RESCALING else job.held
+
+
+def _per_node(gpus: Iterable[str]) -> Alloc:
+    return collections.Counter(gpu.rpartition(":")[0] for gpu in gpus)
+
+
+def _leaves(job: Job, world: World) -> bool:
+    """Whether a node of it is gone, or to go."""
+    return any(name not in world.nodes or not world.nodes[name].gpus for name in job.held)
+
+
+def _cause(before: Job, job: Job, world: World) -> Use:
+    """Why a job is to stop, or to change its size."""
+    if before.maimed or job.maimed or _leaves(before, world):
+        return Use.PREEMPTION
+    if job.on_hold or job.cancelling or world.stopping:
+        return Use.OTHER
+    return Use.RESCALING
