@@ -81,8 +81,6 @@ class _Watch:
         Those that it has, is to have, or gives up.
     told : bool
         That it is to end.
-    bereft : bool
-        It is to end since it has lost a node.
     answer : Rescaled or None
         What it has answered; told when what it gave up is free.
     later : Action or None
@@ -92,7 +90,6 @@ class _Watch:
     files: AttemptFiles
     parts: list[_Part]
     told: bool = False
-    bereft: bool = False
     answer: Rescaled | None = None
     later: Action | None = None
 
@@ -398,7 +395,6 @@ class LeaseExecutor:
             if part in trains:
                 # What is left waits for ranks that do not come back, unless it knew.
                 if not watch.told and not self._suspends(files) and self._stays(watch, part):
-                    watch.bereft = self._is_gone(part)
                     self._order(watch, "end")
             elif part.resize == asked and part.gpus[0] in held:
                 self._fail(watch, asked, f"{part.node} was lost before it was ready")
@@ -423,8 +419,12 @@ class LeaseExecutor:
 
     def _is_over(self, files: AttemptFiles, part: _Part) -> bool:
         """Whether nothing runs there any more."""
+        return self._has_ended(files, part) or self._is_gone(part)
+
+    @staticmethod
+    def _has_ended(files: AttemptFiles, part: _Part) -> bool:
         own = protocol.node_directory(files.directory, part.index)
-        return os.path.lexists(own / protocol.EXIT_FILE) or self._is_gone(part)
+        return os.path.lexists(own / protocol.EXIT_FILE)
 
     @staticmethod
     def _suspends(files: AttemptFiles) -> bool:
@@ -432,12 +432,12 @@ class LeaseExecutor:
 
     def _finish(self, watch: _Watch) -> None:
         files = watch.files
-        gone = watch.bereft or any(self._is_gone(part) for part in watch.parts)
-        why, outcome = ("its leases are over", Outcome.EVICTED) if gone else ("", Outcome.LOST)
-        ended = files.ended() or files.lost(why, outcome)
-        if watch.bereft and ended.outcome is Outcome.FAILED:
-            # It was told to end, for a node that it had lost.
-            ended = msgspec.structs.replace(ended, outcome=outcome, why=why)
+        gone = [part.node for part in watch.members() if not self._has_ended(files, part)]
+        why = f"{', '.join(gone)} was lost"
+        ended = files.ended() or files.lost(why, Outcome.EVICTED if gone else Outcome.LOST)
+        if gone and ended.outcome not in {Outcome.SUSPENDED, Outcome.EVICTED}:
+            # The others failed for it, or were told to end.
+            ended = msgspec.structs.replace(ended, outcome=Outcome.EVICTED, why=why)
         self._emit(ended)
         del self._watches[files.op]
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from site_of_test import Site, wait_for
 from slurm_cluster import REPOSITORY, Cluster
 from test_harvest import ended, harvest, jobs_of, leases, main_job, nothing_left, waited_s
@@ -117,6 +118,16 @@ def test_when_the_first_node_goes_it_is_suspended(slurm: Cluster, place: Site) -
     slurm.run("scancel", str(block), str(job))
 
 
+def kill_all_on(place: Site, node: str) -> None:
+    """The agent of a lease, and all that runs below it."""
+    for file in place.pilot.glob("leases/*/agent.json"):
+        said = json.loads(file.read_text())
+        if said["node"] == node:
+            agent = psutil.Process(said["pid"])
+            for process in [*agent.children(recursive=True), agent]:
+                process.kill()
+
+
 def test_a_node_that_dies_costs_the_steps_since_the_last_checkpoint(
     slurm: Cluster, place: Site
 ) -> None:
@@ -125,10 +136,12 @@ def test_a_node_that_dies_costs_the_steps_since_the_last_checkpoint(
     process = harvest(place, "--gpus-per-node", "1", "--max-nodes", "2")
     wide.wait_for_size(2)
     first, second = wide.nodes()
+    kill_all_on(place, second)
     slurm.kill_node(second)
     slurm.run("scontrol", "update", f"nodename={second}", "state=down", "reason=test")
     try:
-        wait_for(lambda: jobs_of(place)["wide"]["attempts"] == 2, "another attempt")
+        begin = place.pilot / "jobs" / "1" / "attempt-0002" / "launch.json"
+        slurm.wait_for(begin.exists, "another attempt")
         wide.hurry()
         out = ended(process)
     finally:
