@@ -178,7 +178,7 @@ def test_every_variable_of_a_job_is_in_the_manual() -> None:
     attempt = protocol.Attempt("1", 1, 1, here, here, 1)
     listed = [term.astext() for term in terms(section(page("hpcext.1.rst"), "ENVIRONMENT"))]
     of_rank = ["HPCEXT_RANK", *Rendezvous(here).environ()]
-    assert sorted(listed) == sorted({*attempt.environ(), *of_rank})
+    assert sorted(listed) == sorted({*attempt.environ(), *of_rank, "HPCEXT_NODE_INDEX"})
 
 
 def test_every_variable_in_the_source_is_in_the_manual() -> None:

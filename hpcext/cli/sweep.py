@@ -19,11 +19,8 @@ from hpcext.text import shown
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _RANGE = re.compile(r"(\d+)(?::(\d+))?\Z")
 _LONGEST = 64
-TORCHRUN = (
-    "torchrun", "--nnodes={nodes}", "--nproc-per-node={gpus}", "--rdzv-backend=c10d",
-    "--rdzv-endpoint={rendezvous}",
-)  # fmt: skip
-"""How a script is run on whatever a trainer has."""
+LAUNCH = ("hpcext", "launch", "python")
+"""How a script is run on whatever a trainer has, and goes on when that changes."""
 
 
 def add(actions: Any) -> None:
@@ -103,7 +100,7 @@ def job_file(
         if number > MAX_JOBS:
             raise InputError("too many combinations", where="--grid", valid=f"at most {MAX_JOBS}")
         words = [f"--{key}={value}" for key, value in zip(keys, values, strict=True)]
-        command = [*TORCHRUN, str(script.absolute()), *words, *rest]
+        command = [*LAUNCH, str(script.absolute()), *words, *rest]
         lines = [
             f"name = {json.dumps(_name(script, number, keys, values))}",
             f"command = {json.dumps(command)}",

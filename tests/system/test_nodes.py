@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import Cluster
 from test_pilot import begun, over, submit
@@ -15,6 +16,7 @@ TORCHRUN = (
     "-m", "torch.distributed.run", "--nnodes={nodes}", "--nproc-per-node={gpus}",
     "--rdzv-backend=c10d", "--rdzv-endpoint={rendezvous}",
 )  # fmt: skip
+LAUNCH = ("-m", "hpcext", "launch", "python3")
 
 
 def files(place: Site, job: str, name: str) -> list[dict[str, Any]]:
@@ -23,13 +25,16 @@ def files(place: Site, job: str, name: str) -> list[dict[str, Any]]:
     return [json.loads((path / name).read_text()) for path in (attempt, attempt / "node-0001")]
 
 
-def test_a_training_over_two_nodes_is_suspended_and_goes_on(slurm: Cluster, place: Site) -> None:
+@pytest.mark.parametrize("launcher", [TORCHRUN, LAUNCH], ids=["torchrun", "launch"])
+def test_a_training_over_two_nodes_is_suspended_and_goes_on(
+    slurm: Cluster, place: Site, launcher: tuple[str, ...]
+) -> None:
     """Ranks of two nodes meet where the pilot says, and agree on the step to stop at."""
     run = place.path / "run"
     slurm.as_user("mkdir", str(run))
     wide = {
         "name": "wide",
-        "command": [place.python, *TORCHRUN, str(TRAIN), str(run)],
+        "command": [place.python, *launcher, str(TRAIN), str(run)],
         "nodes": 2,
         "gpus": 1,
         "env": {"OMP_NUM_THREADS": "1"},
