@@ -371,7 +371,9 @@ class Simulated:
 
     def _report_on(self, attempt: Attempt) -> tuple[Fact, ...]:
         """Report, and again after the interval, for as long as it trains."""
-        if attempt.phase is Phase.TRAINING and self._report_s is not None:
+        # A change of size is a pause, and not the end.
+        goes_on = attempt.phase in {Phase.TRAINING, Phase.STALLED}
+        if goes_on and self._report_s is not None:
             self._heap.after(self._report_s, lambda: self._report_on(attempt))
         return self._report(attempt)
 

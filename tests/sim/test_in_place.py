@@ -52,6 +52,22 @@ def test_growth_in_place_costs_its_stall_and_nothing_else() -> None:
     assert result.makespan_s < 18.2
 
 
+def test_it_reports_again_after_a_change_during_which_it_was_to_report() -> None:
+    """At 12.1 s, and it stalls from 12 s to 12.25 s."""
+    heap = Heap()
+    physics = {"1": Physics({3: 10.0}, work=100), "2": replace(GROWS, work=1000, resume_s=0.1)}
+    executor = Simulated(heap, [NODE], physics, report_s=4.0)
+    heap.at(0.0, lambda: [f.NodeJoined(NODE), f.Submitted(job(1)), f.Submitted(job(2))])
+    engine = Engine(MARBLE)
+    drive(engine, heap, executor, until_s=12.05)
+    before = engine.world.jobs["2"]
+    drive(engine, heap, executor, until_s=30.0)
+    after = engine.world.jobs["2"]
+    assert (before.state, before.step) == (v.State.RESCALING, 32)
+    # The last of 16.1, 20.1, 24.1 and 28.1 s.
+    assert after.step == int(4 * 11.9 + 10 * (28.1 - 12.25))
+
+
 def test_a_shrink_stalls_at_once_and_frees_its_gpus_afterwards() -> None:
     physics = {"1": replace(GROWS, resume_s=0.0), "2": Physics({3: 10.0}, work=10)}
     inputs: list[tuple[float, f.Fact]] = [(4.0, f.Resize("1", 1))]
