@@ -13,8 +13,8 @@ the directory of the lease, and the agent looks there once a second:
                                ``unused``: since nothing was
 ==================  =========  =============================================================
 
-Of an attempt's own directory it watches what the manager orders (``order.json``), since no signal
-of the manager reaches this node, and hands the news on to the supervisor. With nothing to do for a
+Of an attempt's own directory it watches what the manager orders (``order.json``, ``rescale.json``),
+since no signal of the manager reaches this node, and hands the news on to the supervisor. With nothing to do for a
 while it leaves by itself, so a lease does not outlive its manager.
 
 Standard library only. Run as ``python -I -S .../hpcext/launch/agent.py DIRECTORY``.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from site_of_test import wait_for
 
@@ -112,6 +113,52 @@ def test_a_node_that_is_wanted_back_is_left_at_once(lease: Lease, signum: int) -
     # And nothing more is started.
     lease.attempt(2, sys.executable, "-c", "")
     assert not (lease.path.parent / "attempt-2" / protocol.SUPERVISOR_FILE).exists()
+
+
+WAIT = """
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("goes", [True, False], ids=["in time", "too late"])
+def test_what_can_go_on_elsewhere_has_a_moment_to_leave(lease: Lease, goes: bool) -> None:
+    """It is suspended only if it stays; what cannot is suspended at once."""
+    process = lease.start()
+    gate = lease.path / "gate"
+    elastic = lease.attempt(1, sys.executable, "-c", WAIT, str(gate), index=1, nodes=2)
+    first = lease.attempt(2, sys.executable, "-c", SLEEP)
+    for path, index in ((elastic, 1), (first, 0)):
+        own = protocol.node_directory(path, index)
+        wait_for((own / protocol.SUPERVISOR_FILE).exists, "its start")
+        me = protocol.Process.me()
+        report = {"schema": protocol.REPORT, "pid": 1, "start": me.start, "in_place": True}
+        protocol.write_json(path / protocol.REPORT_FILE, report)
+    process.send_signal(signal.SIGTERM)
+    # As Slurm does it: every process of the step hears it.
+    for child in psutil.Process(process.pid).children():
+        child.send_signal(signal.SIGTERM)
+    wait_for((lease.path / agent.LEAVING_FILE).exists, "the notice")
+    began = time.time()
+    order = {"schema": protocol.ORDER, "attempt": 1, "op": 2, "order": "end"}
+    protocol.write_json(first / protocol.ORDER_FILE, order)
+    assert exit_of(first)["notice_at"] is not None
+    if goes:
+        gate.touch()
+        assert exit_of(elastic, 1)["notice_at"] is None
+        assert process.wait(30) == 0
+        return
+    # A session would save itself now; this one has none, and is ended by its manager.
+    order["op"] = 1
+    time.sleep(max(0.0, began + agent.GIVE_WAY_S + 2 * agent.LOOK_S - time.time()))
+    protocol.write_json(elastic / protocol.ORDER_FILE, order)
+    said = exit_of(elastic, 1)["notice_at"]
+    assert said is not None
+    assert said >= began + agent.GIVE_WAY_S - agent.LOOK_S
+    assert process.wait(30) == 0
 
 
 def test_it_leaves_before_its_lease_ends(lease: Lease) -> None:
