@@ -16,7 +16,7 @@ import dataclasses
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,6 +41,11 @@ log = logging.getLogger(__name__)
 
 _OVER = "a lease was over before it began"
 _NODE = re.compile(r"node-\d+\Z")
+
+
+def _run(op: int, index: int) -> str:
+    """The file by which the agent of a lease is told of an attempt; its second time there, too."""
+    return f"run-{op}-{index}.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,23 +202,27 @@ class LeaseExecutor:
         if parts is None:
             self._lost(files, _OVER)
             return
-        watch = _Watch(files, parts)
+        watch = _Watch(files, [])
         try:
             files.write_launch(
                 self._spec(action.job),
                 action.alloc,
-                gpus=watch.gpus,
+                gpus=[gpu for part in parts for gpu in part.gpus],
                 manager=self._manager_file,
                 notices=True,
                 rendezvous=self._rendezvous(action),
             )
-            for part in parts:
-                self._hand_over(watch, part)
+            why = self._hand_over(watch, parts)
         except OSError as error:
-            self._lost(files, f"could not be started: {error.strerror}")
+            why = str(error.strerror)
+        if not watch.parts:
+            self._lost(files, f"could not be started: {why}")
             return
         self._watches[action.op] = watch
         self._emit(Started(action.job, action.op, watch.gpus))
+        if why:
+            # It would wait for the rest of it.
+            self._order(watch, "end")
 
     def _parts(self, alloc: Alloc, index: int = 0, resize: int = 0) -> list[_Part] | None:
         """New parts on some nodes, with indices from this one on; None: a lease is over."""
@@ -239,17 +248,23 @@ class LeaseExecutor:
                         free.remove(device)
         return (lease, tuple(free[:gpus])) if len(free) >= gpus else None
 
-    def _hand_over(self, watch: _Watch, part: _Part) -> None:
-        """Tell the agent of a lease to supervise an attempt there."""
-        assert part.lease is not None
-        document = {
-            "schema": agent.RUN,
-            "directory": str(watch.files.directory),
-            "index": part.index,
-            "devices": self._devices(part),
-        }
-        lease = self._book.leases[part.lease]
-        protocol.write_json(lease.directory / f"run-{watch.files.op}.json", document)
+    def _hand_over(self, watch: _Watch, parts: Sequence[_Part]) -> str:
+        """Have the agents of leases supervise parts of an attempt; why not all, if not all."""
+        for part in parts:
+            assert part.lease is not None
+            document = {
+                "schema": agent.RUN,
+                "directory": str(watch.files.directory),
+                "index": part.index,
+                "devices": self._devices(part),
+            }
+            directory = self._book.leases[part.lease].directory
+            try:
+                protocol.write_json(directory / _run(watch.files.op, part.index), document)
+            except OSError as error:
+                return str(error.strerror)
+            watch.parts.append(part)
+        return ""
 
     def _devices(self, part: _Part) -> str:
         """For ``CUDA_VISIBLE_DEVICES``."""
@@ -286,13 +301,12 @@ class LeaseExecutor:
             node, _, device = gpu.rpartition(":")
             devices.setdefault((index, node), []).append(device)
         had, asked = set(files.sizes.had()), files.sizes.asked()
-        name = f"run-{files.op}.json"
         parts = []
         for (index, node), named in devices.items():
             has = [
                 lease.number
                 for lease in self._book.leases.values()
-                if lease.node == node and (lease.directory / name).exists()
+                if lease.node == node and (lease.directory / _run(files.op, index)).exists()
             ]
             came = 0 if f"{node}:{named[0]}" in had else asked
             parts.append(_Part(index, node, tuple(named), max(has, default=None), came))
@@ -329,12 +343,8 @@ class LeaseExecutor:
         except OSError as error:
             self._refuse(files, action, str(error.strerror))
             return
-        watch.parts += fresh
-        try:
-            for part in fresh:
-                self._hand_over(watch, part)
-        except OSError as error:
-            self._fail(watch, action.resize, f"could not be started: {error.strerror}")
+        if why := self._hand_over(watch, fresh):
+            self._fail(watch, action.resize, f"could not be started: {why}")
 
     @staticmethod
     def _next_index(watch: _Watch) -> int:
@@ -384,6 +394,8 @@ class LeaseExecutor:
         files = watch.files
         self._news(watch)
         over = [part for part in watch.parts if self._is_over(files, part)]
+        if not over:
+            return
         if len(over) == len(watch.parts):
             self._news(watch)
             self._finish(watch)

@@ -4,18 +4,18 @@ It runs as a step of the lease's own job, so it is told when the node is wanted 
 everything suspended that runs here, and ends as soon as that has ended. The manager writes into
 the directory of the lease, and the agent looks there once a second:
 
-==================  =========  =============================================================
-``lease.json``      manager    until when the node may be used at the latest
-``agent.json``      agent      it is there: on which node, with which GPUs
-``run-OP.json``     manager    an attempt to supervise here
-``release``         manager    nothing more will come: leave
-``leaving``         agent      nothing more is started here, since the node is wanted back; or
-                               ``unused``: since nothing was
-==================  =========  =============================================================
+=====================  =========  ==========================================================
+``lease.json``         manager    until when the node may be used at the latest
+``agent.json``         agent      it is there: on which node, with which GPUs
+``run-OP-INDEX.json``  manager    an attempt to supervise here, as its node of this index
+``release``            manager    nothing more will come: leave
+``leaving``            agent      nothing more is started here, since the node is wanted back; or
+                                  ``unused``: since nothing was
+=====================  =========  ==========================================================
 
 Of an attempt's own directory it watches what the manager orders (``order.json``, ``rescale.json``),
-since no signal of the manager reaches this node, and hands the news on to the supervisor. With nothing to do for a
-while it leaves by itself, so a lease does not outlive its manager.
+since no signal of the manager reaches this node, and hands the news on to the supervisor. With
+nothing to do for a while it leaves by itself, so a lease does not outlive its manager.
 
 Standard library only. Run as ``python -I -S .../hpcext/launch/agent.py DIRECTORY``.
 """

@@ -1,0 +1,221 @@
+"""How an attempt changes its leases: what is asked of it and of agents, and when it is told.
+
+Slurm is scripted, and what agents and launchers say is written by hand; real ones are in
+tests/system/test_harvest_in_place.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_lease_book import NAME, ScriptedSlurm
+
+from hpcext import protocol
+from hpcext.core.facts import Ended, Fact, Outcome, Registered, Rescaled, Started
+from hpcext.core.values import Action, Kind
+from hpcext.executors.leases import Terms
+from hpcext.executors.slurm_leases import LeaseExecutor
+from hpcext.jobfile import parse_jobs
+
+JOB = '[[job]]\nname = "one"\ncommand = "true"\n'
+
+
+class Stage:
+    """An executor with leases on three nodes, and an attempt on some."""
+
+    def __init__(self, path: Path, slurm: ScriptedSlurm) -> None:
+        self.path = path
+        self.slurm = slurm
+        self.facts: list[Fact] = []
+        self.loop = asyncio.new_event_loop()
+        slurm.nodes = dict.fromkeys(("n1", "n2", "n3"), "idle")
+        (path / "jobs").mkdir()
+        self.executor = self.another()
+        self.cycle(3)
+        for job in (1, 2, 3):
+            lease = next(each for each in self.executor._book.leases.values() if each.job_id == job)
+            slurm.begin(self.executor._book, job, lease.node)
+        self.cycle(2)
+        self.took()
+        self.files = path / "jobs" / "1" / "attempt-0001"
+
+    def another(self) -> LeaseExecutor:
+        (spec,) = parse_jobs(JOB, "jobs.toml", self.path)
+        return LeaseExecutor(
+            directory=self.path / "jobs", spec=lambda _: spec, emit=self.facts.append,
+            loop=self.loop, name=NAME, began_at=0.0, want=lambda: 3,
+            terms=Terms(partition="p", gpus=1, cycle_s=0.01, max_nodes=3),
+        )  # fmt: skip
+
+    def cycle(self, times: int = 1) -> None:
+        for _ in range(times):
+            time.sleep(0.02)
+            self.loop.run_until_complete(self._cycle())
+
+    async def _cycle(self) -> None:
+        self.executor.look()
+        if self.executor._book._cycle is not None:
+            await self.executor._book._cycle
+
+    def took(self) -> list[Fact]:
+        found, self.facts[:] = list(self.facts), []
+        return [fact for fact in found if isinstance(fact, Started | Rescaled | Ended | Registered)]
+
+    def act(self, kind: Kind, *nodes: str, resize: int = 0, gpus: int = 1) -> None:
+        alloc = dict.fromkeys(nodes, gpus)
+        self.executor.perform(Action(kind, "1", 7, 1, alloc=alloc, resize=resize))
+
+    def asked(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.files / "rescale.json").read_text())
+        return document
+
+    def runs(self) -> dict[str, list[int]]:
+        """Node → as which nodes of the attempt agents were told to run it."""
+        found: dict[str, list[int]] = {}
+        for lease in self.executor._book.leases.values():
+            for file in sorted(lease.directory.glob("run-7-*.json")):
+                found.setdefault(lease.node, []).append(json.loads(file.read_text())["index"])
+        return found
+
+    def answer(self, resize: int, gpus: list[str], nodes: list[int], *, ok: bool = True) -> None:
+        """What the launcher of the first node says."""
+        said = {"attempt": 1, "op": 7, "resize": resize, "gpus": gpus, "nodes": nodes, "ok": ok}
+        document = {"schema": protocol.RESCALED, **said, "why": "" if ok else "no", "stall_s": 0.5}
+        protocol.write_json(self.files / "rescaled.json", document)
+
+    def ended(self, index: int, code: int = 0) -> None:
+        """A supervisor says that nothing is left on its node."""
+        own = protocol.node_directory(self.files, index)
+        own.mkdir(exist_ok=True)
+        document = {"schema": protocol.EXIT, "attempt": 1, "op": 7, "exit_code": code}
+        protocol.write_json(own / "exit.json", document)
+
+    def lose(self, node: str) -> None:
+        """The lease on a node is over, and nobody has said anything."""
+        lease = self.executor._book.on(node)
+        assert lease is not None
+        assert lease.job_id is not None
+        self.slurm.jobs[lease.job_id][0] = "NODE_FAIL"
+        self.slurm.nodes[node] = "down"
+        self.cycle(2)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, ScriptedSlurm(monkeypatch))
+
+
+def test_a_node_comes_and_another_goes(stage: Stage) -> None:
+    """Who leaves has ended before the engine hears that its node is free."""
+    stage.act(Kind.START, "n1", "n2")
+    assert stage.runs() == {"n1": [0], "n2": [1]}
+    stage.act(Kind.RESCALE, "n1", "n3", resize=1)
+    assert stage.runs() == {"n1": [0], "n2": [1], "n3": [2]}
+    asked = stage.asked()
+    assert (asked["had"], asked["gpus"]) == (["n1:0", "n2:0"], ["n1:0", "n3:0"])
+    assert (asked["resize"], asked["nodes"]) == (1, [0, 2])
+    stage.took()
+    stage.answer(1, ["n1:0", "n3:0"], [0, 2])
+    stage.cycle()
+    assert stage.took() == []
+    stage.ended(1)
+    stage.cycle()
+    assert stage.took() == [Rescaled("1", 7, 1, ("n1:0", "n3:0"), ok=True, stall_s=0.5)]
+    # Back on the same lease: it is another node of the attempt.
+    stage.act(Kind.RESCALE, "n1", "n3", "n2", resize=2)
+    assert stage.runs() == {"n1": [0], "n2": [1, 3], "n3": [2]}
+    assert stage.asked()["nodes"] == [0, 2, 3]
+
+
+def test_what_cannot_be_changed_in_place_is_refused(stage: Stage) -> None:
+    stage.act(Kind.START, "n1", "n2")
+    stage.took()
+    for nodes, why in ((("n2", "n3"), "first node"), (("n1", "n9"), "lease was over")):
+        stage.act(Kind.RESCALE, *nodes, resize=1)
+        (fact,) = stage.took()
+        assert isinstance(fact, Rescaled)
+        assert (fact.ok, fact.gpus) == (False, ("n1:0", "n2:0"))
+        assert why in fact.why
+    stage.act(Kind.RESCALE, "n1", "n2", resize=1, gpus=2)
+    (fact,) = stage.took()
+    assert isinstance(fact, Rescaled)
+    assert "only the nodes change" in fact.why
+    assert not (stage.files / "rescale.json").exists()
+
+
+def test_a_node_that_is_lost_before_it_came_ends_the_change(stage: Stage) -> None:
+    stage.act(Kind.START, "n1")
+    stage.act(Kind.RESCALE, "n1", "n2", resize=1)
+    stage.took()
+    (stage.files / "ranks").mkdir()
+    stage.lose("n2")
+    assert "n2 was lost" in (stage.files / "ranks" / "failed-1").read_text()
+    # The training is none the worse for it.
+    assert not (stage.files / "order.json").exists()
+    stage.answer(1, ["n1:0"], [0], ok=False)
+    stage.cycle()
+    (fact,) = stage.took()
+    assert isinstance(fact, Rescaled)
+    assert (fact.ok, fact.gpus) == (False, ("n1:0",))
+
+
+def test_a_change_waits_for_what_the_one_before_left_on_a_node(stage: Stage) -> None:
+    stage.act(Kind.START, "n1")
+    stage.act(Kind.RESCALE, "n1", "n2", resize=1)
+    stage.act(Kind.RESCALE, "n1", "n2", resize=2)
+    assert stage.asked()["resize"] == 1
+    stage.answer(1, ["n1:0"], [0], ok=False)
+    stage.cycle()
+    assert stage.asked()["resize"] == 1
+    stage.ended(1)
+    stage.cycle()
+    assert (stage.asked()["resize"], stage.asked()["nodes"]) == (2, [0, 2])
+    assert stage.runs()["n2"] == [1, 2]
+
+
+def test_a_training_that_loses_a_node_is_evicted(stage: Stage) -> None:
+    """Its first node fails for it, which is no fault of its own."""
+    stage.act(Kind.START, "n1", "n2")
+    stage.took()
+    stage.lose("n2")
+    assert json.loads((stage.files / "order.json").read_text())["order"] == "end"
+    stage.ended(0, code=1)
+    stage.cycle()
+    assert stage.took() == [Ended("1", 7, Outcome.EVICTED, 1, why="n2 was lost")]
+
+
+def test_another_manager_knows_the_parts(stage: Stage) -> None:
+    """In the middle of a change: those that train, and the one that is to."""
+    stage.act(Kind.START, "n1", "n2")
+    stage.act(Kind.RESCALE, "n1", "n3", resize=1)
+    stage.answer(1, ["n1:0", "n3:0"], [0, 2])
+    stage.ended(1)
+    stage.cycle()
+    stage.act(Kind.RESCALE, "n1", "n3", "n2", resize=2)
+    stage.executor.close()
+    stage.took()
+    stage.executor = stage.another()
+    stage.cycle(2)
+    stage.act(Kind.START, "n1", "n2")
+    (started,) = stage.took()[:1]
+    assert isinstance(started, Started)
+    assert set(started.gpus) == {"n1:0", "n2:0", "n3:0"}
+    # What was asked is not asked again.
+    before = (stage.files / "rescale.json").stat().st_ino
+    stage.act(Kind.RESCALE, "n1", "n3", "n2", resize=2)
+    assert (stage.files / "rescale.json").stat().st_ino == before
+    stage.answer(2, ["n1:0", "n3:0", "n2:0"], [0, 2, 3])
+    stage.cycle()
+    assert [type(fact) for fact in stage.took()][-1] is Rescaled
+    # It completes when all that it has now have ended well.
+    for index in (0, 2, 3):
+        stage.ended(index)
+    stage.cycle()
+    (fact,) = stage.took()
+    assert isinstance(fact, Ended)
+    assert fact.outcome is Outcome.COMPLETED
