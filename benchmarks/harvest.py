@@ -123,7 +123,7 @@ def busy_s(jobs: Sequence[Ran], begin_s: float, end_s: float) -> float:
 
 
 class Step(NamedTuple):
-    """A step of a trainer, by its own log; epoch seconds."""
+    """A step of a trainer, by its own log; epoch seconds. Step 0 is the begin of an attempt."""
 
     attempt: int
     number: int
@@ -204,21 +204,33 @@ def read_result(path: Path) -> Result:
     return Result(float(accuracy), weights)
 
 
-def stepped_s(steps: Sequence[Step], begin_s: float, end_s: float) -> tuple[float, float]:
-    """Node-seconds between steps of an attempt, within some time; of these, of steps done again.
+class Spent(NamedTuple):
+    """Node-seconds of a trainer, within some time.
 
-    Neither what an attempt needs to its first step is in it, nor what follows its last one.
+    From the begin of each attempt to its first step; from there to its last one; of these, in steps
+    that an attempt before had done.
     """
-    all_s, again_s = 0.0, 0.0
+
+    starting_s: float
+    stepping_s: float
+    again_s: float
+
+
+def spent(steps: Sequence[Step], begin_s: float, end_s: float) -> Spent:
+    """What became of the time that a trainer had. What follows its last step is not in it."""
+    starting_s, stepping_s, again_s = 0.0, 0.0, 0.0
     done = 0
     for _, group in groupby(steps, key=lambda step: step.attempt):
         taken = list(group)
         for one, other in pairwise(taken):
-            lasted_s = min(other.at_s, end_s) - max(one.at_s, begin_s)
-            all_s += other.nodes * max(0.0, lasted_s)
-            again_s += other.nodes * max(0.0, lasted_s) * (other.number <= done)
+            lasted_s = max(0.0, min(other.at_s, end_s) - max(one.at_s, begin_s)) * other.nodes
+            if one.number == 0:
+                starting_s += lasted_s
+            else:
+                stepping_s += lasted_s
+                again_s += lasted_s * (other.number <= done)
         done = max(done, taken[-1].number)
-    return all_s, again_s
+    return Spent(starting_s, stepping_s, again_s)
 
 
 def undisturbed(path: Path, seeds: Iterable[int]) -> dict[int, Result]:
@@ -308,12 +320,12 @@ def report_queue(ran: Sequence[Ran], span_s: float, idle_s: float) -> None:
 def report_use(
     logs: Iterable[Sequence[Step]], began_s: float, span_s: float, idle_s: float
 ) -> None:
-    """How much of the idle time trainers made steps in."""
-    spent = [stepped_s(steps, began_s, began_s + span_s) for steps in logs]
-    all_s, again_s = sum(each[0] for each in spent), sum(each[1] for each in spent)
+    """How much of the idle time trainers made steps in, by their own logs."""
+    all_of = [Spent(0.0, 0.0, 0.0), *(spent(each, began_s, began_s + span_s) for each in logs)]
+    starting, stepping, again = (sum(each) / idle_s for each in zip(*all_of, strict=True))
     sys.stdout.write(
-        "idle node-time used, from the first to the last step of each attempt: "
-        f"{all_s / idle_s:.0%}; of it in steps done again {again_s / idle_s:.1%}\n"
+        f"idle node-time used, from the first to the last step of each attempt: {stepping:.0%}; "
+        f"of it in steps done again {again:.1%}; attempts that began, before that: {starting:.0%}\n"
     )
 
 

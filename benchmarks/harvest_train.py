@@ -1,11 +1,11 @@
 """A trainer of benchmarks/harvest.py: a small classification in PyTorch.
 
 ``harvest_train.py DIRECTORY SEED PACE`` keeps its own account in ``DIRECTORY/SEED.steps``: for each
-step ``ATTEMPT STEP TIME NODES``, with the monotonic clock. At the end it prints the accuracy on
-samples that it was not trained on and a digest of its weights, which go into ``SEED.result``, too.
-On any number of nodes each step trains the same samples; only the order in which gradients are
-added depends on it. PACE seconds for each sample of a step stand for a larger model, which two
-nodes train twice as fast.
+step ``ATTEMPT STEP TIME NODES``, with the monotonic clock; step 0 is the begin of an attempt. At
+the end it prints the accuracy on samples that it was not trained on and a digest of its weights,
+which go into ``SEED.result``, too. On any number of nodes each step trains the same samples; only
+the order in which gradients are added depends on it. PACE seconds for each sample of a step stand
+for a larger model, which two nodes train twice as fast.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import hashlib
 import time
 from pathlib import Path
 
-import torch
-from torch.utils.data import DataLoader, TensorDataset
+BEGAN_S = time.monotonic()
 
-from hpcext import protocol
-from hpcext.training.torch import Session
+import torch  # noqa: E402  (takes seconds, which are the attempt's)
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+from hpcext import protocol  # noqa: E402
+from hpcext.training.torch import Session  # noqa: E402
 
 TRAINED, HELD_OUT = 1536, 1000
 FEATURES, CLASSES = 16, 6
@@ -64,6 +66,8 @@ def main() -> None:
     attempt = protocol.Attempt.from_environ()
     number = attempt.attempt if attempt else 0
     with (args.directory / f"{args.seed}.steps").open("a", buffering=1) as log:
+        if session.rank == 0:
+            log.write(f"{number} 0 {BEGAN_S:.3f} {session.world_size}\n")
         for _ in session.epochs(EPOCHS):
             for inputs, targets in session.batches(loader):
                 optimizer.zero_grad()
