@@ -87,30 +87,32 @@ def partition(slurm: Cluster, state: str) -> None:
 
 
 @contextlib.contextmanager
-def reserved_soon(slurm: Cluster, nodes: str, *, hidden: bool = False) -> Iterator[None]:
-    """Nodes are idle, and a lease of hours would not end before the reservation begins.
-
-    If it is hidden, the harvester cannot know.
-    """
-    conf = slurm.root / "etc" / "slurm.conf"
-    before = conf.read_text()
+def reserved_soon(slurm: Cluster, nodes: str) -> Iterator[None]:
+    """Nodes are idle, and a lease of hours would not end before the reservation begins."""
     what = ("starttime=now+10minutes", "duration=60", "users=root")
     said = slurm.run("scontrol", "create", "reservationname=soon", f"nodes={nodes}", *what)
     assert said.returncode == 0, said
     try:
-        if hidden:
-            conf.write_text(f"{before}PrivateData=reservations\n")
-            slurm.run("scontrol", "reconfigure")
-            slurm.wait_for(
-                lambda: "soon" not in slurm.as_user("scontrol", "show", "reservation").stdout,
-                "what is hidden",
-            )
         yield
     finally:
         slurm.run("scontrol", "delete", "reservationname=soon")
-        if hidden:
-            conf.write_text(before)
-            slurm.run("scontrol", "reconfigure")
+
+
+@contextlib.contextmanager
+def reservations_hidden(slurm: Cluster) -> Iterator[None]:
+    """A harvester cannot know of them, and asks for leases that do not begin."""
+    conf = slurm.root / "etc" / "slurm.conf"
+    before = conf.read_text()
+    # Started anew: what becomes of the daemon at `scontrol reconfigure` differs by release.
+    slurm.stop_ctld()
+    conf.write_text(f"{before}PrivateData=reservations\n")
+    slurm.start_ctld()
+    try:
+        yield
+    finally:
+        slurm.stop_ctld()
+        conf.write_text(before)
+        slurm.start_ctld()
 
 
 @contextlib.contextmanager
@@ -160,7 +162,7 @@ def test_a_partition_goes_down_and_comes_back(slurm: Cluster, place: Site) -> No
 
 def test_a_partition_goes_down_while_leases_are_asked_for(slurm: Cluster, place: Site) -> None:
     trainers(place, "one", "two")
-    with reserved_soon(slurm, "ALL", hidden=True):
+    with reservations_hidden(slurm), reserved_soon(slurm, "ALL"):
         process = harvest(place)
         slurm.wait_for(lambda: len(queued(slurm)) == 2, "leases that wait")
         partition(slurm, "down")
@@ -201,7 +203,7 @@ def test_leases_that_never_begin_are_withdrawn_and_other_nodes_are_used(
 ) -> None:
     """One node is kept for a reservation, and one is drained after its lease was asked for."""
     trainers(place, "one", "two")
-    with reserved_soon(slurm, "n1,n2", hidden=True):
+    with reservations_hidden(slurm), reserved_soon(slurm, "n1,n2"):
         process = harvest(place)
         slurm.wait_for(lambda: len(queued(slurm)) == 2, "leases that wait")
         slurm.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
@@ -266,12 +268,12 @@ def test_all_nodes_are_wanted_at_once_and_again(slurm: Cluster, place: Site) -> 
     trainers(place, *ALL)
     process = harvest(place)
     begun(place, *ALL)
-    for time in (1, 2):
+    for times in (1, 2):
         job = main_job(slurm, len(NODES), "sleep", "2")
         slurm.wait_for(lambda job=job: slurm.job(job)["JobState"] == "COMPLETED", "the main job")
         for name in ALL:
             slurm.wait_for(
-                lambda name=name, time=time: time + 1 in attempts(place, name), f"{name} again"
+                lambda name=name, times=times: times + 1 in attempts(place, name), f"{name} again"
             )
     jobs = finish(slurm, place, process, *ALL)
     assert {job["suspends"] for job in jobs.values()} == {2}
