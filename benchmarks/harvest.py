@@ -1,29 +1,47 @@
-"""What a harvester costs the main queue, and how much of its holes it uses: on a real Slurm.
+"""What a harvester costs the main queue, how much of its holes it uses, what its trainers learn.
 
-``sudo python benchmarks/harvest.py [--jobs 40] [--scale 1.0] [--seed 1]``: a Slurm of four
-nodes on this machine (tests/system), on which the same jobs of several sizes are submitted at the
-same instants twice, without and with a harvester. Jobs are sleeps, so nothing but scheduling is
-compared; all figures are from Slurm's own accounting.
+``sudo python benchmarks/harvest.py [--jobs 40] [--scale 1.0] [--seed 1] [--trainers torch]``: a
+Slurm of four nodes on this machine (tests/system), on which the same jobs of several sizes are
+submitted at the same instants twice, without and with a harvester. Main jobs are sleeps, so nothing
+but scheduling is compared. Trainers are small trainings in PyTorch (harvest_train.py), as many as
+all idle nodes could train; those that ended are then trained once more, undisturbed, and their
+accuracies compared. With ``--trainers counter`` they are counting jobs that do not end.
+
+All figures are from Slurm's own accounting and the trainers' own logs, none from the harvester.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import os
 import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "system")]
 
+from harvest_train import BATCH, EPOCHS, TRAINED  # noqa: E402  (beside this file)
 from slurm_cluster import NODES, Cluster, cluster  # noqa: E402  (its place is said above)
 
 COUNTER = ROOT / "tests" / "faults" / "counter.py"
+TRAIN = ROOT / "benchmarks" / "harvest_train.py"
+PACE_S = 0.004
+LAUNCHERS = {
+    "torchrun": (
+        "-m", "torch.distributed.run", "--nnodes={nodes}", "--nproc-per-node={gpus}",
+        "--rdzv-backend=c10d", "--rdzv-endpoint={rendezvous}",
+    ),
+    "hpcext": ("-m", "hpcext", "launch"),
+}  # fmt: skip
 FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
@@ -104,18 +122,127 @@ def busy_s(jobs: Sequence[Ran], begin_s: float, end_s: float) -> float:
     )
 
 
-def trainers(one: Cluster, path: Path) -> Path:
-    """A job file: four trainings that do not end."""
-    text = ""
-    for number in range(len(NODES)):
-        command = [str(one.python), str(COUNTER), "1000000", "0.2", "10"]
-        text += (
-            f'[[job]]\nname = "t{number}"\ncommand = {command}\nnodes = {{min = 1, max = 1}}\n'
-            f'gpus = 6\nenv = {{COUNTER_LOG = "{path}/t{number}.steps"}}\n'
-        )
-    file = path / "trainers.toml"
-    file.write_text(text.replace("'", '"'))
+class Step(NamedTuple):
+    """A step of a trainer, by its own log; epoch seconds. Step 0 is the begin of an attempt."""
+
+    attempt: int
+    number: int
+    at_s: float
+    nodes: int
+
+
+class Result(NamedTuple):
+    """What a training came to: accuracy on samples it was not trained on, digest of the weights."""
+
+    accuracy: float
+    weights: str
+
+
+def counters(one: Cluster, path: Path) -> list[dict[str, object]]:
+    """Trainings that do not end, one for each node."""
+    command = [str(one.python), str(COUNTER), "1000000", "0.2", "10"]
+    return [
+        {
+            "name": f"t{number}",
+            "command": command,
+            "nodes": {"min": 1, "max": 1},
+            "gpus": 1,
+            "env": {"COUNTER_LOG": f"{path}/{number}.steps"},
+        }
+        for number in range(len(NODES))
+    ]
+
+
+def trainings(one: Cluster, path: Path, launcher: str, idle_s: float) -> list[dict[str, object]]:
+    """Trainings that could use all idle nodes together, one after the other."""
+    takes_s = EPOCHS * math.ceil(TRAINED / BATCH) * BATCH * PACE_S
+    start = [str(one.python), *LAUNCHERS[launcher]]
+    python = [str(one.python)] if launcher == "hpcext" else []
+    return [
+        {
+            "name": f"t{seed}",
+            "command": [*start, *python, str(TRAIN), str(path), str(seed), str(PACE_S)],
+            "nodes": {"min": 1, "max": 2},
+            "gpus": 1,
+            "scaling": {"1": 1.0, "2": 1.9},
+            "env": {"OMP_NUM_THREADS": "1"},
+        }
+        for seed in range(math.ceil(idle_s / takes_s) + len(NODES))
+    ]
+
+
+def write_jobs(file: Path, jobs: Iterable[dict[str, object]]) -> Path:
+    """A job file."""
+
+    def toml(value: object) -> str:
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
+        return json.dumps(value)
+
+    lines = []
+    for job in jobs:
+        lines += ["[[job]]", *(f"{key} = {toml(value)}" for key, value in job.items())]
+    file.write_text("\n".join(lines) + "\n")
     return file
+
+
+def read_steps(path: Path) -> list[Step]:
+    """The log of a trainer; the first four words of each line."""
+    epoch_s = time.time() - time.monotonic()
+    found = []
+    for line in path.read_text().splitlines():
+        attempt, number, at_s, nodes = line.split()[:4]
+        # A counter says its GPUs there, and has one node.
+        had = int(nodes) if nodes in {"1", "2"} else 1
+        found.append(Step(int(attempt), int(number), epoch_s + float(at_s), had))
+    return found
+
+
+def read_result(path: Path) -> Result:
+    """What a training says at its end."""
+    accuracy, weights = path.read_text().split()
+    return Result(float(accuracy), weights)
+
+
+class Spent(NamedTuple):
+    """Node-seconds of a trainer, within some time.
+
+    From the begin of each attempt to its first step; from there to its last one; of these, in steps
+    that an attempt before had done.
+    """
+
+    starting_s: float
+    stepping_s: float
+    again_s: float
+
+
+def spent(steps: Sequence[Step], begin_s: float, end_s: float) -> Spent:
+    """What became of the time that a trainer had. What follows its last step is not in it."""
+    starting_s, stepping_s, again_s = 0.0, 0.0, 0.0
+    done = 0
+    for _, group in groupby(steps, key=lambda step: step.attempt):
+        taken = list(group)
+        for one, other in pairwise(taken):
+            lasted_s = max(0.0, min(other.at_s, end_s) - max(one.at_s, begin_s)) * other.nodes
+            if one.number == 0:
+                starting_s += lasted_s
+            else:
+                stepping_s += lasted_s
+                again_s += lasted_s * (other.number <= done)
+        done = max(done, taken[-1].number)
+    return Spent(starting_s, stepping_s, again_s)
+
+
+def undisturbed(path: Path, seeds: Iterable[int]) -> dict[int, Result]:
+    """The same trainings, each alone on this machine, from its begin to its end."""
+    path.mkdir()
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    found = {}
+    for seed in seeds:
+        command = [sys.executable, str(TRAIN), str(path), str(seed), "0"]
+        subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
+        found[seed] = read_result(path / f"{seed}.result")
+    return found
 
 
 def main() -> None:
@@ -125,16 +252,26 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--interval", default="3")
+    parser.add_argument("--trainers", choices=("torch", "counter"), default="torch")
+    parser.add_argument("--launcher", choices=tuple(LAUNCHERS), default="torchrun")
+    parser.add_argument("--max-parallel", default=str(len(NODES) - 1))
     args = parser.parse_args()
     jobs = workload(args.jobs, args.scale, args.seed)
     with cluster() as one:
         replay(one, jobs, "without")
+        span_s, idle_s = idle(of_run(accounting(one), "without"))
         path = one.home / "run"
         one.as_user("mkdir", str(path))
-        file = trainers(one, path)
+        if args.trainers == "torch":
+            described = trainings(one, path, args.launcher, idle_s)
+            more = ["--max-parallel", args.max_parallel]
+        else:
+            described, more = counters(one, path), []
+        file = write_jobs(path / "trainers.toml", described)
         harvester = subprocess.Popen(
             [str(one.python), "-m", "hpcext", "harvest", "start", str(file), "--partition",
-             "harvest", "--interval", args.interval, "--least", "60", "--dir", str(path / "h")],
+             "harvest", "--gpus-per-node", "1", "--interval", args.interval, "--least", "60",
+             *more, "--dir", str(path / "h")],
             env=one.user_environ(), user=one.user, group=one.user, extra_groups=[],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
@@ -142,13 +279,25 @@ def main() -> None:
         replay(one, jobs, "with")
         harvester.terminate()
         harvester.wait(120)
-        ran = accounting(one)
-        steps = sum(len(each.read_text().splitlines()) for each in path.glob("*.steps"))
-    report(ran, steps)
+        report_queue(ran := accounting(one), span_s, idle_s)
+        began_s = of_run(ran, "with")[0].submit_s
+        logs = {int(each.stem): read_steps(each) for each in path.glob("*.steps")}
+        report_use(logs.values(), began_s, span_s, idle_s)
+        if args.trainers == "torch":
+            results = {int(each.stem): read_result(each) for each in path.glob("*.result")}
+            alone = undisturbed(one.root / "alone", sorted(results))
+            report_accuracies(logs, results, alone, len(described))
 
 
-def report(ran: Sequence[Ran], steps: int) -> None:
-    """How much later jobs began, and how much of the idle time was used."""
+def idle(without: Sequence[Ran]) -> tuple[float, float]:
+    """How long a run lasted, and the node-seconds of it that no job had."""
+    zero = without[0].submit_s
+    span_s = max(job.end_s for job in without) - zero
+    return span_s, len(NODES) * span_s - busy_s(without, zero, zero + span_s)
+
+
+def report_queue(ran: Sequence[Ran], span_s: float, idle_s: float) -> None:
+    """How much later jobs began, and how much of the idle time leases held."""
     without, with_ = of_run(ran, "without"), of_run(ran, "with")
     leases = [job for job in ran if job.partition == "harvest"]
     zero, other = without[0].submit_s, with_[0].submit_s
@@ -156,8 +305,6 @@ def report(ran: Sequence[Ran], steps: int) -> None:
     waits_s = [
         statistics.mean(job.start_s - job.submit_s for job in each) for each in (without, with_)
     ]
-    span_s = max(job.end_s for job in without) - zero
-    idle_s = len(NODES) * span_s - busy_s(without, zero, zero + span_s)
     taken_s = busy_s(leases, other, other + span_s)
     line = sys.stdout.write
     line(f"jobs {len(without)}, {span_s:.0f} s, idle {idle_s / len(NODES) / span_s:.0%}\n")
@@ -167,8 +314,48 @@ def report(ran: Sequence[Ran], steps: int) -> None:
         f"began later by, s: least {min(later):.0f}, 5 % {cut[0]:.0f}, median "
         f"{statistics.median(later):.0f}, 95 % {cut[-1]:.0f}, most {max(later):.0f}\n"
     )
-    line(f"idle node-time held by leases: {taken_s / idle_s:.0%} of {idle_s:.0f} node-s\n")
-    line(f"leases {len(leases)}; steps of trainers {steps}: {0.2 * steps / idle_s:.0%} of it\n")
+    line(f"idle node-time held by {len(leases)} leases: {taken_s / idle_s:.0%} of {idle_s:.0f} s\n")
+
+
+def report_use(
+    logs: Iterable[Sequence[Step]], began_s: float, span_s: float, idle_s: float
+) -> None:
+    """How much of the idle time trainers made steps in, by their own logs."""
+    all_of = [Spent(0.0, 0.0, 0.0), *(spent(each, began_s, began_s + span_s) for each in logs)]
+    starting, stepping, again = (sum(each) / idle_s for each in zip(*all_of, strict=True))
+    sys.stdout.write(
+        f"idle node-time used, from the first to the last step of each attempt: {stepping:.0%}; "
+        f"of it in steps done again {again:.1%}; attempts that began, before that: {starting:.0%}\n"
+    )
+
+
+def report_accuracies(
+    logs: dict[int, list[Step]], had: dict[int, Result], alone: dict[int, Result], count: int
+) -> None:
+    """What each trainer learnt, beside what it learns when nobody disturbs it."""
+    line = sys.stdout.write
+    line(f"trainers that ended: {len(had)} of {count}; {len(logs)} began\n")
+    line("trainer restarts nodes harvested undisturbed difference weights\n")
+    same: dict[str, list[bool]] = {"1": [], "2": [], "1+2": []}
+    for seed in sorted(had):
+        steps = logs[seed]
+        nodes = "+".join(map(str, sorted({step.nodes for step in steps})))
+        one, other = had[seed], alone[seed]
+        same[nodes].append(one.weights == other.weights)
+        line(
+            f"{f't{seed}':7} {len({step.attempt for step in steps}) - 1:8} {nodes:>5} "
+            f"{one.accuracy:9.4f} {other.accuracy:11.4f} {one.accuracy - other.accuracy:+10.4f} "
+            f"{'same bits' if same[nodes][-1] else 'others'}\n"
+        )
+    if had:
+        most = max(abs(had[seed].accuracy - alone[seed].accuracy) for seed in had)
+        line(f"largest difference {most:.4f}\n")
+    wide = [*same["2"], *same["1+2"]]
+    line(
+        f"comparable bit by bit: {sum(same['1'])} of {len(same['1'])} that had one node at a "
+        f"time, {sum(wide)} of {len(wide)} that had two: the same samples in the same steps, but "
+        "gradients added in another order, so statistically comparable\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Which nodes of a partition nobody uses, and until when: what Slurm says of holes and leases.
 
 A hole in front of a pending job is ``planned`` (sinfo(1)), and the job's expected start and nodes
-say when it ends (``squeue --start``); where other users' jobs are hidden (``PrivateData=jobs``)
-only the former is known.
+say when it ends (``squeue --start``), as reservations do; where other users' jobs are hidden
+(``PrivateData=jobs``) only the former is known.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from hpcext.batch.slurm import (
     gres_kind,
     hostnames_command,
     parse_hostnames,
+    parse_time_limit,
     state,
 )
 
@@ -34,13 +36,16 @@ class Idle(NamedTuple):
     ----------
     name : str
     idle : bool
-        Nobody uses any of it, and it may be had: up, awake, neither reserved nor drained.
+        Nobody uses any of it, and it may be had: up, awake, neither reserved nor drained, in a
+        partition that starts jobs.
     planned : bool
         Slurm keeps it for a job.
     gpus : int
     kind : str
         Of its GPUs; empty where they have none, or several.
     cpus, memory_mb : int
+    limit_s : float
+        So long a job of the partition may last.
     """
 
     name: str
@@ -50,10 +55,14 @@ class Idle(NamedTuple):
     kind: str
     cpus: int
     memory_mb: int
+    limit_s: float = math.inf
 
 
 class Planned(NamedTuple):
-    """A pending job that Slurm has planned: on which nodes, as it writes them, from when on."""
+    """What Slurm has planned: on which nodes, as it writes them, from when on.
+
+    A pending job, or a reservation, which is job 0.
+    """
 
     job_id: int
     name: str
@@ -88,19 +97,22 @@ class Held(NamedTuple):
 def idle_command(partition: str) -> list[str]:
     """All nodes of a partition; sinfo(1)."""
     words = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
-    return [*words, "--format=%N|%T|%G|%c|%m"]
+    return [*words, "--format=%N|%T|%G|%c|%m|%a|%l"]
 
 
 def parse_idle(text: str) -> dict[str, Idle]:
     """Node → what is said of it; a line each."""
     found = {}
     for line in text.splitlines():
-        name, said, gres, cpus, memory = [*line.strip().split("|"), "", "", "", ""][:5]
+        words = [*line.strip().split("|"), *6 * [""]]
+        name, said, gres, cpus, memory, partition, limit = words[:7]
         if not name or not said:
             continue
         word = said.lower().rstrip(_FLAGS)
         flags = said[len(word) :]
         idle = word in IDLE and not _ASLEEP & set(flags) and "*" not in flags
+        # A partition that is down or drained queues jobs and starts none.
+        idle = idle and partition in {"up", ""}
         found[name] = Idle(
             name,
             idle,
@@ -110,6 +122,7 @@ def parse_idle(text: str) -> dict[str, Idle]:
             kind=gres_kind(gres),
             cpus=_whole(cpus),
             memory_mb=_whole(memory),
+            limit_s=parse_time_limit(limit) or math.inf,
         )
     return found
 
@@ -142,6 +155,22 @@ def parse_planned(text: str) -> tuple[Planned, ...]:
     return tuple(found)
 
 
+def reserved_command() -> list[str]:
+    """All reservations; with :func:`~hpcext.batch.slurm.epoch_times`; scontrol(1)."""
+    return ["scontrol", "--oneliner", "show", "reservation"]
+
+
+def parse_reserved(text: str) -> tuple[Planned, ...]:
+    """``KEY=VALUE ...`` on each line; a sentence where there is none."""
+    found = []
+    for line in text.splitlines():
+        said = dict(word.partition("=")[::2] for word in line.split())
+        start, nodes = said.get("StartTime", ""), said.get("Nodes", "")
+        if start.isdecimal() and nodes and not nodes.startswith("("):
+            found.append(Planned(0, said.get("ReservationName", ""), float(start), nodes))
+    return tuple(found)
+
+
 def held_command(job_name: str) -> list[str]:
     """Jobs of ours that Slurm still knows, by their name; squeue(1), with epoch times."""
     words = ["squeue", "--noheader", "--me", "--states=all", f"--name={job_name}"]
@@ -165,7 +194,7 @@ def parse_held(text: str) -> tuple[Held, ...]:
 
 
 def ends(planned: Iterable[Planned], names: Mapping[str, Iterable[str]]) -> dict[str, float]:
-    """Node → when the first job that is planned there begins, epoch.
+    """Node → when the first job or reservation that is planned there begins, epoch.
 
     Parameters
     ----------
@@ -174,14 +203,14 @@ def ends(planned: Iterable[Planned], names: Mapping[str, Iterable[str]]) -> dict
         List of nodes, as Slurm writes it → their names.
     """
     found: dict[str, float] = {}
-    for job in planned:
-        for node in names.get(job.nodes, ()):
-            found[node] = min(job.start_s, found.get(node, job.start_s))
+    for each in planned:
+        for node in names.get(each.nodes, ()):
+            found[node] = min(each.start_s, found.get(node, each.start_s))
     return found
 
 
 def planned_ends(but: str = "") -> dict[str, float]:
-    """Node → when it is needed for another job, by Slurm's plan; epoch.
+    """Node → when it is needed for another job or a reservation, by Slurm's plan; epoch.
 
     Parameters
     ----------
@@ -194,7 +223,8 @@ def planned_ends(but: str = "") -> dict[str, float]:
     """
     text = runner.run(planned_command(), environ=epoch_times())
     planned = [job for job in parse_planned(text) if not but or job.name != but]
-    lists = {job.nodes for job in planned}
+    planned += parse_reserved(runner.run(reserved_command(), environ=epoch_times()))
+    lists = {each.nodes for each in planned}
     return ends(
         planned, {each: parse_hostnames(runner.run(hostnames_command(each))) for each in lists}
     )

@@ -161,7 +161,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
     for name, node in nodes.items():
         if not node.idle or (not terms.logical and node.gpus < terms.gpus):
             continue
-        hole = Hole(name, ends.get(name, float("inf")))
+        hole = Hole(name, ends.get(name, float("inf")), node.limit_s)
         lease = requests([hole], have=0, want=1, terms=terms, now_s=now_s)
         until = view.duration(hole.ends_s - now_s) if name in ends else "not known"
         could = f"{lease[0].minutes} min" if lease else "too short"

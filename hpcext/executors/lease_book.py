@@ -360,7 +360,7 @@ class LeaseBook:
         taken = {lease.node for lease in self.leases.values()}
         free = [name for name in idle if name in steady and name not in taken]
         ends = await asyncio.to_thread(slurm_idle.planned_ends, self._name) if free else {}
-        holes = {name: Hole(name, ends.get(name, math.inf)) for name in free}
+        holes = {name: Hole(name, ends.get(name, math.inf), nodes[name].limit_s) for name in free}
         self._count(idle, [hole for hole in holes.values() if not self._terms.minutes(hole, now)])
         asked = requests(
             [hole for name, hole in holes.items() if name not in self._refused],

@@ -61,17 +61,21 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     def minutes(self, hole: Hole, now_s: float) -> int:
         """The time limit of a lease for a hole; 0: it is left alone."""
-        left_s = hole.ends_s - now_s - self.before_s
+        left_s = min(hole.ends_s - now_s - self.before_s, hole.limit_s)
         if left_s < self.least_s:
             return 0
         return math.floor(min(left_s, self.longest_s) / MINUTE_S)
 
 
 class Hole(NamedTuple):
-    """An idle node; it ends at `ends_s` (epoch), infinite where nobody has said so."""
+    """An idle node; it ends at `ends_s` (epoch), infinite where nobody has said so.
+
+    `limit_s`: so long a job of its partition may last. A longer one would never begin.
+    """
 
     node: str
     ends_s: float
+    limit_s: float = math.inf
 
 
 class Request(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,21 @@ def test_states(state: str, idle: bool, planned: bool) -> None:
     """sinfo(1), NODE STATE CODES; what sleeps, does not answer or is kept is none of ours."""
     node = slurm_idle.parse_idle(f"a|{state}|gpu:a100:2(S:0-1),gpu:v100:1|24+|900\n")["a"]
     assert (node.idle, node.planned) == (idle, planned)
-    assert node[3:] == (3, "", 24, 900)
+    assert node[3:] == (3, "", 24, 900, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("partition", "idle", "limit_s"),
+    [
+        ("up|1-00:00:00", True, 86400), ("up|30:00", True, 1800), ("up|infinite", True, math.inf),
+        ("down|4:00:00", False, 14400), ("drain|infinite", False, math.inf),
+        ("inact|infinite", False, math.inf),
+    ],
+)  # fmt: skip
+def test_what_a_partition_allows(partition: str, idle: bool, limit_s: float) -> None:
+    """sinfo(1), %a and %l; one that is not up queues jobs and starts none."""
+    node = slurm_idle.parse_idle(f"a|idle|gpu:2|24|900|{partition}\n")["a"]
+    assert (node.idle, node.limit_s) == (idle, limit_s)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "a\n", "|idle|", "garbage without bars"])
@@ -80,3 +95,15 @@ def test_a_node_ends_when_the_first_job_begins_there() -> None:
     ]  # fmt: skip
     names = {"n[1-2]": ["n1", "n2"], "n2": ["n2"]}
     assert slurm_idle.ends(planned, names) == {"n1": 90.0, "n2": 50.0}
+
+
+def test_a_node_ends_when_a_reservation_begins() -> None:
+    """As 22.05 prints them; what reserves licences has no nodes."""
+    text = (
+        "ReservationName=soon StartTime=1795392460 EndTime=1795396060 Duration=01:00:00 "
+        "Nodes=n[1-4] NodeCnt=4 CoreCnt=96 Features=(null) PartitionName=(null) Flags=SPEC_NODES "
+        "TRES=cpu=96 Users=root Groups=(null) Accounts=(null) Licenses=(null) State=INACTIVE\n"
+        "ReservationName=some StartTime=1795392460 EndTime=1795396060 Nodes=(null) NodeCnt=0\n"
+    )
+    assert slurm_idle.parse_reserved(text) == (Planned(0, "soon", 1795392460.0, "n[1-4]"),)
+    assert slurm_idle.parse_reserved("No reservations in the system\n") == ()

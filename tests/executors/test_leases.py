@@ -26,6 +26,12 @@ def test_a_lease_ends_before_its_hole(left_s: float, minutes: int) -> None:
     assert asked(("n", left_s)) == ([Request("n", minutes)] if minutes else [])
 
 
+@pytest.mark.parametrize(("limit_s", "minutes"), [(1800, 30), (1799, 29), (179, 0), (9e9, 60)])
+def test_a_lease_is_no_longer_than_a_job_of_its_partition(limit_s: float, minutes: int) -> None:
+    found = requests([Hole("n", math.inf, limit_s)], have=0, want=1, terms=TERMS, now_s=NOW_S)
+    assert found == ([Request("n", minutes)] if minutes else [])
+
+
 def test_those_that_last_longest_come_first() -> None:
     holes = [("a", 600.0), ("b", math.inf), ("c", 900.0), ("d", math.inf), ("e", 100.0)]
     assert [request.node for request in asked(*holes)] == ["b", "d", "c"]

@@ -3,7 +3,8 @@
 It uses nothing of hpcext but the protocol's names, and keeps its own account of what it did in
 ``$COUNTER_LOG``, for the test to judge by: one line per step, ``ATTEMPT STEP TIME GPUS PID``.
 What ``$COUNTER_GOODPUT`` holds, JSON, it reports as its goodput.
-With ``--gate FILE`` it does its last step when that file is there.
+With ``--gate FILE`` it does its last step when that file is there, with ``--until FILE`` the step
+that it does then is its last one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hpcext import protocol
 STEPS, STEP_S, SAVE_EVERY = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 DEAF = "--deaf" in sys.argv
 GATE = sys.argv[sys.argv.index("--gate") + 1] if "--gate" in sys.argv else None
+UNTIL = sys.argv[sys.argv.index("--until") + 1] if "--until" in sys.argv else None
 attempt = protocol.Attempt.from_environ()
 assert attempt is not None
 state = attempt.checkpoint_dir / "count.json"
@@ -81,7 +83,7 @@ attempt.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 begin = json.loads(state.read_text())["step"] if state.exists() else 0
 registered_at = time.time()
 first_step_at = None
-saved = begin
+saved = step = begin
 report(begin, saved, None)
 if attempt.notify:
     attempt.notify.send(protocol.NEWS_SIGNAL)
@@ -99,7 +101,9 @@ for step in range(begin + 1, STEPS + 1):
         save(step)
         saved = step
         report(step, saved, first_step_at)
+    if UNTIL and os.path.exists(UNTIL):
+        break
     if not DEAF and signal.SIGTSTP in signal.sigpending():
         leave(step)
-save(STEPS)
-report(STEPS, STEPS, first_step_at)
+save(step)
+report(step, step, first_step_at)

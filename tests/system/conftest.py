@@ -27,7 +27,12 @@ def place(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
     """A directory of the ordinary user; the jobs of the test are over when it ends."""
     path = slurm.home / request.node.name.replace("[", "-").replace("]", "")
     slurm.as_user("mkdir", str(path))
-    yield Site(path, python=str(slurm.python), environ=slurm.user_environ(), user=slurm.user)
+    one = Site(path, python=str(slurm.python), environ=slurm.user_environ(), user=slurm.user)
+    yield one
+    for process in one.started:
+        # A harvester whose test has failed would take nodes from the next one.
+        process.kill()
+        process.wait()
     slurm.run("scancel", "--user", slurm.user)
     slurm.wait_for(lambda: not slurm.run("squeue", "-h").stdout, "an empty queue")
 

@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import cluster_processes
+
 from hpcext.batch import slurm
 
 REPOSITORY = Path(__file__).parents[2]
@@ -176,7 +178,7 @@ class Cluster:
             daemon.kill()
         for daemon in self._daemons:
             daemon.wait()
-        self._end_steps()
+        cluster_processes.end(self.root)
         subprocess.run(["userdel", self.user], capture_output=True, check=False)
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -199,7 +201,15 @@ class Cluster:
         """A node goes down with all that runs on it: nobody has time to say anything."""
         self._slurmds[node].kill()
         self._slurmds[node].wait()
-        self._end_steps(node)
+        cluster_processes.end(self.root, node)
+
+    def stop_node(self, node: str) -> None:
+        """Its daemon does nothing until :meth:`continue_node`; what runs there runs on."""
+        self._slurmds[node].send_signal(signal.SIGSTOP)
+
+    def continue_node(self, node: str) -> None:
+        """Go on after :meth:`stop_node`."""
+        self._slurmds[node].send_signal(signal.SIGCONT)
 
     # -- what is asked of it
 
@@ -410,22 +420,6 @@ class Cluster:
     def _states(self) -> set[str]:
         return set(self.run("sinfo", "-N", "-h", "-o", "%T").stdout.split())
 
-    def _end_steps(self, node: str = "") -> None:
-        """Kill the step daemons of a node, or of all, and what they run."""
-        marks = [f"SLURM_CONF={self._conf}".encode()]
-        if node:
-            marks = [f"SLURMD_NODENAME={node}".encode()]
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (path / "environ").read_bytes().split(b"\0")
-                title = (path / "cmdline").read_bytes()
-                ours = str(self._conf).encode() in b"\0".join(words)
-                stepd = title.startswith(b"slurmstepd") and (
-                    not node or f"{self.root}/spool/{node}".encode() in _maps(path)
-                )
-                if (ours and any(mark in words for mark in marks)) or (ours and stepd):
-                    os.kill(int(path.name), signal.SIGKILL)
-
 
 def _program(name: str) -> str:
     """Where a daemon's program is."""
@@ -433,15 +427,6 @@ def _program(name: str) -> str:
     if program is None:
         raise ClusterError(f"{name} is not installed")
     return program
-
-
-def _maps(path: Path) -> bytes:
-    """Names of the files that a process has open."""
-    names = []
-    for link in (path / "fd").iterdir():
-        with contextlib.suppress(OSError):
-            names.append(os.readlink(link))
-    return "\n".join(names).encode()
 
 
 def _make_user(name: str, home: Path) -> None:
