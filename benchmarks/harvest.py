@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--interval", default="3")
     parser.add_argument("--trainers", choices=("torch", "counter"), default="torch")
-    parser.add_argument("--launcher", choices=tuple(LAUNCHERS), default="torchrun")
+    parser.add_argument("--launcher", choices=tuple(LAUNCHERS), default="hpcext")
     parser.add_argument("--max-parallel", default=str(len(NODES) - 1))
     args = parser.parse_args()
     jobs = workload(args.jobs, args.scale, args.seed)

@@ -36,7 +36,7 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import protocol
-from hpcext.launch import supervise, tree
+from hpcext.launch import command, supervise, tree
 
 LEASE = "hpcext.lease/1"
 AGENT = "hpcext.agent/1"
@@ -190,6 +190,7 @@ class Agent:
                     stdout=log,
                     stderr=log,
                     cwd="/",
+                    preexec_fn=_outlive_nobody,  # noqa: PLW1509 - there is one thread
                 )
         except (OSError, ValueError, LookupError, TypeError) as error:
             sys.stderr.write(f"hpcext: {name}: {error}\n")
@@ -219,6 +220,11 @@ class Agent:
     def _notify(attempts: Iterable[_Attempt]) -> None:
         for attempt in attempts:
             attempt.child.send_signal(protocol.NOTICE_SIGNAL)
+
+
+def _outlive_nobody() -> None:
+    """Whose agent is killed hears it as the notice: nobody else could tell it anything."""
+    command.hear_of_parent(protocol.NOTICE_SIGNAL)
 
 
 def _wait() -> int | None:

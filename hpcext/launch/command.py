@@ -41,6 +41,11 @@ def become_reaper() -> None:
         raise OSError(ctypes.get_errno(), "no sub-reaper")
 
 
+def hear_of_parent(signum: signal.Signals) -> None:
+    """Have this process sent a signal when its parent ends; prctl(2)."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+
+
 def open_log(path: Path, heading: str) -> int:
     """Open the log of a job to append to it, and write a line that separates attempts.
 
@@ -135,7 +140,7 @@ def _prepare(
 ) -> None:
     """Between fork and exec: what the command inherits."""
     # Cheap, and closes most of the gap when we are killed with SIGKILL; the rest is swept.
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    hear_of_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(NOT_EXECUTABLE)
     os.setsid()

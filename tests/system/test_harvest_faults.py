@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Iterator
 
 import psutil
-import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import NODES, Cluster
 from test_harvest import ended, harvest, jobs_of, leases, main_job, nothing_left
@@ -250,9 +249,6 @@ def test_an_agent_that_is_stopped_gives_its_node_back(slurm: Cluster, place: Sit
     finish(slurm, place, process, "one")
 
 
-@pytest.mark.xfail(
-    reason="without cgroups what an agent supervises outlives it, and runs beside its next attempt"
-)
 def test_an_agent_that_is_killed_costs_what_was_not_saved(slurm: Cluster, place: Site) -> None:
     trainers(place, "one")
     process = harvest(place)
