@@ -44,6 +44,10 @@ class Driver:
     requests : callable
         Gives the facts that users asked for, and takes them as answered once told so.
     observe : callable
+    stay : bool
+        Wait for more when nothing is left to do, until told to drain.
+    leave : bool
+        Told to end, leave at once; what runs goes on.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class Driver:
         interval_s: float,
         requests: Callable[[], Iterable[tuple[tuple[Fact, ...], Callable[[], None]]]],
         observe: Observe,
+        stay: bool = False,
+        leave: bool = False,
     ) -> None:
         self.engine = engine
         self.stopped_by: signal.Signals | None = None
@@ -70,6 +76,8 @@ class Driver:
         self._wake_s: float | None = None
         self._looked_s = base_s
         self._leave = False
+        self._stays = stay
+        self._leaves = leave
 
     def now_s(self) -> float:
         """Seconds since the manager began; a clock that is set back does not move it."""
@@ -100,7 +108,7 @@ class Driver:
             self._facts.extend(news)
             while not self._leave:
                 self._turn(executor)
-                if self.engine.finished and not self._facts:
+                if self._done() and not self._facts:
                     break
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._awake.wait(), self._pause_s())
@@ -147,6 +155,9 @@ class Driver:
             answer()
         self._observe(self.engine, now_s)
 
+    def _done(self) -> bool:
+        return self.engine.finished and (self.engine.world.draining or not self._stays)
+
     def _pause_s(self) -> float:
         """Until the engine's wake or the next look at reports, whichever is first."""
         until = self._looked_s + self._interval_s
@@ -171,8 +182,8 @@ class Driver:
 
         What is being suspended then goes on by itself, and the next manager finds it.
         """
-        if self.stopped_by is None:
-            self.stopped_by = signal.Signals(signum)
+        first, self.stopped_by = self.stopped_by is None, self.stopped_by or signal.Signals(signum)
+        if first and not self._leaves:
             self.emit(Drain(stop=True))
         else:
             self._leave = True
