@@ -84,7 +84,9 @@ class Wait:
         self._other_at_s = 0.0
         self._limit_at_s = 0.0
         self._others_at_s = 0.0
+        self._lead_s: float | None = None
         self._requeued = False
+        self._failures = 0
         self._position = self._begin()
 
     def run(self) -> int:
@@ -199,8 +201,10 @@ class Wait:
                 self._again_s = AGAIN_S
             return True
         self._child = None
-        if os.waitstatus_to_exitcode(status) not in {0, 3}:
-            self._out.note(f"its manager failed, and is tried again: {self._directory / LOG}")
+        self._failures += os.waitstatus_to_exitcode(status) != 0
+        if self._failures == 2:
+            # Once may be a race that another ticket has won.
+            self._out.note(f"waits for a manager; see {self._directory / LOG}")
         return False
 
     def _may_leave(self) -> bool:
@@ -234,7 +238,7 @@ class Wait:
         if slurm.parse_running(said):
             self._told = False
             return False
-        if not self._requeued and slurm.was_cancelled(said, self._here.restarts):
+        if slurm.was_cancelled(said, self._here.restarts):
             self._cancel()
         return True
 
@@ -272,9 +276,8 @@ class Wait:
         if end_s is None:
             return ASK_S
         left_s = end_s - time.time()
-        lead_s = SHORT_LEAD_S if self._limit_at_s == 0.0 and left_s < SHORT_S else LEAD_S
-        if self._limit_at_s == 0.0:
-            self._lead_s = lead_s
+        if self._lead_s is None:
+            self._lead_s = SHORT_LEAD_S if left_s < SHORT_S else LEAD_S
         if left_s > self._lead_s:
             return min(ASK_S, left_s - self._lead_s)
         self._requeued = True

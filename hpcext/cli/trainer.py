@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 import shutil
 import signal
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     assert harvest is not None
     name = Path(command[0]).name
     key = tickets.key_of(here.job_id, [str(nodes), name, *command[1:], str(Path.cwd())])
+    logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     # Deaf to what Slurm may send before anybody listens.
     for signum in (protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL):
         signal.signal(signum, signal.SIG_IGN)

@@ -264,11 +264,11 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
             locks.enter_context(locking.held(directory / "manager.lock", do="use another --dir"))
         except locking.LockedError:
             other = spool.manager_of(directory)
-            who = (
-                f"the manager {spool.place_of(other)}" if other else "a manager on another machine"
-            )
+            place = spool.place_of(other) if other else "on another machine"
             raise NoManagerError(
-                f"{who} runs this pilot", where=str(directory), do="hpcext status shows it"
+                f"a manager {place} runs this pilot",
+                where=str(directory),
+                do="hpcext status shows it",
             ) from None
         me = protocol.Process.me()
         here = protocol.Allocation.from_environ()
