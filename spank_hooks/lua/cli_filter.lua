@@ -109,10 +109,6 @@ end
 
 -- The job itself does not train: it waits for a trainer elsewhere, which --hpcext-gpus is about.
 local function fill_trainer(options)
-    if options.type ~= "sbatch" then
-        note("--hpcext-trainer is for batch scripts; here it has no effect")
-        return nil
-    end
     if options.requeue == "unset" then
         options.requeue = "set"
     end
@@ -138,8 +134,10 @@ local function check(options)
     if not values then
         return wrong
     end
-    if values.trainer then
+    if values.trainer and options.type == "sbatch" then
         return fill_trainer(options)
+    elseif values.trainer then
+        note("--hpcext-trainer is for batch scripts; here it has no effect")
     end
     if values.suspendable then
         fill_suspendable(options, values.suspendable)
