@@ -17,7 +17,7 @@ from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
 from hpcext.cli.verbs import read_journal
 from hpcext.config import MAX_NODES, Settings, load_settings
-from hpcext.core.errors import InputError
+from hpcext.core.errors import InputError, NoManagerError
 from hpcext.executors.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
 from hpcext.jobfile import JobSpec, read_jobs
@@ -153,7 +153,13 @@ def start(args: argparse.Namespace, out: Output) -> int:
         harvest=terms,
         stay=args.stay,
     )
-    return manage(directory, out, as_json=args.json)
+    try:
+        return manage(directory, out, as_json=args.json)
+    except NoManagerError:
+        # Another harvester has the partition: this one has never run.
+        if not (directory / "journal.jsonl").exists():
+            pilots.remove(directory, settings.state_dir)
+        raise
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:

@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +70,19 @@ class Tickets:
         )
 
     def wait_is(self, job: int, state: str) -> None:
-        def there() -> bool:
-            return self.slurm.job(job)["JobState"] == state
+        self._wait(lambda: self.slurm.job(job)["JobState"] == state, f"job {job}: {state}")
 
+    def wait_begun(self, name: str) -> None:
+        self._wait(lambda: self.counted(name)[-1:] == [39], f"trainer {name}")
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
         try:
-            self.slurm.wait_for(there, state, WAIT_S)
+            self.slurm.wait_for(condition, what, WAIT_S)
         except AssertionError as error:
+            said = [path.read_text() for path in self.place.path.glob("slurm-*.out")]
             log = self.harvester / "manager.log"
-            more = log.read_text() if log.exists() else ""
-            raise AssertionError(f"{error}\n{self.output(job)}\n{more}") from None
+            said += [log.read_text()] if log.exists() else []
+            raise AssertionError("\n".join([str(error), *said])) from None
 
     def output(self, job: int) -> str:
         path = self.place.path / f"slurm-{job}.out"
@@ -136,9 +141,9 @@ def test_when_the_ticket_that_manages_is_cancelled_another_one_does(
     """Its trainer is cancelled, and that of the other one trains on."""
     tickets.quick()
     first = tickets.submit(tickets.counter("one"))
-    wait_for(lambda: tickets.counted("one")[-1:] == [39], "the first trainer")
+    tickets.wait_begun("one")
     second = tickets.submit(tickets.counter("two"))
-    wait_for(lambda: tickets.counted("two")[-1:] == [39], "the second trainer")
+    tickets.wait_begun("two")
     assert tickets.manager() == first
     assert slurm.as_user("scancel", str(first)).returncode == 0
     tickets.wait_is(first, "CANCELLED")
@@ -151,13 +156,13 @@ def test_when_the_ticket_that_manages_is_cancelled_another_one_does(
     assert tickets.counted("two") == list(range(1, 41))
 
 
-@pytest.mark.parametrize("how", ["exec hpcext", "hpcext"])
+@pytest.mark.parametrize("how", ["exec hpcext", "hpcext"], ids=["exec", "shell"])
 def test_the_only_ticket_that_is_cancelled_cancels_its_trainer(
     slurm: Cluster, place: Site, tickets: Tickets, how: str
 ) -> None:
     tickets.quick()
     job = tickets.sbatch(f"--wrap={how} trainer 1:1 {tickets.counter('one')}")
-    wait_for(lambda: tickets.counted("one")[-1:] == [39], "its trainer")
+    tickets.wait_begun("one")
     assert slurm.as_user("scancel", str(job)).returncode == 0
     tickets.wait_is(job, "CANCELLED")
     wait_for(lambda: not place.left_behind(), "the end of the training")
@@ -168,9 +173,9 @@ def test_a_ticket_that_ends_first_hands_over(slurm: Cluster, place: Site, ticket
     """What waits for it need not wait for the trainers of others."""
     tickets.quick()
     first = tickets.submit(tickets.counter("one"))
-    wait_for(lambda: tickets.counted("one")[-1:] == [39], "the first trainer")
+    tickets.wait_begun("one")
     second = tickets.submit(tickets.counter("two"))
-    wait_for(lambda: tickets.counted("two")[-1:] == [39], "the second trainer")
+    tickets.wait_begun("two")
     place.open("one")
     tickets.wait_is(first, "COMPLETED")
     slurm.wait_for(lambda: tickets.manager() == second, "the other one as manager")
@@ -185,7 +190,7 @@ def test_a_ticket_that_is_requeued_finds_its_trainer(
     """At its time limit, and by a kill -9 of its manager; nothing is submitted twice."""
     tickets.quick()
     job = tickets.submit(tickets.counter("one"), "--time=1")
-    wait_for(lambda: tickets.counted("one")[-1:] == [39], "its trainer")
+    tickets.wait_begun("one")
     os.kill(
         int(json.loads((tickets.harvester / "manager.json").read_text())["pid"]), signal.SIGKILL
     )
