@@ -269,7 +269,7 @@ def job_command(job_id: int) -> list[str]:
     return ["scontrol", "--oneliner", "show", "job", str(job_id)]
 
 
-def parse_running(text: str) -> bool:
+def is_running(text: str) -> bool:
     """Whether a job runs, from what :func:`job_command` prints."""
     return "JobState=RUNNING" in text.split()
 

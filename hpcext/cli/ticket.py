@@ -235,7 +235,7 @@ class Wait:
         except BatchError as error:
             log.warning("not known why job %d was told to end: %s", job_id, error)
             return False
-        if slurm.parse_running(said):
+        if slurm.is_running(said):
             self._told = False
             return False
         if slurm.was_cancelled(said, self._here.restarts):
