@@ -87,6 +87,7 @@ class Wait:
         self._lead_s: float | None = None
         self._requeued = False
         self._failures = 0
+        self._said = False
         self._position = self._begin()
 
     def run(self) -> int:
@@ -100,6 +101,7 @@ class Wait:
                 self._mind()
                 ended = self._look()
                 if ended is not None and self._may_leave():
+                    tickets.forget(self._directory, self._key)
                     return ended
                 self._go_on_later()
                 time.sleep(LOOK_S)
@@ -134,6 +136,9 @@ class Wait:
             return None
         if job.state is State.COMPLETED:
             return 0
+        if not self._said:
+            self._said = True
+            self._out.note(f"{job.name} {job.state.value}: {job.why}")
         code = self._engine.world.records[job.id].exit_code
         return 1 if not code else code if code > 0 else 128 - code
 
@@ -313,6 +318,8 @@ def manage(directory: Path, parent: int) -> NoReturn:
         fd = os.open(directory / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.dup2(fd, sys.stdout.fileno())
         os.dup2(fd, sys.stderr.fileno())
+        # Leases inherit our environment.
+        protocol.forget_flags()
         logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING, force=True)
 
         def observe(_engine: Engine, _now_s: float) -> None:

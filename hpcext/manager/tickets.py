@@ -286,6 +286,12 @@ def has_shown(directory: Path, key: str, position: int) -> None:
         protocol.write_file(path, str(position).encode(), durable=False)
 
 
+def forget(directory: Path, key: str) -> None:
+    """Remove what was kept for a ticket that is done."""
+    for ending in ("lock", "sh", "shown"):
+        (directory / FOLDER / f"{key}.{ending}").unlink(missing_ok=True)
+
+
 def _lock(directory: Path, key: str) -> Path:
     return directory / FOLDER / f"{key}.lock"
 

@@ -35,6 +35,15 @@ def stays(place: Site) -> subprocess.Popen[str]:
     return process
 
 
+def terminated(place: Site, process: subprocess.Popen[str]) -> None:
+    """End a manager by SIGTERM, when it listens: it answers, if only that there is no such job."""
+    wait_for(lambda: place.run("cancel", str(place.pilot), "nobody").code == 2, "an answer")
+    assert manager(place) == process.pid
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, (out, err)
+
+
 def submit(place: Site, name: str) -> None:
     place.write_jobs(place.counter(name, gated=True, **ONE))
     place.run_until_done("submit", str(place.pilot), str(place.jobs))
@@ -58,11 +67,8 @@ def test_one_that_stays_waits_for_more_and_holds_nothing_meanwhile(
 
 
 def test_it_ends_by_a_signal_too_and_stays_when_it_is_resumed(slurm: Cluster, place: Site) -> None:
-    for process in (stays(place), place.start("run", "--resume", str(place.pilot))):
-        wait_for(lambda process=process: manager(place) == process.pid, "the manager")
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-        assert process.returncode == 128 + signal.SIGTERM
+    terminated(place, stays(place))
+    terminated(place, place.start("run", "--resume", str(place.pilot)))
     nothing_left(slurm, place)
 
 
@@ -119,11 +125,7 @@ def test_told_to_leave_it_leaves_what_runs_to_the_next_one(slurm: Cluster, place
     first.communicate()
     held = leases(slurm)
     for _ in range(2):
-        process = place.start("run", "--resume", str(place.pilot), "--leave")
-        wait_for(lambda process=process: manager(place) == process.pid, "the manager")
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-        assert process.returncode == 128 + signal.SIGTERM
+        terminated(place, place.start("run", "--resume", str(place.pilot), "--leave"))
     assert leases(slurm) == held
     place.open("one")
     assert place.run("run", "--resume", str(place.pilot)).code == 0

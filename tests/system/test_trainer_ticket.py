@@ -203,6 +203,25 @@ def test_a_ticket_that_is_requeued_finds_its_trainer(
     assert tickets.output(job).count("--- attempt 1") == 1
 
 
+def test_it_waits_until_the_partition_is_free(place: Site, tickets: Tickets) -> None:
+    """Another harvester of the user has it: the ticket says so, and goes on when that has ended."""
+    tickets.quick()
+    other = place.path / "other"
+    process = place.start(
+        "harvest", "start", "--partition", "harvest", "--stay", "--name", "other", "--dir",
+        str(other),
+    )  # fmt: skip
+    wait_for((other / "journal.jsonl").exists, "the other harvester")
+    job = tickets.submit(tickets.script("mine", "exit 0"))
+    wait_for(lambda: "waits for a manager; see" in tickets.output(job), "the ticket")
+    assert str(other) in (tickets.harvester / "manager.log").read_text()
+    place.run_until_done("drain", str(other))
+    process.communicate(timeout=60)
+    tickets.wait_is(job, "COMPLETED")
+    # Nothing is kept for it any more.
+    assert list((tickets.harvester / "tickets").iterdir()) == []
+
+
 def test_the_flag_of_sbatch(slurm: Cluster, place: Site, tickets: Tickets, plugin: Plugin) -> None:
     """For an ordinary script, with its arguments; slurmd's copy of it is on one node only."""
     tickets.quick()
