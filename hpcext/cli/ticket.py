@@ -17,7 +17,7 @@ from hpcext.batch.slurm_reads import reads
 from hpcext.cli.output import Output
 from hpcext.cli.verbs import copy_log, identity, read_journal
 from hpcext.core.engine import Engine
-from hpcext.core.errors import BatchError, HpcextError
+from hpcext.core.errors import BatchError, HpcextError, JournalError, NoManagerError
 from hpcext.core.values import State
 from hpcext.manager import pilot as pilots
 from hpcext.manager import slurm_job, spool, tickets
@@ -88,6 +88,7 @@ class Wait:
         self._requeued = False
         self._failures = 0
         self._said = False
+        self._last_trouble = ""
         self._position = self._begin()
 
     def run(self) -> int:
@@ -97,16 +98,35 @@ class Wait:
             while True:
                 if self._told and self._is_over():
                     return TERMINATED
-                self._hand_in()
-                self._mind()
-                ended = self._look()
-                if ended is not None and self._may_leave():
-                    tickets.forget(self._directory, self._key)
+                try:
+                    ended = self._turn()
+                except (OSError, JournalError) as error:
+                    self._trouble(error)
+                    ended = None
+                if ended is not None:
                     return ended
-                self._go_on_later()
                 time.sleep(LOOK_S)
         finally:
             self._leave()
+
+    def _turn(self) -> int | None:
+        """One look at everything; the exit status, if the trainer has ended and nobody needs us."""
+        self._hand_in()
+        self._mind()
+        ended = self._look()
+        if ended is not None and self._may_leave():
+            tickets.forget(self._directory, self._key)
+            return ended
+        self._go_on_later()
+        return None
+
+    def _trouble(self, error: Exception) -> None:
+        """A file system that is away for a while ends no ticket; one whose harvester is gone ends."""
+        if not (self._directory / "pilot.json").exists() and self._directory.parent.exists():
+            raise NoManagerError("the harvester is gone", where=str(self._directory)) from error
+        if str(error) != self._last_trouble:
+            self._last_trouble = str(error)
+            log.warning("%s; tried again", error)
 
     def _on_term(self, _signum: int, _frame: object) -> None:
         self._told = True

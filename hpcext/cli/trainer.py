@@ -26,11 +26,6 @@ from hpcext.manager.tickets import Range, Ticket
 from hpcext.protocol import Allocation
 from hpcext.text import shown
 
-TRIES = 50
-"""So often another one is waited for that begins at the same time."""
-
-PAUSE_S = 0.2
-
 _NODES = re.compile(r"[0-9:]+\Z")
 
 
@@ -139,11 +134,11 @@ def _harvester(settings: Settings) -> Path:
         none = argparse.Namespace(partition=None, gpus_per_node=None, slots=None, rest=())
         return make_terms(none, settings, max_nodes=settings.harvest_max_nodes)
 
-    for _ in range(TRIES):
+    for _ in range(tickets.TRIES):
         try:
             return tickets.open_harvester(settings, terms)
         except BlockingIOError:
-            time.sleep(PAUSE_S)
+            time.sleep(tickets.PAUSE_S)
     raise NoManagerError("is being made by somebody else", where=str(settings.state_dir))
 
 

@@ -18,6 +18,7 @@ import hashlib
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,9 @@ from hpcext.manager.submissions import Submission
 NAME = "trainers"
 
 FOLDER = "tickets"
+
+TRIES, PAUSE_S = 20, 0.2
+"""So often a lock is tried that may be held for a moment."""
 
 _KEY = re.compile(r"ticket-(\d+)-[0-9a-f]{12}\Z")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
@@ -193,11 +197,17 @@ def alive(directory: Path, key: str) -> Iterator[None]:
     NoManagerError
         Another process is this ticket.
     """
-    try:
-        with locks.held(_lock(directory, key)):
-            yield
-    except locks.LockedError:
-        raise NoManagerError("this ticket waits already", where=key) from None
+    with contextlib.ExitStack() as lock:
+        for left in range(TRIES, 0, -1):
+            try:
+                lock.enter_context(locks.held(_lock(directory, key)))
+                break
+            except locks.LockedError:
+                # It may be somebody who looks whether we are alive.
+                if left == 1:
+                    raise NoManagerError("this ticket waits already", where=key) from None
+                time.sleep(PAUSE_S)
+        yield
 
 
 def others(directory: Path, key: str) -> bool:
@@ -288,6 +298,7 @@ def has_shown(directory: Path, key: str, position: int) -> None:
 
 def forget(directory: Path, key: str) -> None:
     """Remove what was kept for a ticket that is done."""
+    spool.discard(directory / "replies" / f"{key}.json")
     for ending in ("lock", "sh", "shown"):
         (directory / FOLDER / f"{key}.{ending}").unlink(missing_ok=True)
 
