@@ -121,7 +121,7 @@ class Wait:
         return None
 
     def _trouble(self, error: Exception) -> None:
-        """A file system that is away for a while ends no ticket; one whose harvester is gone ends."""
+        """A file system that is away for a while ends no ticket, but a harvester that is gone."""
         if not (self._directory / "pilot.json").exists() and self._directory.parent.exists():
             raise NoManagerError("the harvester is gone", where=str(self._directory)) from error
         if str(error) != self._last_trouble:
