@@ -111,6 +111,7 @@ class Wait:
 
     def _turn(self) -> int | None:
         """One look at everything; the exit status, if the trainer has ended and nobody needs us."""
+        self._check_there()
         self._hand_in()
         self._mind()
         ended = self._look()
@@ -120,10 +121,17 @@ class Wait:
         self._go_on_later()
         return None
 
+    def _check_there(self) -> None:
+        """A harvester that somebody has removed is not waited for."""
+        try:
+            os.stat(self._directory / "pilot.json")
+        except FileNotFoundError:
+            # Of a file system that is not mounted nothing is there.
+            os.stat(self._directory.parent)
+            raise NoManagerError("the harvester is gone", where=str(self._directory)) from None
+
     def _trouble(self, error: Exception) -> None:
-        """A file system that is away for a while ends no ticket, but a harvester that is gone."""
-        if not (self._directory / "pilot.json").exists() and self._directory.parent.exists():
-            raise NoManagerError("the harvester is gone", where=str(self._directory)) from error
+        """A file system that is away for a while ends no ticket."""
         if str(error) != self._last_trouble:
             self._last_trouble = str(error)
             log.warning("%s; tried again", error)

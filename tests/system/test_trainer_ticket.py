@@ -156,6 +156,35 @@ def test_when_the_ticket_that_manages_is_cancelled_another_one_does(
     assert tickets.counted("two") == list(range(1, 41))
 
 
+def test_a_ticket_that_is_cancelled_in_the_queue_cancels_its_trainer(
+    slurm: Cluster, place: Site, tickets: Tickets
+) -> None:
+    """Where it cannot do so itself: the ticket that manages does."""
+    tickets.quick()
+    first = tickets.submit(tickets.counter("one"))
+    tickets.wait_begun("one")
+    second = tickets.submit(tickets.counter("two"))
+    tickets.wait_begun("two")
+    assert slurm.as_user("scontrol", "requeue", str(second)).returncode == 0
+    tickets.wait_is(second, "PENDING")
+    assert tickets.trainers()[f"two-{second}"]["state"] == "running"
+    assert slurm.as_user("scancel", str(second)).returncode == 0
+    slurm.wait_for(lambda: tickets.trainers()[f"two-{second}"]["state"] == "cancelled", "its end")
+    place.open("one")
+    tickets.wait_is(first, "COMPLETED")
+
+
+def test_a_ticket_whose_harvester_is_removed_ends(
+    slurm: Cluster, place: Site, tickets: Tickets
+) -> None:
+    tickets.quick()
+    job = tickets.submit(tickets.counter("one"))
+    tickets.wait_begun("one")
+    slurm.as_user("rm", "-r", str(tickets.harvester))
+    tickets.wait_is(job, "FAILED")
+    assert "the harvester is gone" in tickets.output(job)
+
+
 @pytest.mark.parametrize("how", ["exec hpcext", "hpcext"], ids=["exec", "shell"])
 def test_the_only_ticket_that_is_cancelled_cancels_its_trainer(
     slurm: Cluster, place: Site, tickets: Tickets, how: str
