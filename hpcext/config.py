@@ -105,6 +105,7 @@ class Settings:
     harvest_options : str
         For sbatch.
     harvest_max_nodes : int
+    harvest_gpus : int or "auto"
     origins : Mapping[str, str]
         Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
     """
@@ -155,6 +156,14 @@ class Settings:
     harvest_max_nodes: int = field(
         default=64,
         metadata=_row(_nodes, "nodes that a harvester takes at most", "HPCEXT_HARVEST_MAX_NODES"),
+    )
+    harvest_gpus: int | str = field(
+        default="auto",
+        metadata=_row(
+            _gpus,
+            "GPUs of each node that harvesters use, or slots where there are none, or auto",
+            "HPCEXT_HARVEST_GPUS",
+        ),
     )
     origins: Mapping[str, str] = field(default_factory=dict)
 

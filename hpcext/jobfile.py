@@ -144,7 +144,11 @@ def optimum(spec: JobSpec) -> int:
 
 
 def read_jobs(
-    path: Path, *, suspend_timeout_s: float = 60.0, profiles: Profiles | None = None
+    path: Path,
+    *,
+    suspend_timeout_s: float = 60.0,
+    profiles: Profiles | None = None,
+    empty: bool = False,
 ) -> tuple[JobSpec, ...]:
     """Read and check a job file.
 
@@ -155,6 +159,8 @@ def read_jobs(
         For jobs that do not say.
     profiles : Profiles, optional
         Where ``scaling = "NAME"`` is looked up.
+    empty : bool
+        It may have no jobs.
 
     Returns
     -------
@@ -169,6 +175,8 @@ def read_jobs(
     text = read_text(path)
     base = path.absolute().parent
     where = clean(str(path))
+    if empty and not parse_toml(text, where):
+        return ()
     return parse_jobs(text, where, base, suspend_timeout_s=suspend_timeout_s, profiles=profiles)
 
 

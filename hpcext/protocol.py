@@ -340,7 +340,9 @@ def without_slurm() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in kept or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_"))
+        if name in kept
+        # The last ones are options of plugins: what is submitted from here would have them too.
+        or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "_SLURM_"))
     }
 
 
@@ -353,6 +355,12 @@ def without_task() -> dict[str, str]:
         "SLURM_STEP_TASKS_PER_NODE",
     )  # fmt: skip
     return {name: value for name, value in os.environ.items() if name not in gone}
+
+
+def forget_flags() -> None:
+    """Take from our environment what flags of sbatch say of our job, and not of others."""
+    for name in ("HPCEXT_GPUS", "HPCEXT_SCALING", "HPCEXT_TRAINER"):
+        os.environ.pop(name, None)
 
 
 def environ() -> Mapping[str, str]:

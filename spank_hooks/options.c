@@ -46,8 +46,8 @@ static struct spank_option table[OPTIONS] = {
 	[OPTION_TRAINER] = {
 		.name = "hpcext-trainer",
 		.arginfo = "MIN:MAX",
-		.usage = "[hpcext] the job is a trainer that runs on any number of nodes from MIN to "
-			 "MAX (1 to 10000)",
+		.usage = "[hpcext] the script trains on MIN to MAX idle nodes (1 to 10000), and the "
+			 "job waits for it",
 		.has_arg = ARGUMENT_REQUIRED,
 		.val = OPTION_TRAINER,
 		.cb = on_option,

@@ -90,35 +90,43 @@ static bool is_batch_script(spank_t sp)
 int remote_task_init(spank_t sp, const struct args *args)
 {
 	static char program[PATH_MAX]; /* stays until execve(): argv points to it */
+	bool trainer = option_value(OPTION_TRAINER) != NULL;
+	const char *what = trainer ? "a trainer" : NULL;
 	char **argv = NULL;
 	int argc = 0;
 
-	if (option_value(OPTION_SUSPENDABLE) == NULL || !is_batch_script(sp))
+	if (!trainer && option_value(OPTION_SUSPENDABLE) != NULL)
+		what = "suspended";
+	if (what == NULL || !is_batch_script(sp))
 		goto plain;
 	if (args->command == NULL) {
-		slurm_error("hpcext: the job cannot be suspended: plugstack.conf has no "
-			    "command=PATH; it runs as usual");
+		slurm_error("hpcext: the job cannot be %s: plugstack.conf has no command=PATH; it "
+			    "runs as usual", what);
 		goto plain;
 	}
 	if (!can_run(args->command)) {
-		slurm_error("hpcext: the job cannot be suspended: %s: %s; it runs as usual",
+		slurm_error("hpcext: the job cannot be %s: %s: %s; it runs as usual", what,
 			    args->command, strerror(errno));
 		goto plain;
 	}
 	if (!find_program(program) || !can_run(program)) {
-		slurm_error("hpcext: the job cannot be suspended: no " BATCH_PROGRAM
-			    " beside the plugin; it runs as usual");
+		slurm_error("hpcext: the job cannot be %s: no " BATCH_PROGRAM
+			    " beside the plugin; it runs as usual", what);
 		goto plain;
 	}
 	if (spank_get_item(sp, S_JOB_ARGV, &argc, &argv) != ESPANK_SUCCESS || argc < 1 ||
 	    argv == NULL || argv[0] == NULL) {
-		slurm_error("hpcext: the job cannot be suspended: Slurm does not say what it "
-			    "runs; it runs as usual");
+		slurm_error("hpcext: the job cannot be %s: Slurm does not say what it runs; it "
+			    "runs as usual", what);
 		goto plain;
 	}
 	if (!set_variable(sp, BATCH_COMMAND, args->command) ||
 	    !set_variable(sp, BATCH_SCRIPT, argv[0]))
 		goto plain;
+	if (trainer && !set_variable(sp, BATCH_IS_TRAINER, "1"))
+		goto plain;
+	if (!trainer)
+		spank_unsetenv(sp, BATCH_IS_TRAINER); /* a user's own would mislead */
 	/* The array is the very one that slurmstepd gives to execve() after the task prologs,
 	 * TMPDIR and the user's limits (22.05, slurmd/slurmstepd/task.c, exec_task; it is shared
 	 * since slurmstepd_job.c: task->argv = job->argv). An execve() from here would leave all

@@ -262,3 +262,37 @@ def parse_time_limit(text: str) -> float | None:
     else:
         hours, (minutes, seconds) = 0, [*parts, 0][:2]
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def job_command(job_id: int) -> list[str]:
+    """All that slurmctld says of a job; scontrol(1)."""
+    return ["scontrol", "--oneliner", "show", "job", str(job_id)]
+
+
+def is_running(text: str) -> bool:
+    """Whether a job runs, from what :func:`job_command` prints."""
+    return "JobState=RUNNING" in text.split()
+
+
+def was_cancelled(text: str, restarts: int) -> bool:
+    """Whether a job that is being ended was cancelled, from what :func:`job_command` prints.
+
+    No field says so. But of a job that is preempted, requeued, or at its time limit another one
+    does, and those that could not be are told by what they lack.
+
+    Parameters
+    ----------
+    text : str
+    restarts : int
+        Before that.
+
+    Examples
+    --------
+    >>> begins = "JobId=7 JobState=COMPLETING Reason=None Restarts=0 "
+    >>> was_cancelled(begins + "PreemptTime=None", 0), was_cancelled(begins, 0)
+    (True, False)
+    """
+    facts = dict(word.partition("=")[::2] for word in text.split())
+    ending = facts.get("JobState") in {"COMPLETING", "CANCELLED"}
+    said = (facts.get("Reason"), facts.get("PreemptTime"), facts.get("Restarts"))
+    return ending and said == ("None", "None", str(restarts))

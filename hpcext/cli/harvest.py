@@ -19,10 +19,10 @@ from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
 from hpcext.cli.verbs import recount_journal
 from hpcext.config import MAX_NODES, Settings, load_settings
-from hpcext.core.errors import InputError
+from hpcext.core.errors import InputError, NoManagerError
 from hpcext.executors.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
-from hpcext.jobfile import read_jobs
+from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool
 from hpcext.manager.harvest_report import harvest_document
@@ -45,11 +45,11 @@ def add(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     start_ = actions.add_parser(
         "start",
-        usage="hpcext harvest start JOBS.toml --partition NAME [OPTION...] [-- SBATCH...]",
+        usage="hpcext harvest start [JOBS.toml] --partition NAME [OPTION...] [-- SBATCH...]",
         help="take idle nodes as leases, and train the jobs of a file on them",
         epilog="example: hpcext harvest start trainers.toml --partition preemptible --max-nodes 8",
     )
-    start_.add_argument("jobs", type=Path, metavar="JOBS.toml")
+    start_.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     _add_where(start_)
     start_.add_argument("--max-nodes", type=int, help="leases at once (default: 64, or as set)")
     start_.add_argument("--max-parallel", type=int, help="trainers that run at once")
@@ -84,6 +84,9 @@ def add(subparsers: Any) -> None:
     )
     start_.add_argument("--name", help="name of the harvester (default: that of the file)")
     start_.add_argument("--dir", type=Path, help="its directory; must not exist")
+    start_.add_argument(
+        "--stay", action="store_true", help="wait for more jobs when all are done, until drained"
+    )
     start_.add_argument("--json", action="store_true", help="print one JSON document at the end")
     start_.set_defaults(run=start)
     sweep.add(actions)
@@ -124,12 +127,17 @@ def start(args: argparse.Namespace, out: Output) -> int:
             raise InputError(f"{seconds:g}", where=flag, valid=f"{least} to {MAX_S} seconds")
     settings = load_settings(flags={"policy": _policy(args)})
     find_policy(settings.policy, "--policy")
-    specs = read_jobs(
-        args.jobs,
-        suspend_timeout_s=settings.suspend_timeout_s,
-        profiles=profiles_for(settings.state_dir / "profiles"),
-    )
-    terms = _terms(
+    specs: tuple[JobSpec, ...] = ()
+    if args.jobs is not None:
+        specs = read_jobs(
+            args.jobs,
+            suspend_timeout_s=settings.suspend_timeout_s,
+            profiles=profiles_for(settings.state_dir / "profiles"),
+            empty=args.stay,
+        )
+    elif not (args.stay and args.name):
+        raise InputError("no job file", valid="JOBS.toml, or --stay and --name NAME")
+    terms = make_terms(
         args,
         settings,
         max_nodes=args.max_nodes or settings.harvest_max_nodes,
@@ -140,7 +148,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
     )
     directory = pilots.create(
         specs,
-        where=str(args.jobs),
+        where=str(args.jobs or ""),
         name=args.name or name_after(args.jobs),
         gpus=range(terms.gpus),
         logical=terms.logical,
@@ -148,13 +156,20 @@ def start(args: argparse.Namespace, out: Output) -> int:
         directory=args.dir,
         nodes=terms.max_nodes,
         harvest=terms,
+        stay=args.stay,
     )
-    return manage(directory, out, as_json=args.json)
+    try:
+        return manage(directory, out, as_json=args.json)
+    except NoManagerError:
+        # Another harvester has the partition: this one has never run.
+        if not (directory / "journal.jsonl").exists():
+            pilots.remove(directory, settings.state_dir)
+        raise
 
 
 def holes(args: argparse.Namespace, out: Output) -> int:
     """Show what could be had now."""
-    terms = _terms(args, load_settings())
+    terms = make_terms(args, load_settings())
     nodes = _nodes(terms.partition)
     ends, now_s = slurm_idle.planned_ends(), time.time()
     rows = []
@@ -225,7 +240,22 @@ def _nodes(partition: str) -> Mapping[str, Idle]:
     return nodes
 
 
-def _terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Terms:
+def make_terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Terms:
+    """How nodes are to be taken, by flags and settings.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``.
+    settings : Settings
+    **more
+        Of the terms.
+
+    Raises
+    ------
+    InputError
+        There is no such partition, or its nodes do not have that.
+    """
     partition = args.partition or settings.harvest_partition
     if not partition:
         raise InputError(
@@ -240,12 +270,18 @@ def _terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Terms:
     # Most have so many; of two numbers that are as common, the larger.
     common = Counter(node.gpus for node in nodes.values()).most_common()
     usual = max(gpus for gpus, times in common if times == common[0][1])
-    flag = "--slots" if args.slots is not None else "--gpus-per-node"
-    gpus = args.slots if args.slots is not None else args.gpus_per_node
-    gpus = usual if gpus is None else gpus
+    slots, wanted = args.slots, settings.harvest_gpus
+    if slots is None and args.gpus_per_node is None and not usual and isinstance(wanted, int):
+        slots = wanted
+    flag = "--slots" if slots is not None else "--gpus-per-node"
+    gpus = slots if slots is not None else args.gpus_per_node
+    if gpus is None:
+        gpus = wanted if isinstance(wanted, int) else usual
     if gpus == 0 and args.gpus_per_node is None:
         raise InputError(
-            f"the nodes of {partition} have no GPUs", where="--slots", do="say how many slots"
+            f"the nodes of {partition} have no GPUs",
+            where="--slots",
+            do="say how many slots, or set harvest_gpus",
         )
     if not 1 <= gpus <= MAX_GPUS:
         raise InputError(str(gpus), where=flag, valid=f"1 to {MAX_GPUS}")
@@ -253,6 +289,6 @@ def _terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Terms:
         partition=partition,
         options=(*shlex.split(settings.harvest_options), *args.rest),
         gpus=gpus,
-        logical=args.slots is not None,
+        logical=slots is not None,
         **more,
     )

@@ -24,6 +24,7 @@ from hpcext.cli import (
     simulate,
     suspendable,
     trace,
+    trainer,
     verbs,
 )
 from hpcext.core.errors import HpcextError, InputError
@@ -34,6 +35,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     pilot.add,
     harvest.add,
     suspendable.add,
+    trainer.add,
     launch.add,
     profile.add,
     plan.add,

@@ -49,6 +49,11 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--moved", action="store_true", help="with --resume: the last machine is gone"
     )
+    parser.add_argument(
+        "--leave",
+        action="store_true",
+        help="with --resume of a harvester: told to end, leave what runs to the next manager",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the first plan alone")
     parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
     parser.set_defaults(run=run)
@@ -60,9 +65,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.resume is not None:
         _refuse_with_resume(args)
         directory = pilots.find(args.resume, settings.state_dir)
-        return manage(directory, out, as_json=args.json, moved=args.moved)
-    if args.moved:
-        raise InputError("is for --resume only", where="--moved")
+        if args.leave and pilots.load(directory).harvest is None:
+            raise InputError("is for harvesters only", where="--leave")
+        return manage(directory, out, as_json=args.json, moved=args.moved, leave=args.leave)
+    for name in ("moved", "leave"):
+        if getattr(args, name):
+            raise InputError("is for --resume only", where=f"--{name}")
     if args.jobs is None:
         raise InputError("no job file", valid="hpcext run JOBS.toml, or hpcext run --resume PILOT")
     specs = read_jobs(
@@ -124,7 +132,9 @@ def name_after(path: Path) -> str:
     return kept.strip("-")[:64] or "run"
 
 
-def manage(directory: Path, out: Output, *, as_json: bool, moved: bool = False) -> int:
+def manage(
+    directory: Path, out: Output, *, as_json: bool, moved: bool = False, leave: bool = False
+) -> int:
     """Be the manager of a pilot; the exit status is that of its jobs."""
     logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     pilot = pilots.load(directory)
@@ -144,7 +154,9 @@ def manage(directory: Path, out: Output, *, as_json: bool, moved: bool = False) 
                     narrate(engine, now_s)
 
         interval_s = None if show is None else LIVE_S
-        engine, driver = pilots.run(directory, observe, interval_s=interval_s, moved=moved)
+        engine, driver = pilots.run(
+            directory, observe, interval_s=interval_s, moved=moved, leave=leave
+        )
     if as_json:
         world, now_s = engine.world, driver.now_s()
         policy, began_at = pilot.policy, pilot.began_at

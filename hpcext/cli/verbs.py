@@ -143,23 +143,23 @@ def logs(args: argparse.Namespace, out: Output) -> int:
     ended = not args.follow
     while True:
         # Read anew only when it has grown or was compacted: a replay is not free.
-        now = _identity(directory / "journal.jsonl")
+        now = identity(directory / "journal.jsonl")
         if not ended and now != seen:
             seen, ended = now, read_journal(directory)[0].world.jobs[job.id].state.final
         ended = ended or spool.manager_of(directory) is None
-        position = _copy(path, position, out)
+        position = copy_log(path, position, out)
         if ended:
             return 0
         time.sleep(FOLLOW_S)
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def identity(path: Path) -> tuple[int, int]:
     """What changes when a file is added to or replaced."""
     facts = path.stat()
     return facts.st_ino, facts.st_size
 
 
-def _copy(path: Path, position: int, out: Output) -> int:
+def copy_log(path: Path, position: int, out: Output) -> int:
     """Print what was added to a log; returns where it ends now."""
     try:
         with open(path, "rb") as file:

@@ -47,6 +47,10 @@ class Driver:
     observe : callable
     node_time : NodeTime, optional
         Of the engine so far.
+    stay : bool
+        Wait for more when nothing is left to do, until told to drain.
+    leave : bool
+        Told to end, leave at once; what runs goes on.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class Driver:
         requests: Callable[[], Iterable[tuple[tuple[Fact, ...], Callable[[], None]]]],
         observe: Observe,
         node_time: NodeTime | None = None,
+        stay: bool = False,
+        leave: bool = False,
     ) -> None:
         self.engine = engine
         self.stopped_by: signal.Signals | None = None
@@ -75,6 +81,8 @@ class Driver:
         self._wake_s: float | None = None
         self._looked_s = base_s
         self._leave = False
+        self._stays = stay
+        self._leaves = leave
 
     def now_s(self) -> float:
         """Seconds since the manager began; a clock that is set back does not move it."""
@@ -105,7 +113,7 @@ class Driver:
             self._facts.extend(news)
             while not self._leave:
                 self._turn(executor)
-                if self.engine.finished and not self._facts:
+                if self._done() and not self._facts:
                     break
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._awake.wait(), self._pause_s())
@@ -152,6 +160,9 @@ class Driver:
             answer()
         self._observe(self.engine, now_s)
 
+    def _done(self) -> bool:
+        return self.engine.finished and (self.engine.world.draining or not self._stays)
+
     def _pause_s(self) -> float:
         """Until the engine's wake or the next look at reports, whichever is first."""
         until = self._looked_s + self._interval_s
@@ -176,8 +187,8 @@ class Driver:
 
         What is being suspended then goes on by itself, and the next manager finds it.
         """
-        if self.stopped_by is None:
-            self.stopped_by = signal.Signals(signum)
+        first, self.stopped_by = self.stopped_by is None, self.stopped_by or signal.Signals(signum)
+        if first and not self._leaves:
             self.emit(Drain(stop=True))
         else:
             self._leave = True

@@ -18,12 +18,10 @@ import secrets
 import shutil
 import signal
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-import filelock
 import msgspec
 
 from hpcext import __version__, protocol
@@ -37,6 +35,7 @@ from hpcext.executors.leases import Terms
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
+from hpcext.manager import locks as locking
 from hpcext.manager import places, spool
 from hpcext.manager.driver import Driver, Observe
 from hpcext.manager.inbox import Inbox
@@ -83,6 +82,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         It has one job, and ends as that does: a batch job of its own.
     harvest : Terms or None
         It takes idle nodes as leases, by these terms: a harvester.
+    stay : bool
+        It waits for more jobs when all are done, until it is drained.
     """
 
     schema: Literal["hpcext.pilot/1"] = "hpcext.pilot/1"
@@ -102,6 +103,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     requeue: bool = False
     alone: bool = False
     harvest: Terms | None = None
+    stay: bool = False
     version: str = __version__
 
     def as_node(self) -> Node:
@@ -124,6 +126,7 @@ def create(
     requeue: bool = False,
     alone: bool = False,
     harvest: Terms | None = None,
+    stay: bool = False,
 ) -> Path:
     """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
 
@@ -157,9 +160,11 @@ def create(
         requeue=requeue,
         alone=alone,
         harvest=harvest,
+        stay=stay,
     )
     path = _make_directory(pilot, settings.state_dir, directory)
-    Submissions(path / "submissions").add("first", specs)
+    if specs:
+        Submissions(path / "submissions").add("first", specs)
     # Last, because it is what makes the directory a pilot.
     protocol.write_file(path / "pilot.json", msgspec.json.encode(pilot))
     return path
@@ -240,51 +245,54 @@ def remove(directory: Path, state_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def sole_manager(directory: Path) -> Iterator[None]:
+def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
     """Be the only manager of a pilot, and say who we are.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    deaf : bool
+        Slurm's signals to the batch script that we run in do not reach us.
 
     Raises
     ------
     NoManagerError
         Another one is, or the file system has no locks that can be relied on.
     """
-    lock: filelock.BaseFileLock = filelock.UnixFileLock(directory / "manager.lock")
-    try:
-        with contextlib.suppress(NotImplementedError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what filelock warns of is refused below
-            lock.acquire(timeout=0)
-    except filelock.Timeout:
-        other = spool.manager_of(directory)
-        who = f"the manager {spool.place_of(other)}" if other else "a manager on another machine"
-        raise NoManagerError(
-            f"{who} runs this pilot", where=str(directory), do="hpcext status shows it"
-        ) from None
-    # Where there is no flock, filelock falls back to a mere marker file, which a killed manager
-    # leaves behind and two machines can both believe in.
-    if type(lock) is not filelock.UnixFileLock or not lock.is_locked:
-        lock.release()
-        raise NoManagerError(
-            "this file system has no locks", where=str(directory), do="use another --dir"
-        )
-    me = protocol.Process.me()
-    here = protocol.Allocation.from_environ()
-    facts = {
-        "schema": spool.MANAGER,
-        "pid": me.pid,
-        "start": me.start,
-        "host": host(),
-        "boot_id": boot_id(),
-        "slurm_job": here.job_id if here else None,
-    }
-    try:
+    with contextlib.ExitStack() as locks:
+        try:
+            locks.enter_context(locking.held(directory / "manager.lock", do="use another --dir"))
+        except locking.LockedError:
+            other = spool.manager_of(directory)
+            place = spool.place_of(other) if other else "on another machine"
+            raise NoManagerError(
+                f"a manager {place} runs this pilot",
+                where=str(directory),
+                do="hpcext status shows it",
+            ) from None
+        me = protocol.Process.me()
+        here = protocol.Allocation.from_environ()
+        facts = {
+            "schema": spool.MANAGER,
+            "pid": me.pid,
+            "start": me.start,
+            "host": host(),
+            "boot_id": boot_id(),
+            "slurm_job": here.job_id if here else None,
+            "deaf": deaf,
+        }
         protocol.write_json(directory / spool.MANAGER_FILE, facts)
         yield
-    finally:
-        lock.release()
 
 
 def run(
-    directory: Path, observe: Observe, *, interval_s: float | None = None, moved: bool = False
+    directory: Path,
+    observe: Observe,
+    *,
+    interval_s: float | None = None,
+    moved: bool = False,
+    leave: bool = False,
+    passing: bool = False,
 ) -> tuple[Engine, Driver]:
     """Be the manager of a pilot until its jobs are done; goes on where the last one ended.
 
@@ -297,6 +305,10 @@ def run(
         How often progress is looked at, if not as the pilot says.
     moved : bool
         The pilot's last machine is gone, and all that ran there.
+    leave : bool
+        Told to end, leave at once: what runs goes on, and another manager is to follow.
+    passing : bool
+        Beside that, end when all is done even if the pilot stays, and be deaf.
 
     Raises
     ------
@@ -310,8 +322,17 @@ def run(
         interval_s = min(LOOK_S, pilot.report_interval_s)
     if interval_s is not None:
         pilot = msgspec.structs.replace(pilot, report_interval_s=interval_s)
-    with _signals_harmless(), sole_manager(directory):
-        return asyncio.run(_run(directory, pilot, observe, moved=moved))
+    if passing:
+        pilot = msgspec.structs.replace(pilot, stay=False)
+    with contextlib.ExitStack() as held:
+        held.enter_context(_signals_harmless())
+        held.enter_context(sole_manager(directory, deaf=passing))
+        if pilot.harvest is not None:
+            # One that an older release began does not say where its user's state is.
+            state_dir = Path(pilot.profiles or directory).parent
+            partition = pilot.harvest.partition
+            held.enter_context(locking.sole_harvester(directory, partition, state_dir))
+        return asyncio.run(_run(directory, pilot, observe, moved=moved, leave=leave or passing))
 
 
 _HARMLESS = {protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL}
@@ -336,7 +357,7 @@ def _signals_harmless() -> Iterator[None]:
 
 
 async def _run(
-    directory: Path, pilot: Pilot, observe: Observe, *, moved: bool
+    directory: Path, pilot: Pilot, observe: Observe, *, moved: bool, leave: bool
 ) -> tuple[Engine, Driver]:
     submissions = Submissions(directory / "submissions")
     path = directory / "journal.jsonl"
@@ -362,6 +383,8 @@ async def _run(
         requests=inbox.take,
         observe=Refiner(profiles, submissions.spec, then=observe),
         node_time=node_time,
+        stay=pilot.stay,
+        leave=leave,
     )
     executor = place.executor(
         directory=directory / "jobs",

@@ -9,6 +9,7 @@ written while no manager ran is not lost.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -138,10 +139,13 @@ class BatchManager:
     Parameters
     ----------
     job_id : int
+    deaf : bool
+        Its script passes no signals on, or would die of them: the manager looks by itself.
     """
 
-    def __init__(self, job_id: int) -> None:
+    def __init__(self, job_id: int, *, deaf: bool = False) -> None:
         self._job_id = job_id
+        self._deaf = deaf
         self._alive = True
         self._asked_s = float("-inf")
 
@@ -160,6 +164,8 @@ class BatchManager:
 
     def send(self, signum: int) -> bool:
         """Have Slurm signal the script, which passes it on."""
+        if self._deaf:
+            return True
         name = signal.Signals(signum).name.removeprefix("SIG")
         try:
             runner.run(slurm.cancel_command(str(self._job_id), signal=name, batch=True))
@@ -174,10 +180,11 @@ def manager_of(directory: Path) -> Manager | None:
         facts = protocol.read_json(directory / MANAGER_FILE, MANAGER)
         process = protocol.Process(int(facts["pid"]), int(facts["start"]))
         job_id = int(facts.get("slurm_job") or 0)
+        elsewhere = BatchManager(job_id, deaf=facts.get("deaf") is True) if job_id else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
     here = facts.get("boot_id", boot_id()) == boot_id()
-    manager: Manager | None = process if here else BatchManager(job_id) if job_id else None
+    manager: Manager | None = process if here else elsewhere
     return manager if manager is not None and manager.alive() else None
 
 
@@ -204,26 +211,12 @@ def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) ->
             where=str(directory),
             do=f"hpcext run --resume {directory} starts one",
         )
-    name = f"{time.time_ns():x}-{secrets.token_hex(4)}"
-    path = directory / "requests" / f"{name}.json"
-    answer = directory / "replies" / f"{name}.json"
-    request = {"schema": REQUEST, "verb": verb, **words}
-    protocol.write_json(path, request, durable=False)
-    if path.stat().st_size > protocol.MAX_FILE_BYTES:
-        discard(path)
-        raise InputError(
-            f"the request is larger than {protocol.MAX_FILE_BYTES} bytes",
-            do="submit the jobs in several files",
-        )
+    name = put(directory, verb, **words)
     manager.send(protocol.NEWS_SIGNAL)
     deadline = time.monotonic() + timeout_s
     pause_s = 0.005
     while time.monotonic() < deadline:
-        with contextlib.suppress(FileNotFoundError):
-            document = protocol.read_json(answer, REPLY, owner=os.getuid())
-            discard(answer)
-            if "error" in document:
-                raise InputError(**document["error"])
+        if (document := answer(directory, name)) is not None:
             return document
         if not manager.alive():
             raise NoManagerError("the manager ended before it answered", where=str(directory))
@@ -234,3 +227,57 @@ def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) ->
         where=str(directory),
         do="the request stays in its spool",
     )
+
+
+def put(directory: Path, verb: str, *, name: str = "", **words: Any) -> str:
+    """Write a request, for the manager that there is or the next one.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    verb : str
+    name : str
+        Of the request: what is asked for twice under one name is done once.
+    **words
+        What belongs to the verb.
+
+    Returns
+    -------
+    str
+        Its name.
+
+    Raises
+    ------
+    InputError
+        It is too large.
+    """
+    name = name or f"{time.time_ns():x}-{secrets.token_hex(4)}"
+    path = directory / "requests" / f"{name}.json"
+    request = {"schema": REQUEST, "verb": verb, **words}
+    data = json.dumps(request).encode() + b"\n"
+    if len(data) > protocol.MAX_FILE_BYTES:
+        raise InputError(
+            f"the request is larger than {protocol.MAX_FILE_BYTES} bytes",
+            do="submit the jobs in several files",
+        )
+    protocol.write_file(path, data, durable=False)
+    return name
+
+
+def answer(directory: Path, name: str) -> dict[str, Any] | None:
+    """The answer to a request, once; None if there is none yet.
+
+    Raises
+    ------
+    HpcextError
+        What the manager answered, if it refused.
+    """
+    path = directory / "replies" / f"{name}.json"
+    try:
+        document = protocol.read_json(path, REPLY, owner=os.getuid())
+    except FileNotFoundError:
+        return None
+    discard(path)
+    if "error" in document:
+        raise InputError(**document["error"])
+    return document

@@ -107,6 +107,17 @@ local function fill_suspendable(options, lead_s)
     end
 end
 
+-- The job itself does not train: it waits for a trainer elsewhere, which --hpcext-gpus is about.
+local function fill_trainer(options)
+    if options.requeue == "unset" then
+        options.requeue = "set"
+    end
+    if options["open-mode"] == nil then
+        options["open-mode"] = "append" -- else what was shown before is lost
+    end
+    return nil
+end
+
 -- Why a job is refused, or nil.
 local function check(options)
     local given = options.spank and options.spank.hpcext
@@ -122,6 +133,11 @@ local function check(options)
     end)
     if not values then
         return wrong
+    end
+    if values.trainer and options.type == "sbatch" then
+        return fill_trainer(options)
+    elseif values.trainer then
+        note("--hpcext-trainer is for batch scripts; here it has no effect")
     end
     if values.suspendable then
         fill_suspendable(options, values.suspendable)

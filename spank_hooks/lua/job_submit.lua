@@ -40,7 +40,8 @@ local function check(request)
         return wrong
     end
     -- Only a batch script can be run again; NO_VAL16 is a user who said nothing of it.
-    if values.suspendable and request.script and request.requeue == slurm.NO_VAL16 then
+    local again = values.suspendable or values.trainer
+    if again and request.script and request.requeue == slurm.NO_VAL16 then
         request.requeue = 1
     end
     return nil

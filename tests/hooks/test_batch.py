@@ -57,6 +57,22 @@ def test_it_becomes_the_command(batch: Path, tmp_path: Path, script: Path) -> No
     assert "HPCEXT_LEAD_S=90" in ended.stderr
 
 
+def test_for_a_trainer_it_becomes_another_one(batch: Path, tmp_path: Path, script: Path) -> None:
+    command = program(tmp_path / "hpcext", script.read_text())
+    marks = {"HPCEXT_COMMAND": str(command), "HPCEXT_SCRIPT": str(script)}
+    ended = run(batch, *ARGS, **marks, HPCEXT_IS_TRAINER="1", HPCEXT_TRAINER="1:4")
+    assert ended.returncode == 0
+    assert words_of(ended.stdout) == [str(command), "trainer", "1:4", "--", str(script), *ARGS]
+    assert "HPCEXT_IS_TRAINER" not in ended.stderr
+    missing = run(batch, **marks, HPCEXT_IS_TRAINER="1", HPCEXT_LEAD_S="90")
+    assert missing.returncode == 127
+    assert missing.stderr.endswith("HPCEXT_SCRIPT and HPCEXT_TRAINER must be set\n")
+    command.unlink()
+    plain = run(batch, **marks, HPCEXT_IS_TRAINER="1", HPCEXT_TRAINER="1:4")
+    assert words_of(plain.stdout) == [str(script)]
+    assert plain.stderr.startswith("hpcext: the job cannot be a trainer: ")
+
+
 @pytest.mark.parametrize(
     "case",
     [

@@ -203,7 +203,7 @@ def test_other_jobs_are_left_as_they_are(interpreter: str) -> None:
     ],
 )
 def test_an_error_within_a_rule_lets_the_job_pass(interpreter: str, request_: str) -> None:
-    said = submit(interpreter, option("trainer", "1:2"), request=request_)
+    said = submit(interpreter, option("gpus", "2"), request=request_)
     assert said[-2:] == ["site requeue=65534", "0"]
     failed = "request.spank_job_env = " in request_
     assert said[0].startswith("error hpcext: a rule failed, the job passes: '") == failed
@@ -236,6 +236,18 @@ def test_what_a_suspendable_job_needs_is_filled_in(interpreter: str) -> None:
     assert default == ["gres=nil", "requeue=set", "open-mode=append", "signal=B:USR2@120", "0"]
     given_lead = filtered(interpreter, 'hpcext["hpcext-suspendable"] = "300"')
     assert "signal=B:USR2@300" in given_lead
+
+
+def test_a_trainer_takes_no_gpus_for_the_job_that_waits(interpreter: str) -> None:
+    asked = 'hpcext["hpcext-trainer"] = "1:4" hpcext["hpcext-gpus"] = "3"'
+    said = filtered(interpreter, asked)
+    assert said == ["gres=nil", "requeue=set", "open-mode=append", "signal=0@0", "0"]
+    kept = asked + ' options.requeue, options["open-mode"] = "no-requeue", "t"'
+    assert {"requeue=no-requeue", "open-mode=t"} <= set(filtered(interpreter, kept))
+    elsewhere = filtered(interpreter, f'options.type = "salloc" {asked}')
+    assert elsewhere[0].startswith("info hpcext: --hpcext-trainer is for batch scripts")
+    assert "gres=gpu:3" in elsewhere
+    assert submit(interpreter, option("trainer", "1:4")) == ["site requeue=1", "0"]
 
 
 def test_what_the_user_said_is_kept(interpreter: str) -> None:

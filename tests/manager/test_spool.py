@@ -32,6 +32,13 @@ def be_manager(directory: Path, pid: int) -> None:
     protocol.write_json(directory / spool.MANAGER_FILE, facts)
 
 
+def test_a_manager_that_slurm_cannot_signal_is_not_signalled() -> None:
+    """Its batch script would die of it."""
+    # No Slurm answers here: who would ask it is told so.
+    for deaf in (True, False):
+        assert spool.BatchManager(7, deaf=deaf).send(protocol.NEWS_SIGNAL) == deaf
+
+
 def put(directory: Path, name: str, text: bytes) -> Path:
     path = directory / "requests" / name
     path.write_bytes(text)

@@ -88,7 +88,7 @@ def test_help(slurm: Cluster, plugin: Plugin, command: str) -> None:
 
 
 def test_flags_in_a_batch_job(slurm: Cluster, place: Site, plugin: Plugin) -> None:
-    """All of them; the script runs under the command, and its steps know too."""
+    """All of them, of which the trainer goes first; the steps of the script know too."""
     flags = ("--hpcext-suspendable=90", "--hpcext-gpus=2:8", "--hpcext-scaling=res.net-50",
              "--hpcext-trainer=1:4")  # fmt: skip
     out = batch(slurm, place, *flags)
@@ -102,10 +102,19 @@ def test_flags_in_a_batch_job(slurm: Cluster, place: Site, plugin: Plugin) -> No
     assert ours(environment(out, "batch")) == expected
     assert ours(environment(out, "step")) == expected
     first, second, *_ = out.splitlines()
-    found = re.fullmatch(r"stand-in\|suspendable\|--lead\|90\|--\|(\S+/slurm_script)\|(.*)", first)
+    found = re.fullmatch(r"stand-in\|trainer\|1:4\|--\|(\S+/slurm_script)\|(.*)", first)
     assert found, first
     assert found[2] == WORDS
     assert second == f"script|{WORDS}"
+
+
+def test_a_suspendable_batch_job(slurm: Cluster, place: Site, plugin: Plugin) -> None:
+    """Even if a variable says that it is more than that."""
+    out = batch(slurm, place, "--hpcext-suspendable=90", HPCEXT_IS_TRAINER="1")
+    first, second, *_ = out.splitlines()
+    assert re.fullmatch(r"stand-in\|suspendable\|--lead\|90\|--\|\S+/slurm_script\|.*", first)
+    assert second == f"script|{WORDS}"
+    assert ours(environment(out, "batch")) == {"HPCEXT_SUSPENDABLE": "1", "HPCEXT_LEAD_S": "90"}
 
 
 def test_the_rest_of_the_launch_stays(slurm: Cluster, place: Site, plugin: Plugin) -> None:

@@ -1,0 +1,155 @@
+"""``hpcext trainer``: a batch job that stands for a trainer on idle nodes, and ends as it does."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.cli.harvest import make_terms
+from hpcext.cli.output import Output
+from hpcext.cli.ticket import Wait
+from hpcext.config import MAX_NODES, Settings, load_settings
+from hpcext.core.errors import InputError, NoManagerError
+from hpcext.executors.leases import Terms
+from hpcext.jobfields import MAX_GPUS
+from hpcext.manager import pilot as pilots
+from hpcext.manager import tickets
+from hpcext.manager.tickets import Range, Ticket
+from hpcext.protocol import Allocation
+from hpcext.text import shown
+
+_NODES = re.compile(r"[0-9:]+\Z")
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "trainer",
+        help="in a batch script: train on idle nodes, as a small job that waits for it",
+        usage="hpcext trainer [MIN:MAX] COMMAND [ARGUMENT...]",
+        epilog="example: hpcext trainer 1:4 train.sh",
+    )
+    parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Hand in the trainer and wait for its end; the exit status is its own."""
+    here = Allocation.from_environ()
+    if here is None or here.step or not here.node:
+        raise InputError(
+            "is for the batch script of a Slurm job, and this is none",
+            where="hpcext trainer",
+            do="sbatch --wrap 'exec hpcext trainer 1:4 train.sh'",
+        )
+    environ = protocol.environ()
+    nodes, command = _words(args.argv, environ.get("HPCEXT_TRAINER", ""))
+    settings = load_settings(flags={"policy": "bftrainer"})
+    if not settings.harvest_partition:
+        raise InputError(
+            "no partition for trainers",
+            where="harvest_partition",
+            valid="one whose jobs all others preempt",
+            do="set it, or HPCEXT_HARVEST_PARTITION",
+        )
+    _check_gpus(environ.get("HPCEXT_GPUS", ""))
+    directory = _harvester(settings)
+    harvest = pilots.load(directory).harvest
+    assert harvest is not None
+    name = Path(command[0]).name
+    key = tickets.key_of(here.job_id, [str(nodes), name, *command[1:], str(Path.cwd())])
+    logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
+    # Deaf to what Slurm may send before anybody listens.
+    for signum in (protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL):
+        signal.signal(signum, signal.SIG_IGN)
+    with tickets.alive(directory, key):
+        ticket = Ticket(
+            job_id=here.job_id,
+            name=environ.get("SLURM_JOB_NAME", "job"),
+            command=_kept(directory, key, command),
+            workdir=str(Path.cwd()),
+            nodes=nodes,
+            gpus=_gpus(environ.get("HPCEXT_GPUS", ""), harvest.gpus),
+            scaling=environ.get("HPCEXT_SCALING", ""),
+            environ=tickets.environment(protocol.without_slurm(), here.job_id),
+        )
+        return Wait(directory, key, ticket, here, out).run()
+
+
+def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
+    """On how many nodes, and what to run."""
+    rest = list(argv)
+    text, where = variable, "HPCEXT_TRAINER"
+    if rest and _NODES.match(rest[0]):
+        text, where = rest.pop(0), "hpcext trainer"
+    if rest[:1] == ["--"]:
+        del rest[0]
+    if not text:
+        raise InputError("no number of nodes", valid="hpcext trainer MIN:MAX COMMAND ...")
+    nodes = _range(text, MAX_NODES, where, f"MIN:MAX, 1 to {MAX_NODES}")
+    if ":" not in text:
+        raise InputError(shown(text), where=where, valid=f"MIN:MAX, 1 to {MAX_NODES}")
+    if not rest:
+        raise InputError("no command", valid="hpcext trainer MIN:MAX COMMAND ...")
+    if not Path(rest[0]).is_file() and shutil.which(rest[0]) is None:
+        raise InputError(
+            f"no script or command {shown(rest[0])}", valid="a file, or a program in PATH"
+        )
+    return nodes, tuple(rest)
+
+
+def _range(text: str, most: int, where: str, valid: str) -> Range:
+    low, _, high = text.partition(":")
+    numbers = [low, high or low]
+    if not all(each.isdecimal() and len(each) < 9 for each in numbers):
+        raise InputError(shown(text), where=where, valid=valid)
+    found = Range(*map(int, numbers))
+    if not 1 <= found.min <= found.max <= most:
+        raise InputError(shown(text), where=where, valid=valid)
+    return found
+
+
+def _check_gpus(text: str) -> None:
+    if text and text != "auto":
+        _range(text, MAX_GPUS, "HPCEXT_GPUS", f"auto, N or MIN:MAX, 1 to {MAX_GPUS}")
+
+
+def _gpus(text: str, most: int) -> Range:
+    """GPUs of each node: as the job says, else all that the harvester uses."""
+    if text == "auto":
+        return Range(1, most)
+    return _range(text, MAX_GPUS, "HPCEXT_GPUS", "") if text else Range(most, most)
+
+
+def _harvester(settings: Settings) -> Path:
+    def terms() -> Terms:
+        none = argparse.Namespace(partition=None, gpus_per_node=None, slots=None, rest=())
+        return make_terms(none, settings, max_nodes=settings.harvest_max_nodes)
+
+    for _ in range(tickets.TRIES):
+        try:
+            return tickets.open_harvester(settings, terms)
+        except BlockingIOError:
+            time.sleep(tickets.PAUSE_S)
+    raise NoManagerError("is being made by somebody else", where=str(settings.state_dir))
+
+
+def _kept(directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
+    """The command, with a copy of the script in place of it: slurmd's own is on this node alone,
+    and what a user changes after sbatch is for the next job."""
+    script = Path(command[0])
+    if script.is_file():
+        with open(script, "rb") as file:
+            begins = file.read(2)
+        if begins == b"#!":
+            return (tickets.keep_script(directory, key, script), *command[1:])
+        return (str(script.absolute()), *command[1:])
+    return tuple(command)

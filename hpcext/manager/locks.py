@@ -1,0 +1,102 @@
+"""Locks that die with their holder: one manager of a pilot, one harvester of a partition."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import urllib.parse
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+
+from hpcext import protocol
+from hpcext.core.errors import NoManagerError
+from hpcext.text import shown
+
+HARVESTER = "hpcext.harvester/1"
+
+
+class LockedError(Exception):
+    """Somebody else holds it."""
+
+
+@contextlib.contextmanager
+def held(path: Path, *, do: str = "") -> Iterator[None]:
+    """Hold a lock.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    do : str
+        What to do where there are no locks.
+
+    Raises
+    ------
+    LockedError
+        Somebody else does.
+    NoManagerError
+        The file system has no locks that can be relied on.
+    """
+    lock: filelock.BaseFileLock = filelock.UnixFileLock(path)
+    try:
+        with contextlib.suppress(NotImplementedError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what filelock warns of is refused below
+            lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise LockedError from None
+    # Where there is no flock, filelock falls back to a mere marker file, which a killed manager
+    # leaves behind and two machines can both believe in.
+    if type(lock) is not filelock.UnixFileLock or not lock.is_locked:
+        lock.release()
+        raise NoManagerError("this file system has no locks", where=str(path.parent), do=do)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def sole_harvester(directory: Path, partition: str, state_dir: Path) -> Iterator[None]:
+    """Be the only harvester of this user on some partitions: two would want the same nodes.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the harvester.
+    partition : str
+        As sbatch takes it: one, or several with commas between.
+    state_dir : pathlib.Path
+
+    Raises
+    ------
+    NoManagerError
+        Another one is; names it.
+    """
+    register = state_dir / "harvesters"
+    register.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.ExitStack() as locks:
+        # Sorted, so that of two that want the same ones one gets them all.
+        for name in sorted(set(partition.split(","))):
+            path = register / f"{urllib.parse.quote(name, safe='')}.lock"
+            try:
+                locks.enter_context(held(path, do="use another state_dir"))
+            except LockedError:
+                raise NoManagerError(
+                    f"{_holder(path)} harvests partition {shown(name)} already",
+                    where=str(directory),
+                    do="hand it the jobs with hpcext submit; on another cluster, set another "
+                    "HPCEXT_STATE_DIR",
+                ) from None
+            facts = {"schema": HARVESTER, "directory": str(directory), "pid": os.getpid()}
+            protocol.write_json(path.with_suffix(".json"), facts, durable=False)
+        yield
+
+
+def _holder(path: Path) -> str:
+    try:
+        facts = protocol.read_json(path.with_suffix(".json"), HARVESTER)
+        return f"the harvester in {facts['directory']}"
+    except (OSError, ValueError, LookupError):
+        return "another harvester"

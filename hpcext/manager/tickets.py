@@ -1,0 +1,313 @@
+"""Tickets: jobs of Slurm that stand for a trainer of their user's own harvester.
+
+All tickets of a user share one harvester, in a directory of a fixed name. Its ``tickets/`` has, by
+the key of each ticket::
+
+    KEY.lock    held as long as the ticket's process is alive
+    KEY.sh      the script that Slurm would have run
+    KEY.shown   how much of the trainer's log the ticket has shown
+
+The key is also the name of the request that submits the trainer, so whatever happens to the ticket
+on the way, and however often it is requeued, its trainer is submitted once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hpcext import protocol
+from hpcext.config import Settings
+from hpcext.core.errors import InputError, NoManagerError
+from hpcext.executors.leases import Terms
+from hpcext.manager import locks, spool
+from hpcext.manager import pilot as pilots
+from hpcext.manager.submissions import Submission
+
+NAME = "trainers"
+
+FOLDER = "tickets"
+
+TRIES, PAUSE_S = 20, 0.2
+"""So often a lock is tried that may be held for a moment."""
+
+_KEY = re.compile(r"ticket-(\d+)-[0-9a-f]{12}\Z")
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
+_LONGEST = 64
+
+_OF_THE_NODE = ("CUDA_", "GPU_DEVICE_", "HPCEXT_", "ROCR_", "ZE_AFFINITY_")
+"""What begins so is true of the ticket and of the node that it is on, and not of its trainer."""
+
+
+class Range(NamedTuple):
+    """From how many to how many."""
+
+    min: int
+    max: int
+
+
+class Ticket(NamedTuple):
+    """What is to be trained.
+
+    Attributes
+    ----------
+    job_id : int
+        Of the ticket, in Slurm.
+    name : str
+        Of that job.
+    command : tuple of str
+    workdir : str
+    nodes, gpus : Range
+        GPUs of each node.
+    scaling : str
+        Name of a stored curve; may be empty.
+    environ : Mapping[str, str]
+    """
+
+    job_id: int
+    name: str
+    command: tuple[str, ...]
+    workdir: str
+    nodes: Range
+    gpus: Range
+    scaling: str
+    environ: Mapping[str, str]
+
+    @property
+    def trainer(self) -> str:
+        """What the trainer is called: ``train-4711``."""
+        ending = f"-{self.job_id}"
+        kept = _NOT_ALLOWED.sub("_", self.name).lstrip("._-")[: _LONGEST - len(ending)]
+        return f"{kept or 'job'}{ending}"
+
+    def job_file(self) -> str:
+        """A job file that says it."""
+        environ = ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in self.environ.items())
+        lines = [
+            "[[job]]",
+            f"name = {_toml(self.trainer)}",
+            f"command = [{', '.join(map(_toml, self.command))}]",
+            f"workdir = {_toml(self.workdir)}",
+            f"nodes = {{min = {self.nodes.min}, max = {self.nodes.max}}}",
+            f"gpus = {{min = {self.gpus.min}, max = {self.gpus.max}}}",
+            # Its exit code is what the user of sbatch is to see, at once.
+            "retries = 0",
+            f"env = {{{environ}}}",
+        ]
+        if self.scaling:
+            lines.append(f"scaling = {_toml(self.scaling)}")
+        return "\n".join([*lines, ""])
+
+
+def key_of(job_id: int, words: Sequence[str]) -> str:
+    """The key of a ticket: a script may have several trainers, one after the other.
+
+    Parameters
+    ----------
+    job_id : int
+        In Slurm.
+    words : sequence of str
+        What it trains, however often it begins.
+    """
+    digest = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:12]
+    return f"ticket-{job_id}-{digest}"
+
+
+def environment(environ: Mapping[str, str], job_id: int) -> dict[str, str]:
+    """What a trainer is to have of the environment of its ticket.
+
+    Parameters
+    ----------
+    environ : Mapping[str, str]
+        Without what Slurm says of the ticket.
+    job_id : int
+    """
+    kept = {}
+    for name, value in environ.items():
+        # A directory for this job on this node, as some sites make one.
+        local = name == "TMPDIR" and str(job_id) in value
+        if local or name.startswith(_OF_THE_NODE):
+            continue
+        with contextlib.suppress(UnicodeEncodeError):
+            # What is no UTF-8 cannot be written down; it is no setting of anything.
+            f"{name}{value}".encode()
+            kept[name] = value
+    return kept
+
+
+def open_harvester(settings: Settings, terms: Callable[[], Terms]) -> Path:
+    """The directory of this user's harvester of tickets; made if there is none.
+
+    Parameters
+    ----------
+    settings : Settings
+    terms : callable
+        How it is to take nodes.
+
+    Raises
+    ------
+    InputError
+        It cannot be made.
+    BlockingIOError
+        Somebody else makes it.
+    """
+    directory = settings.state_dir / NAME
+    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with locks.held(directory.with_suffix(".lock")):
+            if not (directory / "pilot.json").exists():
+                # Begun, and not ended: nothing is in it.
+                shutil.rmtree(directory, ignore_errors=True)
+                asked = terms()
+                pilots.create(
+                    [],
+                    where="",
+                    name=NAME,
+                    gpus=range(asked.gpus),
+                    logical=asked.logical,
+                    settings=settings,
+                    directory=directory,
+                    nodes=asked.max_nodes,
+                    harvest=asked,
+                )
+    except locks.LockedError:
+        raise BlockingIOError from None
+    harvest = pilots.load(directory).harvest
+    if harvest is None:
+        raise InputError("is a pilot, and no harvester", where=str(directory))
+    (directory / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    return directory
+
+
+@contextlib.contextmanager
+def alive(directory: Path, key: str) -> Iterator[None]:
+    """Be a ticket, for others to see.
+
+    Raises
+    ------
+    NoManagerError
+        Another process is this ticket.
+    """
+    with contextlib.ExitStack() as lock:
+        for left in range(TRIES, 0, -1):
+            try:
+                lock.enter_context(locks.held(_lock(directory, key)))
+                break
+            except locks.LockedError:
+                # It may be somebody who looks whether we are alive.
+                if left == 1:
+                    raise NoManagerError("this ticket waits already", where=key) from None
+                time.sleep(PAUSE_S)
+        yield
+
+
+def others(directory: Path, key: str) -> bool:
+    """Whether any other ticket is alive."""
+    found = (path.stem for path in (directory / FOLDER).glob("ticket-*.lock"))
+    return any(other != key and is_alive(directory, other) for other in found)
+
+
+def is_alive(directory: Path, key: str) -> bool:
+    """Whether the process of a ticket is."""
+    path = _lock(directory, key)
+    if not path.exists():
+        return False
+    try:
+        with locks.held(path):
+            return False
+    except locks.LockedError:
+        return True
+
+
+def submit(directory: Path, key: str, ticket: Ticket) -> None:
+    """Ask for the trainer of a ticket, of the manager that there is or the next one."""
+    text, where = ticket.job_file(), f"job {ticket.job_id}"
+    # An answer to an earlier process of this ticket.
+    spool.discard(directory / "replies" / f"{key}.json")
+    spool.put(directory, "submit", name=key, text=text, where=where, base=ticket.workdir)
+
+
+def waits(directory: Path, key: str) -> bool:
+    """Whether what was asked for has not been taken yet."""
+    return (directory / "requests" / f"{key}.json").exists()
+
+
+def trainer_of(directory: Path, key: str) -> str | None:
+    """The id of a ticket's trainer, or None if it was not taken yet."""
+    try:
+        data = (directory / "submissions" / f"{key}.json").read_bytes()
+        return str(msgspec.json.decode(data, type=Submission).first_id)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[int, str]:
+    """Trainers whose tickets are not alive.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    unfinished : callable
+        Whether a trainer, by its id, has not ended.
+
+    Returns
+    -------
+    dict of int to str
+        The ticket's job in Slurm → the id of the trainer.
+    """
+    found = {}
+    for path in (directory / "submissions").glob("ticket-*.json"):
+        said = _KEY.match(path.stem)
+        trainer = trainer_of(directory, path.stem) if said else None
+        if said and trainer and unfinished(trainer) and not is_alive(directory, path.stem):
+            found[int(said[1])] = trainer
+    return found
+
+
+def keep_script(directory: Path, key: str, script: Path) -> str:
+    """Keep a copy of a script, as sbatch does; where it is."""
+    copy = directory / FOLDER / f"{key}.sh"
+    if not copy.exists():
+        protocol.write_file(copy, script.read_bytes(), mode=0o700)
+    return str(copy)
+
+
+def shown(directory: Path, key: str) -> int:
+    """How much of the trainer's log was shown, bytes."""
+    try:
+        return int((directory / FOLDER / f"{key}.shown").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def has_shown(directory: Path, key: str, position: int) -> None:
+    """Remember it."""
+    with contextlib.suppress(OSError):
+        path = directory / FOLDER / f"{key}.shown"
+        protocol.write_file(path, str(position).encode(), durable=False)
+
+
+def forget(directory: Path, key: str) -> None:
+    """Remove what was kept for a ticket that is done."""
+    spool.discard(directory / "replies" / f"{key}.json")
+    for ending in ("lock", "sh", "shown"):
+        (directory / FOLDER / f"{key}.{ending}").unlink(missing_ok=True)
+
+
+def _lock(directory: Path, key: str) -> Path:
+    return directory / FOLDER / f"{key}.lock"
+
+
+def _toml(text: str) -> str:
+    """A basic string of TOML, which escapes DEL and has no pairs of surrogates, as JSON has."""
+    quoted: Any = json.dumps(text, ensure_ascii=False)
+    return str(quoted).replace("\x7f", "\\u007f")
