@@ -86,6 +86,10 @@ def _nodes(value: Any) -> int:
     return integer(value, 1, MAX_NODES)
 
 
+def _share(value: Any) -> float:
+    return number(value, 0.01, 1)
+
+
 def _row(read: Callable[[Any], Any], help: str, variable: str) -> dict[str, Any]:
     """What is known of a setting beside its default."""
     return {"read": read, "help": help, "variable": variable}
@@ -105,6 +109,7 @@ class Settings:
     harvest_options : str
         For sbatch.
     harvest_max_nodes : int
+    harvest_share : float
     harvest_gpus : int or "auto"
     origins : Mapping[str, str]
         Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
@@ -156,6 +161,12 @@ class Settings:
     harvest_max_nodes: int = field(
         default=64,
         metadata=_row(_nodes, "nodes that a harvester takes at most", "HPCEXT_HARVEST_MAX_NODES"),
+    )
+    harvest_share: float = field(
+        default=1.0,
+        metadata=_row(
+            _share, "part of the idle nodes that a harvester takes at most", "HPCEXT_HARVEST_SHARE"
+        ),
     )
     harvest_gpus: int | str = field(
         default="auto",

@@ -177,7 +177,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
         if not node.idle or (not terms.logical and node.gpus < terms.gpus):
             continue
         hole = Hole(name, ends.get(name, float("inf")), node.limit_s)
-        lease = requests([hole], have=0, want=1, terms=terms, now_s=now_s)
+        lease = requests([hole], idle=1, have=0, want=1, terms=terms, now_s=now_s)
         until = view.duration(hole.ends_s - now_s) if name in ends else "not known"
         could = f"{lease[0].minutes} min" if lease else "too short"
         rows.append((name, str(terms.gpus), until, could))
@@ -290,5 +290,6 @@ def make_terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Ter
         options=(*shlex.split(settings.harvest_options), *args.rest),
         gpus=gpus,
         logical=slots is not None,
+        share=settings.harvest_share,
         **more,
     )

@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -26,6 +27,9 @@ from hpcext.launch.tree import boot_id
 from hpcext.text import clean, shown
 
 log = logging.getLogger(__name__)
+
+KEEP_ATTEMPTS = 8
+"""Directories of a job's last attempts that stay; of those before the journal alone tells."""
 
 KILL_GRACE_S = 5.0
 """From SIGTERM to SIGKILL, when a job is told to die."""
@@ -79,7 +83,7 @@ class AttemptFiles:
         self.job = action.job
         self.op = action.op
         self.attempt = action.attempt
-        self.directory = jobs / action.job / f"attempt-{action.attempt:04d}"
+        self.directory = jobs / action.job / _directory(action.attempt)
         self.others = tuple(range(1, len(action.alloc)))
         self.sizes = Sizes(self.directory, action, self._own)
         self._seen: tuple[int, ...] = ()
@@ -132,6 +136,9 @@ class AttemptFiles:
         checkpoints = home / "checkpoint"
         for path in (self.directory, checkpoints):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A job that is preempted for weeks has thousands.
+        old = home / _directory(self.attempt - KEEP_ATTEMPTS)
+        shutil.rmtree(old, ignore_errors=True)
         per_node = max(alloc.values())
         told = protocol.Attempt(
             job_id=self.job,
@@ -439,6 +446,10 @@ class AttemptFiles:
         if not self._warned:
             self._warned = True
             log.warning("job %s, attempt %d: %s", clean(self.job), self.attempt, clean(what))
+
+
+def _directory(attempt: int) -> str:
+    return f"attempt-{attempt:04d}"
 
 
 def _count(document: Mapping[str, Any], key: str) -> int:

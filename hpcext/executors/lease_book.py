@@ -364,6 +364,7 @@ class LeaseBook:
         self._count(idle, [hole for hole in holes.values() if not self._terms.minutes(hole, now)])
         asked = requests(
             [hole for name, hole in holes.items() if name not in self._refused],
+            idle=len(set(idle) - taken),
             have=len(self.leases),
             want=self._want(),
             terms=self._terms,

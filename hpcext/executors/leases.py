@@ -33,6 +33,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         They are slots, on nodes without GPUs.
     max_nodes : int
         So many at once at most.
+    share : float
+        Of the nodes that are idle or leased, so large a part at most, but one.
     least_s : float
         Shorter holes are left alone: a job needs some seconds to start and to end.
     parallel : int or None
@@ -52,6 +54,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 1
     logical: bool = False
     max_nodes: int = 64
+    share: float = 1.0
     parallel: int | None = None
     least_s: float = 180.0
     longest_s: float = 14_400.0
@@ -94,21 +97,23 @@ def wanted(jobs: Sequence[Job], terms: Terms) -> int:
         Unfinished, in the order of the queue.
     terms : Terms
     """
-    asking = [job for job in jobs if job.ready or job.state.active]
-    gpus = 0
-    for job in asking[: terms.parallel]:
-        gpus += job.sizes[-1] * (job.nodes[1] if job.nodes else 1)
-    return math.ceil(gpus / terms.gpus)
+    asking = [job for job in jobs if job.ready or job.state.active][: terms.parallel]
+    nodes = [job.nodes[1] if job.nodes else 1 for job in asking]
+    gpus = sum(job.sizes[-1] * most for job, most in zip(asking, nodes, strict=True))
+    # A training's own nodes are different ones, though it may leave GPUs of each to others.
+    return max([math.ceil(gpus / terms.gpus), *nodes])
 
 
 def requests(
-    holes: Iterable[Hole], *, have: int, want: int, terms: Terms, now_s: float
+    holes: Iterable[Hole], *, idle: int, have: int, want: int, terms: Terms, now_s: float
 ) -> list[Request]:
     """Which holes to take, those first that last longest.
 
     Parameters
     ----------
     holes : iterable of Hole
+    idle : int
+        How many nodes are idle, whether they are among the holes or not.
     have : int
         Leases that there are, or that were asked for.
     want : int
@@ -117,7 +122,8 @@ def requests(
     now_s : float
         Epoch.
     """
-    room = min(terms.max_nodes, want) - have
+    most = max(1, math.floor(terms.share * (idle + have)))
+    room = min(terms.max_nodes, most, want) - have
     long = sorted(holes, key=lambda hole: (-hole.ends_s, hole.node))
     found = [
         Request(hole.node, minutes) for hole in long if (minutes := terms.minutes(hole, now_s))

@@ -512,3 +512,18 @@ def test_warnings_are_fit_for_a_terminal(
         directory.report(metrics={"\x1b[2J\n": 1.0})
     assert "\x1b" not in caplog.records[0].getMessage()
     assert "\n" not in caplog.records[0].getMessage()
+
+
+def test_the_last_attempts_are_kept(tmp_path: Path) -> None:
+    """A job that is preempted for weeks fills no disk; its checkpoints and its log stay."""
+    spec = JobSpec("a", ("true",), Gpus(1, 1), str(tmp_path))
+    home = tmp_path / "12"
+    for number in range(1, 13):
+        action = msgspec.structs.replace(START, attempt=number)
+        files = AttemptFiles(tmp_path, action)
+        files.write_launch(spec, action.alloc)
+        (files.directory / "node-0001").mkdir()
+        (home / "checkpoint" / f"step-{number}").touch()
+    kept = sorted(path.name for path in home.glob("attempt-*"))
+    assert kept == [f"attempt-{number:04d}" for number in range(5, 13)]
+    assert len(list((home / "checkpoint").iterdir())) == 12

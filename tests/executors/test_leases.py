@@ -15,7 +15,7 @@ NOW_S = 1e9
 
 def asked(*holes: tuple[str, float], have: int = 0, want: int = 9) -> list[Request]:
     found = [Hole(node, NOW_S + left_s) for node, left_s in holes]
-    return requests(found, have=have, want=want, terms=TERMS, now_s=NOW_S)
+    return requests(found, idle=len(found), have=have, want=want, terms=TERMS, now_s=NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,8 @@ def test_a_lease_ends_before_its_hole(left_s: float, minutes: int) -> None:
 
 @pytest.mark.parametrize(("limit_s", "minutes"), [(1800, 30), (1799, 29), (179, 0), (9e9, 60)])
 def test_a_lease_is_no_longer_than_a_job_of_its_partition(limit_s: float, minutes: int) -> None:
-    found = requests([Hole("n", math.inf, limit_s)], have=0, want=1, terms=TERMS, now_s=NOW_S)
+    hole = Hole("n", math.inf, limit_s)
+    found = requests([hole], idle=1, have=0, want=1, terms=TERMS, now_s=NOW_S)
     assert found == ([Request("n", minutes)] if minutes else [])
 
 
@@ -38,6 +39,20 @@ def test_those_that_last_longest_come_first() -> None:
     assert [request.node for request in asked(*holes, have=2)] == ["b"]
     assert [request.node for request in asked(*holes, want=2)] == ["b", "d"]
     assert asked(*holes, have=3) == asked(*holes, want=0) == asked(*holes, have=5, want=2) == []
+
+
+@pytest.mark.parametrize(
+    ("share", "idle", "have", "taken"),
+    [(0.5, 8, 0, 4), (0.5, 6, 2, 2), (0.5, 4, 4, 0), (0.3, 2, 0, 1), (0.01, 5, 1, 0), (1, 5, 3, 5)],
+)
+def test_of_what_is_idle_others_are_left_their_part(
+    share: float, idle: int, have: int, taken: int
+) -> None:
+    """Idle nodes that are no holes, since they are needed soon, count as well."""
+    terms = Terms(partition="p", share=share)
+    holes = [Hole(str(number), math.inf) for number in range(5)]
+    found = requests(holes, idle=idle, have=have, want=99, terms=terms, now_s=NOW_S)
+    assert len(found) == taken
 
 
 def test_a_node_between_two_jobs_is_not_taken() -> None:
@@ -61,3 +76,5 @@ def test_no_more_nodes_are_wanted_than_trainers_can_use() -> None:
     assert wanted(jobs[1:2], TERMS) == 1
     assert wanted(jobs, Terms(partition="p", gpus=4, parallel=1)) == 8
     assert wanted([], TERMS) == 0
+    # On three nodes, though the GPUs that it uses there would be those of one and a half.
+    assert wanted([job(6, 2, nodes=(1, 3))], TERMS) == 3
