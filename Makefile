@@ -22,8 +22,8 @@ demo:
 	PATH="$(CURDIR)/$(BIN):$$PATH" CUDA_VISIBLE_DEVICES= hpcext run examples/jobs.toml --gpus 6
 
 test: lint
-	@# Two at once: they mostly wait for processes to start. Those of one file share fixtures.
-	$(BIN)/pytest -n 2 --dist loadfile
+	@# Three at once, on two cores too: they mostly wait. Those of one file share fixtures.
+	$(BIN)/pytest -n 3 --dist loadfile
 
 test-slow: test-environment
 	$(BIN)/pytest -m slow

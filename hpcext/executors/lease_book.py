@@ -204,6 +204,7 @@ class LeaseBook:
     def close(self) -> None:
         """Give back what nothing runs on, and ask for no more."""
         self._closed = True
+        lease_account.save(self._account, self._directory.parent)
         if self._cycle is not None:
             self._cycle.cancel()
         for lease in self.leases.values():

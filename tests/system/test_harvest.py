@@ -124,33 +124,31 @@ def test_trainers_give_way_to_a_job_and_take_its_nodes_when_it_is_over(
     assert used == pytest.approx(said["used_node_h"], abs=1e-3)
 
 
-def test_a_training_over_leases_grows_and_shrinks(slurm: Cluster, place: Site) -> None:
-    """A job takes one of its two nodes; on the other it goes on where it was."""
+def test_a_training_of_torchrun_is_suspended_on_all_its_leases(slurm: Cluster, place: Site) -> None:
+    """Its processes do not know how to go on with other nodes; it does when it has two again."""
     run = place.path / "run"
     slurm.as_user("mkdir", str(run))
     block = main_job(slurm, 2, "sleep", "600")
     wide = {
         "name": "wide",
         "command": [place.python, *TORCHRUN, str(TRAIN), str(run)],
-        "nodes": {"min": 1, "max": 2},
+        "nodes": 2,
         "gpus": 1,
-        "scaling": {1: 1.0, 2: 1.9},
         "env": {"OMP_NUM_THREADS": "1"},
     }
     place.write_jobs(wide)
     process = harvest(place, "--gpus-per-node", "1")
     wait_for((run / "where").exists, "the gate")
-    gpus = jobs_of(place)["wide"]["segments"][-1]["gpus"]
-    assert len({gpu.partition(":")[0] for gpu in gpus}) == 2
-    job = main_job(slurm, 1, "sleep", "60")
+    assert len(jobs_of(place)["wide"]["segments"][-1]["gpus"]) == 2
+    job = main_job(slurm, 1, "sleep", "5")
     assert waited_s(slurm, job) <= 8
     out = ended(process)
     done = jobs_of(place)["wide"]
-    assert (done["state"], done["suspends"]) == ("completed", 1), out
+    assert (done["state"], done["suspends"], done["lost_steps"]) == ("completed", 1, 0), out
     logs = [path.read_text() for path in place.pilot.glob("jobs/1/log*.txt")]
-    assert "".join(logs).count("trained to step 12 on 1") == 1
+    assert "".join(logs).count("trained to step 12 on 2") == 1
     nothing_left(slurm, place)
-    slurm.run("scancel", str(block), str(job))
+    slurm.run("scancel", str(block))
 
 
 def test_a_harvester_that_was_killed_is_followed_by_another(slurm: Cluster, place: Site) -> None:

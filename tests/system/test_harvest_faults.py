@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator
 
 import psutil
+import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import NODES, Cluster
 from test_harvest import ended, harvest, jobs_of, leases, main_job, nothing_left
@@ -131,6 +132,7 @@ def nodes_down(slurm: Cluster, *nodes: str) -> Iterator[None]:
         slurm.wait_for(lambda: set(slurm.run(*states).stdout.split()) == {"idle"}, "the nodes")
 
 
+@pytest.mark.slow
 def test_a_partition_goes_down_and_comes_back(slurm: Cluster, place: Site) -> None:
     """What trains there trains on; nothing is asked for until there is hope for it."""
     trainers(place, "one", "two")
@@ -159,6 +161,7 @@ def test_a_partition_goes_down_and_comes_back(slurm: Cluster, place: Site) -> No
     assert (jobs["one"]["attempts"], jobs["two"]["attempts"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_partition_goes_down_while_leases_are_asked_for(slurm: Cluster, place: Site) -> None:
     trainers(place, "one", "two")
     with reservations_hidden(slurm), reserved_soon(slurm, "ALL"):
@@ -197,6 +200,7 @@ def test_leases_are_as_long_as_their_partition_allows(slurm: Cluster, place: Sit
     finish(slurm, place, process, "one")
 
 
+@pytest.mark.slow
 def test_leases_that_never_begin_are_withdrawn_and_other_nodes_are_used(
     slurm: Cluster, place: Site
 ) -> None:
@@ -217,6 +221,7 @@ def test_leases_that_never_begin_are_withdrawn_and_other_nodes_are_used(
     assert (said["leases"], said["withdrawn"]) == (4, 2)
 
 
+@pytest.mark.slow
 def test_a_node_whose_daemon_does_not_answer_trains_on(slurm: Cluster, place: Site) -> None:
     """A main job has to wait for it; trainings do not."""
     trainers(place, "one", "two")
@@ -235,9 +240,12 @@ def test_a_node_whose_daemon_does_not_answer_trains_on(slurm: Cluster, place: Si
         slurm.continue_node(slow)
     slurm.wait_for(lambda: slurm.job(job)["JobState"] == "COMPLETED", "the main job")
     jobs = finish(slurm, place, process, "one", "two")
-    assert (jobs["two"]["suspends"], jobs["two"]["lost_steps"]) == (1, 0)
+    # As long as the main job waits, nodes that answer may be lent once more.
+    assert jobs["two"]["suspends"] >= 1
+    assert jobs["two"]["lost_steps"] == 0
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_stopped_gives_its_node_back(slurm: Cluster, place: Site) -> None:
     trainers(place, "one")
     process = harvest(place)
@@ -260,6 +268,7 @@ def test_an_agent_that_is_killed_costs_what_was_not_saved(slurm: Cluster, place:
     finish(slurm, place, process, "one")
 
 
+@pytest.mark.slow
 def test_all_nodes_are_wanted_at_once_and_again(slurm: Cluster, place: Site) -> None:
     trainers(place, *ALL)
     process = harvest(place)

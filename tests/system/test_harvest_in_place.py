@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import REPOSITORY, Cluster
 from test_harvest import ended, harvest, jobs_of, leases, main_job, nothing_left, waited_s
@@ -99,6 +100,7 @@ def test_a_node_is_left_and_another_taken_without_stopping(slurm: Cluster, place
     slurm.run("scancel", str(block))
 
 
+@pytest.mark.slow
 def test_when_the_first_node_goes_it_is_suspended(slurm: Cluster, place: Site) -> None:
     wide = Wide(place, slurm)
     block = main_job(slurm, 2, "sleep", "600")
@@ -167,6 +169,7 @@ def _began(place: Site, attempt: int) -> float:
     return path.stat().st_mtime
 
 
+@pytest.mark.slow
 def test_the_manager_is_killed_and_another_one_changes_the_nodes(
     slurm: Cluster, place: Site
 ) -> None:

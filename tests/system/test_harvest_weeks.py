@@ -68,6 +68,7 @@ def test_one_that_stays_waits_for_more_and_holds_nothing_meanwhile(
     place.check_account({"one": 40, "two": 40})
 
 
+@pytest.mark.slow
 def test_it_ends_by_a_signal_too_and_stays_when_it_is_resumed(slurm: Cluster, place: Site) -> None:
     terminated(place, stays(place))
     terminated(place, place.start("run", "--resume", str(place.pilot)))
@@ -135,6 +136,7 @@ def test_told_to_leave_it_leaves_what_runs_to_the_next_one(slurm: Cluster, place
     nothing_left(slurm, place)
 
 
+@pytest.mark.slow
 def test_a_batch_job_keeps_it(slurm: Cluster, place: Site) -> None:
     """It goes back into the queue before its time limit, and its trainer trains on."""
     place.write_jobs(place.counter("one", gated=True, **ONE))

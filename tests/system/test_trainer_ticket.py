@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -117,7 +118,8 @@ def test_a_ticket_ends_as_its_trainer_does(slurm: Cluster, place: Site, tickets:
     )
     tickets.wait_is(job, "COMPLETED")
     tickets.wait_is(after, "COMPLETED")
-    assert f"\nyes {place.path} word on 1, nothing\n" in tickets.output(job)
+    # On one node or two: whichever lease is there first.
+    assert re.search(rf"^yes {place.path} word on [12], nothing$", tickets.output(job), re.M)
     (trainer,) = json.loads(tickets.output(after))["jobs"]
     assert (trainer["name"], trainer["state"]) == (f"mine-{job}", "completed")
     slurm.wait_for(lambda: f"{job}|COMPLETED" in slurm.accounting(job, "jobid,state"), "sacct")
@@ -156,6 +158,7 @@ def test_when_the_ticket_that_manages_is_cancelled_another_one_does(
     assert tickets.counted("two") == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_ticket_that_is_cancelled_in_the_queue_cancels_its_trainer(
     slurm: Cluster, place: Site, tickets: Tickets
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_ticket_that_is_cancelled_in_the_queue_cancels_its_trainer(
     tickets.wait_is(first, "COMPLETED")
 
 
+@pytest.mark.slow
 def test_a_ticket_whose_harvester_is_removed_ends(
     slurm: Cluster, place: Site, tickets: Tickets
 ) -> None:
@@ -198,6 +202,7 @@ def test_the_only_ticket_that_is_cancelled_cancels_its_trainer(
     slurm.wait_for(lambda: not slurm.run("squeue", "-h", "-p", "harvest").stdout, "its lease's end")
 
 
+@pytest.mark.slow
 def test_a_ticket_that_ends_first_hands_over(slurm: Cluster, place: Site, tickets: Tickets) -> None:
     """What waits for it need not wait for the trainers of others."""
     tickets.quick()
@@ -232,6 +237,7 @@ def test_a_ticket_that_is_requeued_finds_its_trainer(
     assert tickets.output(job).count("--- attempt 1") == 1
 
 
+@pytest.mark.slow
 def test_it_waits_until_the_partition_is_free(place: Site, tickets: Tickets) -> None:
     """Another harvester of the user has it: the ticket says so, and goes on when that has ended."""
     tickets.quick()
