@@ -21,8 +21,8 @@ def make_site(tmp_path: Path) -> MakeSite:
     """A site with settings, and with quirks by their names."""
     import lsf_tools
 
-    def made(*quirks: str, **settings: Any) -> Site:
-        return lsf_tools.make_site(tmp_path / "lsf", quirks, **settings)
+    def made(*quirks: str, name: str = "lsf", **settings: Any) -> Site:
+        return lsf_tools.make_site(tmp_path / name, quirks, **settings)
 
     return made
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from lsf_site import Job, RefusedError, Site
 
@@ -41,7 +42,8 @@ def _run_once(site: Site, job: Job) -> int:
         "LSB_JOBFILENAME": str(site.spooled(job.id).with_suffix("")),
     }
     _eexec(site, job, environ, "START")
-    with open(job.output, "ab") as out, open(job.errors, "ab") as err:
+    cwd = Path(job.cwd)
+    with open(cwd / job.output, "ab") as out, open(cwd / job.errors, "ab") as err:
         leader = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
