@@ -43,17 +43,21 @@ def _run_once(site: Site, job: Job) -> int:
     }
     _eexec(site, job, environ, "START")
     cwd = Path(job.cwd)
-    with open(cwd / job.output, "ab") as out, open(cwd / job.errors, "ab") as err:
+    # Whoever stops the job waits until it is known to run.
+    with (
+        open(cwd / job.output, "ab") as out,
+        open(cwd / job.errors, "ab") as err,
+        site.changed(job.id) as found,
+    ):
         leader = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            cwd=job.cwd,
+            cwd=cwd,
             env=environ,
             start_new_session=True,
         )
-    with site.changed(job.id) as found:
         found.state, found.group, found.runs = "RUN", leader.pid, found.runs + 1
     value = _wait(site, job.id, leader)
     # What the job left behind ends with it.
