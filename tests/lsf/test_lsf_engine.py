@@ -71,6 +71,15 @@ def test_eexec_reads_what_esubs_print(site: Site) -> None:
     assert (site.directory / "heard").read_text() == "one\ntwo\n" * 2  # START, END
 
 
+def test_when_eexec_begins(make_site: MakeSite) -> None:
+    for quirks, order in (((), "pre START END"), (("eexec_before_pre_exec",), "START pre END")):
+        site = make_site(*quirks, name=f"lsf{len(quirks)}")
+        order_file = site.directory / "order"
+        add_esub(site, "eexec", f'echo "$LS_EXEC_T" >>{order_file}')
+        output(site, "-E", f"echo pre >>{order_file}", "true")
+        assert order_file.read_text().split() == order.split()
+
+
 def test_unknown_keys(make_site: MakeSite) -> None:
     for quirks, status in (((), 255), (("unknown_keys_ignored",), 0)):
         site = make_site(*quirks, name=f"lsf{status}")
@@ -128,7 +137,7 @@ def test_bstop_and_bresume(site: Site, slots: str, signum: int) -> None:
 
 
 def test_bkill_goes_on_until_the_job_ends(make_site: MakeSite) -> None:
-    site = make_site(terminate_interval_s=0.3)
+    site = make_site(terminate_interval_s=1.0)
     text = (
         "trap 'echo INT >>told' INT; trap 'echo TERM >>told' TERM; touch begun; "
         "while :; do sleep 0.02; done"
@@ -138,6 +147,17 @@ def test_bkill_goes_on_until_the_job_ends(make_site: MakeSite) -> None:
     assert ended(site, job_id) == "EXIT"
     assert (site.directory / "told").read_text() == "INT\nTERM\n"
     assert site.job(job_id).exit_code == 137
+
+
+def test_a_run_limit_is_told_by_usr2(make_site: MakeSite) -> None:
+    site = make_site(minute_s=0.05, terminate_interval_s=1.0)
+    text = (
+        "trap 'echo USR2 >>told' USR2; trap 'echo INT >>told; exit 4' INT; "
+        "while :; do sleep 0.02; done"
+    )
+    assert command(site, "bsub", "-K", "-W", "1:00", text).returncode == 4
+    assert (site.directory / "told").read_text() == "USR2\nINT\n"
+    assert site.job(1).state == "EXIT"
 
 
 def test_what_is_killed_is_not_requeued(make_site: MakeSite) -> None:
@@ -181,7 +201,8 @@ def test_bjobs(make_site: MakeSite) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["bsub", "-W", "1", "true"],
+        ["bsub", "-W", "1/host", "true"],
+        ["bsub", "-wa", "URG", "true"],
         ["bsub", "echo", "a b"],
         ["bsub", "-env", "A=1", "true"],
         ["bsub", "-a", "user", "true"],

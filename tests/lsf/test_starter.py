@@ -64,7 +64,7 @@ def hostile(draw: random.Random) -> tuple[bytes, bytes]:
 
 def word(draw: random.Random) -> bytes:
     if draw.random() < 0.005:
-        return bytes(draw.choices(range(1, 256), k=200_000))
+        return draw.randbytes(200_000).replace(b"\0", b"")
     return b"".join(draw.choices(PIECES, k=draw.randint(0, 6)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -41,7 +42,9 @@ def _run_once(site: Site, job: Job) -> int:
         "LSB_QUEUE": job.queue,
         "LSB_JOBFILENAME": str(site.spooled(job.id).with_suffix("")),
     }
-    _eexec(site, job, environ, "START")
+    steps = [lambda: _pre_exec(job, environ), lambda: _eexec(site, job, environ, "START")]
+    for step in reversed(steps) if site.quirks.eexec_before_pre_exec else steps:
+        step()
     cwd = Path(job.cwd)
     # Whoever stops the job waits until it is known to run.
     with (
@@ -70,14 +73,24 @@ def _run_once(site: Site, job: Job) -> int:
 def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:
     """The exit value of the leader, which a bkill may have to be repeated for."""
     steps, due = list(TERMINATION), 0.0
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            value = leader.wait(POLL_S)
-            return value if value >= 0 else 128 - value
-        if steps and time.monotonic() >= due and site.job(job_id).killed:
-            with contextlib.suppress(ProcessLookupError):
+    limit = site.job(job_id).run_limit * site.minute_s
+    over = time.monotonic() + limit if limit else float("inf")
+    ended = os.pidfd_open(leader.pid)
+    try:
+        while not select.select([ended], [], [], POLL_S)[0]:
+            now = time.monotonic()
+            if now >= over:
+                steps.insert(0, signal.SIGUSR2)
+                over = float("inf")
+                with site.changed(job_id) as job:
+                    job.killed = True
+            if steps and now >= due and site.job(job_id).killed:
                 os.killpg(leader.pid, steps.pop(0))
-            due = time.monotonic() + site.terminate_interval_s
+                due = now + site.terminate_interval_s
+    finally:
+        os.close(ended)
+    value = leader.wait()
+    return value if value >= 0 else 128 - value
 
 
 def shell_words(site: Site, job: Job) -> list[str]:
@@ -103,6 +116,12 @@ def shell_words(site: Site, job: Job) -> list[str]:
 def _spool(path: os.PathLike[str], text: str) -> None:
     with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:
         file.write(os.fsencode(text))
+
+
+def _pre_exec(job: Job, environ: dict[str, str]) -> None:
+    """What -E says; that it may put a job back into the queue is not played."""
+    if job.pre_exec:
+        subprocess.run(["/bin/sh", "-c", job.pre_exec], env=environ, cwd=job.cwd, check=True)
 
 
 def _eexec(site: Site, job: Job, environ: dict[str, str], when: str) -> None:

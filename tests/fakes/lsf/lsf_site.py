@@ -2,8 +2,8 @@
 
 It stands for a cluster of one host with room for every job. Each field of `Quirks` is off as the
 documentation has it, and on as it was seen on an LSF-compatible engine. What it does not play it
-refuses: pre-exec, run limits, JOB_CONTROLS, checkpoints, arrays, resizing, GPUs, and the commands
-that no test of ours needs.
+refuses: JOB_CONTROLS (and with them LSB_JOBPIDS), warnings, checkpoints, arrays, resizing, GPUs,
+and the commands that no test of ours needs.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class Quirks:
     """%USRCMD is the text of the command, put in as it is. Otherwise it is the path of the script
     that has it: both are documented."""
 
+    eexec_before_pre_exec: bool = False
+    """eexec hears of START before the pre-exec command of -E has run."""
+
     empty_is_dash: bool = False
     """bjobs prints `-` for what is empty."""
 
@@ -79,6 +82,10 @@ class Job:
     errors: str
     requeue_exit_values: list[int]
     to_eexec: str
+    pre_exec: str
+    run_limit: int
+    """Minutes; 0 is none."""
+
     state: str = "PEND"
     exit_code: int | None = None
     group: int = 0
@@ -98,6 +105,9 @@ class Site:
     """LSB_SUB_COMMANDNAME."""
 
     terminate_interval_s: float = 10.0
+    minute_s: float = 60.0
+    """A minute of -W: no test can wait for one."""
+
     shell: str = "/bin/sh"
 
     @property

@@ -18,7 +18,7 @@ METHOD = re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\(([^()]*)\))?")
 KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J"}
 """What an esub may change here, besides the command."""
 
-VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-env"}
+VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-env"}
 SWITCHES = {"-K"}
 SAFE = re.compile(r"[\w./:=@%+,-]+", re.ASCII)
 
@@ -95,9 +95,19 @@ def submit(
         errors=request.options.get("-e", output),
         requeue_exit_values=[int(value) for value in values],
         to_eexec=to_eexec,
+        pre_exec=request.options.get("-E", ""),
+        run_limit=_minutes(request.options.get("-W", "0")),
     )
     site.add(job)
     return job, said
+
+
+def _minutes(text: str) -> int:
+    """``[HOUR:]MINUTE``."""
+    if not re.fullmatch(r"(\d+:)?\d+", text, re.ASCII):
+        raise RefusedError(f"-W: {text}: not played by this engine")
+    hours, _, minutes = text.rpartition(":")
+    return 60 * int(hours or 0) + int(minutes)
 
 
 def _run_esubs(
