@@ -179,6 +179,7 @@ def test_any_value_is_judged_as_on_slurm(key: str, value: bytes) -> None:
     "variables",
     [
         {"PATH": "/nowhere"},
+        {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8"},
         {"IFS": "gpus=0123456789"},
         {"BASH_ENV": "{evil}", "ENV": "{evil}", "PYTHONSTARTUP": "{evil}"},
         {"BASH_FUNC_printf%%": "() { :; }", "BASH_FUNC_refuse%%": "() { :; }"},
@@ -207,7 +208,7 @@ def test_the_environment_of_a_user_changes_nothing(
     ended = esub("gpus=1:2", "scaling=a", LSB_SUB_MODIFY_ENVFILE=env, **given)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
     assert env.read_text() == 'HPCEXT_GPUS="1:2"\nHPCEXT_SCALING="a"\n'
-    assert refused(esub("gpus=x", **given)).startswith("gpus: 'x' (valid: ")
+    assert refused(esub("gpus=é", **given)).startswith(r"gpus: '\xc3\xa9' (valid: ")
 
 
 def test_what_cannot_be_given_to_the_job_is_refused(tmp_path: Path) -> None:
