@@ -9,7 +9,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release
+SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release lsf_scripts/*
 RELEASE ?=
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON

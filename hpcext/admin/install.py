@@ -129,8 +129,15 @@ def apply(home: Path, changes: Sequence[Change]) -> None:
     manifest.save(home, final)
 
 
-def plan_removal(home: Path) -> list[Change]:
+def plan_removal(home: Path, flag: str) -> list[Change]:
     """What an uninstallation would do.
+
+    Parameters
+    ----------
+    home : pathlib.Path
+        Where the manifest is.
+    flag : str
+        The option that says where that is.
 
     Raises
     ------
@@ -142,7 +149,7 @@ def plan_removal(home: Path) -> list[Change]:
         raise InputError(
             "nothing is installed",
             where=clean(str(home)),
-            do="say the --prefix that was given to install",
+            do=f"say the {flag} that was given to install",
         )
     return _removals(installed)
 

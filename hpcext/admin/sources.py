@@ -14,7 +14,7 @@ FOLDER = "share/hpcext"
 
 
 def find() -> Path:
-    """The directory that has ``spank_hooks`` and ``man``.
+    """The directory that has ``spank_hooks``, ``lsf_scripts`` and ``man``.
 
     Raises
     ------

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcext import __version__
 from hpcext.admin import install as installing
-from hpcext.admin import slurm
+from hpcext.admin import lsf, slurm
 from hpcext.admin.install import Change
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError
 
-SYSTEMS = ("slurm",)
+Run = Callable[[argparse.Namespace, Output], int]
 
 
 def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
@@ -37,43 +37,45 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
 
 def _add_install(commands: Any) -> None:
     parser = commands.add_parser(
-        "install", help="build the hooks and put them in place", description="Needs root."
+        "install", help="put hpcext in place", description="For whoever owns these places."
     )
-    _add_common(parser)
-    parser.add_argument(
+    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    for_slurm = _add_slurm(systems, install_slurm, "build the hooks and put them in place")
+    for_slurm.add_argument(
         "--conf-dir",
         metavar="DIR",
         type=Path,
         default=slurm.CONF_DIR,
         help="directory of slurm.conf (default: %(default)s)",
     )
-    parser.add_argument(
+    for_slurm.add_argument(
         "--include",
         metavar="DIR",
         type=Path,
         default=slurm.INCLUDE,
         help="directory that has slurm/spank.h (default: %(default)s)",
     )
-    parser.add_argument(
+    for_slurm.add_argument(
         "--hpcext",
         metavar="PATH",
         type=Path,
         default=_beside(),
         help="hpcext as users and jobs run it (default: the one beside hpcext-admin)",
     )
-    parser.set_defaults(run=install)
+    _add_lsf(systems, install_lsf, "put the esub and the job starter in place")
 
 
 def _add_uninstall(commands: Any) -> None:
     parser = commands.add_parser(
-        "uninstall", help="remove what was installed", description="Needs root."
+        "uninstall", help="remove what was installed", description="For whoever installed it."
     )
-    _add_common(parser)
-    parser.set_defaults(run=uninstall)
+    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    _add_slurm(systems, uninstall_slurm, "remove what was installed under a prefix")
+    _add_lsf(systems, uninstall_lsf, "remove what was installed for an LSF")
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("system", choices=SYSTEMS, metavar="slurm", help="the batch system")
+def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
+    parser: cli.Parser = systems.add_parser("slurm", help=goal, description="Needs root.")
     parser.add_argument(
         "--prefix",
         metavar="DIR",
@@ -81,8 +83,28 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         default=slurm.PREFIX,
         help="where programs go (default: %(default)s)",
     )
+    _add_common(parser, run)
+    return parser
+
+
+def _add_lsf(systems: Any, run: Run, goal: str) -> None:
+    parser = systems.add_parser(
+        "lsf", help=goal, description="For the owner of LSF_SERVERDIR, often lsfadmin."
+    )
+    parser.add_argument(
+        "--serverdir",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="LSF_SERVERDIR, as lsf.conf has it",
+    )
+    _add_common(parser, run)
+
+
+def _add_common(parser: cli.Parser, run: Run) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run, parser=parser)
 
 
 def _beside() -> Path | None:
@@ -93,29 +115,59 @@ def _beside() -> Path | None:
     return None
 
 
-def install(args: argparse.Namespace, out: Output) -> int:
-    """Run ``hpcext-admin install``."""
+def install_slurm(args: argparse.Namespace, out: Output) -> int:
+    """Run ``hpcext-admin install slurm``."""
     site = slurm.Site(args.prefix, args.conf_dir, args.include, args.hpcext)
     release = slurm.release(site.include)
     changes = installing.plan(site.home, slurm.pieces(site))
     out.line(f"hpcext {__version__} for Slurm {release}")
-    _show(changes, out)
-    if not args.dry_run:
-        installing.apply(site.home, changes)
-        out.line("done")
+    _carry_out(site.home, changes, args, out)
     left = slurm.left_to_do(site)
-    for line in ("", "left to you:", *left) if left else ():
-        out.line(line)
+    _show_left(left, out)
     if not any("man" in change.path.parts for change in changes):
         out.note("no manual pages: docutils, which makes them, is not installed")
     _document(changes, args, out, slurm=release, left=left)
     return 0
 
 
-def uninstall(args: argparse.Namespace, out: Output) -> int:
-    """Run ``hpcext-admin uninstall``."""
-    home = slurm.Site(args.prefix).home
-    changes = installing.plan_removal(home)
+def install_lsf(args: argparse.Namespace, out: Output) -> int:
+    """Run ``hpcext-admin install lsf``."""
+    site = lsf.Site(args.serverdir)
+    changes = installing.plan(site.home, lsf.pieces(site))
+    out.line(f"hpcext {__version__} for LSF")
+    _carry_out(site.home, changes, args, out)
+    left = lsf.left_to_do(site)
+    _show_left(left, out)
+    _document(changes, args, out, left=left)
+    return 0
+
+
+def _carry_out(
+    home: Path, changes: Sequence[Change], args: argparse.Namespace, out: Output
+) -> None:
+    _show(changes, out)
+    if not args.dry_run:
+        installing.apply(home, changes)
+        out.line("done")
+
+
+def _show_left(left: Sequence[str], out: Output) -> None:
+    for line in ("", "left to you:", *left) if left else ():
+        out.line(line)
+
+
+def uninstall_slurm(args: argparse.Namespace, out: Output) -> int:
+    """Run ``hpcext-admin uninstall slurm``."""
+    return _uninstall(slurm.Site(args.prefix).home, "--prefix", args, out)
+
+
+def uninstall_lsf(args: argparse.Namespace, out: Output) -> int:
+    """Run ``hpcext-admin uninstall lsf``."""
+    return _uninstall(lsf.Site(args.serverdir).home, "--serverdir", args, out)
+
+
+def _uninstall(home: Path, flag: str, args: argparse.Namespace, out: Output) -> int:
+    changes = installing.plan_removal(home, flag)
     _show(changes, out)
     if not args.dry_run:
         installing.remove(home, changes)
@@ -153,8 +205,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     cli.check_command(argv, commands)
     args, extra = parser.parse_known_args(argv)
     if extra:
-        commands[args.command].refuse(extra)
-    for name in ("prefix", "conf_dir", "include", "hpcext"):
+        args.parser.refuse(extra)
+    for name in ("prefix", "conf_dir", "include", "hpcext", "serverdir"):
         path = getattr(args, name, None)
         if path is not None and (not path.is_absolute() or ".." in path.parts):
             flag = f"--{name.replace('_', '-')}"

@@ -290,7 +290,7 @@ def test_a_command_that_users_cannot_run_is_refused(target: Target) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["install", "lsf"], "invalid choice: 'lsf'"),
+        (["install", "pbs"], "invalid choice: 'pbs'"),
         (["instal", "slurm"], "unknown command 'instal' (valid: install, uninstall); did you mean"),
         (["install", "slurm", "--prefix", "usr"], "--prefix: usr (valid: an absolute path"),
         (["install", "slurm", "--prefix", "/a/../b"], "--prefix: /a/../b (valid: an absolute"),
@@ -371,7 +371,8 @@ def test_an_installed_package_has_all_sources(target: Target) -> None:
     (built,) = target.top.glob("*.whl")
     inside = {name.partition("/data/")[2] for name in zipfile.ZipFile(built).namelist()}
     listed = subprocess.run(
-        ["git", "-c", "safe.directory=*", "-C", ROOT, "ls-files", "spank_hooks", "man"],
+        ["git", "-c", "safe.directory=*", "-C", ROOT, "ls-files",
+         "spank_hooks", "lsf_scripts", "man"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert {f"share/hpcext/{name}" for name in listed.stdout.split()} <= inside

@@ -1,0 +1,65 @@
+"""What hpcext puts into an LSF: an esub for ``bsub -a hpcext``, and a job starter for its queues.
+
+Files of the site are never edited: what is to be added to them is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcext.admin import sources
+from hpcext.admin.install import Piece
+from hpcext.core.errors import InputError
+from hpcext.text import clean
+
+# The last is the one that users see.
+SCRIPTS = ("hpcext-starter", "esub.hpcext")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where things go.
+
+    Attributes
+    ----------
+    serverdir : pathlib.Path
+        ``LSF_SERVERDIR`` of ``lsf.conf``, where LSF looks for esubs.
+    """
+
+    serverdir: Path
+
+    @property
+    def home(self) -> Path:
+        """The directory of our own; LSF_SERVERDIR belongs to one release of LSF, and so does it."""
+        return self.serverdir / "hpcext"
+
+
+def pieces(site: Site) -> list[Piece]:
+    """All files, in the order in which they are to be put in place.
+
+    Raises
+    ------
+    InputError
+        There is no such directory, or its path cannot stand in ``lsb.queues``.
+    """
+    where = clean(str(site.serverdir))
+    if not site.serverdir.is_dir():
+        raise InputError(
+            "no such directory", where=where, valid="LSF_SERVERDIR, as lsf.conf has it"
+        )
+    # It becomes a word of a shell in lsb.queues.
+    if not re.fullmatch(r"[\w./+@=,-]+", str(site.serverdir), re.ASCII):
+        raise InputError(where, valid="letters, digits and . / + @ = , _ -")
+    source = sources.find() / "lsf_scripts"
+    return [Piece(site.serverdir / name, (source / name).read_bytes(), 0o755) for name in SCRIPTS]
+
+
+def left_to_do(site: Site) -> list[str]:
+    """Lines for the site's own files, each under a heading that says where it belongs."""
+    return [
+        "add to each queue of lsb.queues whose jobs shall be told what their settings do:",
+        f"    JOB_STARTER = command . {site.serverdir}/hpcext-starter; %USRCMD",
+        "then: badmin reconfig",
+    ]

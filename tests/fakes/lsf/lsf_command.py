@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Contract engine of LSF, written from the vendor's documentation: its commands, by their names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import lsf_run
+import lsf_submit
+from lsf_site import Job, RefusedError, Site
+
+REFUSED = 255
+FIELDS: dict[str, Callable[[Job], object]] = {
+    "jobid": lambda job: job.id,
+    "stat": lambda job: job.state,
+    "queue": lambda job: job.queue,
+    "job_name": lambda job: job.name,
+    "exit_code": lambda job: job.exit_code if job.exit_code is not None else "",
+}
+"""What bjobs -o can say here."""
+
+
+def bsub(site: Site, argv: Sequence[str]) -> int:
+    stdin = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
+    job, said = lsf_submit.submit(site, argv, stdin=stdin, environ=os.environ, cwd=Path.cwd())
+    sys.stderr.write(said)
+    print(f"Job <{job.id}> is submitted to queue <{job.queue}>.", flush=True)
+    if os.fork() == 0:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        lsf_run.run(site, job.id)
+        os._exit(0)
+    if "-K" not in argv:
+        return 0
+    while site.job(job.id).state not in lsf_run.ENDED:
+        time.sleep(lsf_run.POLL_S)
+    return site.job(job.id).exit_code or 0
+
+
+def bjobs(site: Site, argv: Sequence[str]) -> int:
+    words = list(argv)
+    fields, delimiter, as_json, header = ["jobid", "stat", "queue", "job_name"], " ", False, True
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if option == "-json":
+            as_json = True
+        elif option == "-noheader":
+            header = False
+        elif option == "-o":
+            said = words.pop(0)
+            found = re.search(r"delimiter='(.)'", said)
+            delimiter = found[1] if found else " "
+            fields = [word for word in said.split() if not word.startswith("delimiter=")]
+        elif option != "-a":
+            raise RefusedError(f"{option}: not played by this engine")
+    unknown = [name for name in fields if name not in FIELDS]
+    if unknown:
+        raise RefusedError(f"-o: {unknown[0]}: not played by this engine")
+    rows = []
+    for job_id in [int(word) for word in words] or [job.id for job in site.jobs()]:
+        try:
+            job = site.job(job_id)
+        except RefusedError as error:
+            if not as_json:
+                raise
+            rows.append({"JOBID": str(job_id), "ERROR": str(error)})
+            continue
+        empty = "-" if site.quirks.empty_is_dash else ""
+        rows.append({name.upper(): str(FIELDS[name](job)) or empty for name in fields})
+    if as_json:
+        print(json.dumps({"COMMAND": "bjobs", "JOBS": len(rows), "RECORDS": rows}))
+        return 0
+    if header:
+        print(delimiter.join(fields).upper())
+    for row in rows:
+        print(delimiter.join(row.values()))
+    return 0
+
+
+def bkill(site: Site, argv: Sequence[str]) -> int:
+    if argv[:1] == ["-s"]:
+        lsf_run.send(site, int(argv[2]), argv[1])
+        print(f"Job <{argv[2]}> is being signaled")
+        return 0
+    return _each(site, argv, lsf_run.kill, "is being terminated")
+
+
+def bstop(site: Site, argv: Sequence[str]) -> int:
+    return _each(site, argv, lsf_run.stop, "is being stopped")
+
+
+def bresume(site: Site, argv: Sequence[str]) -> int:
+    return _each(site, argv, lsf_run.resume, "is being resumed")
+
+
+def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], said: str) -> int:
+    for word in argv:
+        if not word.isdecimal():
+            raise RefusedError(f"{word}: not played by this engine")
+        change(site, int(word))
+        print(f"Job <{word}> {said}")
+    return 0
+
+
+COMMANDS = {each.__name__: each for each in (bsub, bjobs, bkill, bstop, bresume)}
+
+
+def main() -> int:
+    try:
+        site = Site.load(Path(os.environ["LSF_ENVDIR"]))
+        return COMMANDS[Path(sys.argv[0]).name](site, sys.argv[1:])
+    except RefusedError as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

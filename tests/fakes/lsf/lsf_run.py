@@ -1,0 +1,180 @@
+"""Contract engine of LSF, written from the vendor's documentation: running jobs, and signals."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from lsf_site import Job, RefusedError, Site
+
+ENDED = ("DONE", "EXIT")
+POLL_S = 0.01
+TERMINATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+
+
+def run(site: Site, job_id: int) -> Job:
+    """Run a job to its end, again whenever its exit value says so."""
+    while True:
+        job = site.job(job_id)
+        value = _run_once(site, job)
+        with site.changed(job_id) as job:
+            queue = site.queues[job.queue]
+            again = value in job.requeue_exit_values and job.runs <= queue.max_job_requeue
+            if again and not job.killed:
+                job.state = "PEND"
+                continue
+            job.exit_code = value
+            job.state = "EXIT" if value or job.killed else "DONE"
+            return job
+
+
+def _run_once(site: Site, job: Job) -> int:
+    words = shell_words(site, job)
+    environ = {
+        **job.environ,
+        "LSB_JOBID": str(job.id),
+        "LSB_JOBNAME": job.name[:4094],
+        "LSB_QUEUE": job.queue,
+        "LSB_JOBFILENAME": str(site.spooled(job.id).with_suffix("")),
+    }
+    steps = [lambda: _pre_exec(job, environ), lambda: _eexec(site, job, environ, "START")]
+    for step in reversed(steps) if site.quirks.eexec_before_pre_exec else steps:
+        step()
+    cwd = Path(job.cwd)
+    # Whoever stops the job waits until it is known to run.
+    with (
+        open(cwd / job.output, "ab") as out,
+        open(cwd / job.errors, "ab") as err,
+        site.changed(job.id) as found,
+    ):
+        leader = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=cwd,
+            env=environ,
+            start_new_session=True,
+        )
+        found.state, found.group, found.runs = "RUN", leader.pid, found.runs + 1
+    value = _wait(site, job.id, leader)
+    # What the job left behind ends with it.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
+    _eexec(site, job, environ, "END")
+    return value
+
+
+def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:
+    """The exit value of the leader, which a bkill may have to be repeated for."""
+    steps, due = list(TERMINATION), 0.0
+    limit = site.job(job_id).run_limit * site.minute_s
+    over = time.monotonic() + limit if limit else float("inf")
+    ended = os.pidfd_open(leader.pid)
+    try:
+        while not select.select([ended], [], [], POLL_S)[0]:
+            now = time.monotonic()
+            if now >= over:
+                steps.insert(0, signal.SIGUSR2)
+                over = float("inf")
+                with site.changed(job_id) as job:
+                    job.killed = True
+            if steps and now >= due and site.job(job_id).killed:
+                os.killpg(leader.pid, steps.pop(0))
+                due = now + site.terminate_interval_s
+    finally:
+        os.close(ended)
+    value = leader.wait()
+    return value if value >= 0 else 128 - value
+
+
+def shell_words(site: Site, job: Job) -> list[str]:
+    """What is started for a job; its script is put into the spool."""
+    spooled = site.spooled(job.id)
+    starter = site.queues[job.queue].job_starter
+    text = job.text if job.is_script else f"#!{site.shell}\n{job.text}\n"
+    _spool(spooled, text)
+    if not starter:
+        return [str(spooled)] if text.startswith("#!") else [site.shell, str(spooled)]
+    # The text of a script is never put into another: it has an interpreter of its own.
+    command = str(spooled)
+    if site.quirks.starter_gets_text and not job.is_script:
+        command = job.text
+    if "%USRCMD" not in starter:
+        starter += " %USRCMD"
+    # In a file: one word of a command line cannot be longer than 128 KiB.
+    started = spooled.with_suffix(".started")
+    _spool(started, starter.replace("%USRCMD", command) + "\n")
+    return [site.shell, str(started)]
+
+
+def _spool(path: os.PathLike[str], text: str) -> None:
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o700)) as file:
+        file.write(os.fsencode(text))
+
+
+def _pre_exec(job: Job, environ: dict[str, str]) -> None:
+    """What -E says; that it may put a job back into the queue is not played."""
+    if job.pre_exec:
+        subprocess.run(["/bin/sh", "-c", job.pre_exec], env=environ, cwd=job.cwd, check=True)
+
+
+def _eexec(site: Site, job: Job, environ: dict[str, str], when: str) -> None:
+    eexec = site.serverdir / "eexec"
+    if eexec.exists():
+        subprocess.run(
+            [eexec],
+            input=os.fsencode(job.to_eexec),
+            env={**environ, "LS_EXEC_T": when},
+            cwd=job.cwd,
+            check=False,
+        )
+
+
+# What users do to jobs.
+
+
+def stop(site: Site, job_id: int) -> None:
+    """bstop."""
+    with site.changed(job_id) as job:
+        if job.state != "RUN":
+            raise RefusedError(f"Job <{job_id}>: in state {job.state}")
+        # A terminal's signal, which can be caught, for what is parallel.
+        os.killpg(job.group, signal.SIGTSTP if job.slots > 1 else signal.SIGSTOP)
+        job.state = "USUSP"
+
+
+def resume(site: Site, job_id: int) -> None:
+    """bresume."""
+    with site.changed(job_id) as job:
+        if job.state != "USUSP":
+            raise RefusedError(f"Job <{job_id}>: in state {job.state}")
+        os.killpg(job.group, signal.SIGCONT)
+        job.state = "RUN"
+
+
+def kill(site: Site, job_id: int) -> None:
+    """bkill: what has begun is told by the process that waits for it."""
+    with site.changed(job_id) as job:
+        if job.state in ENDED:
+            raise RefusedError(f"Job <{job_id}>: Job has already finished")
+        job.killed = True
+
+
+def send(site: Site, job_id: int, name: str) -> None:
+    """``bkill -s``."""
+    signum = signal.Signals[f"SIG{name.removeprefix('SIG')}"]
+    with site.changed(job_id) as job:
+        if job.state not in {"RUN", "USUSP"}:
+            raise RefusedError(f"Job <{job_id}>: in state {job.state}")
+        if signum in {signal.SIGSTOP, signal.SIGTSTP, signal.SIGCONT}:
+            if not site.quirks.signals_do_not_count:
+                raise RefusedError(f"-s {name}: not played: what state it leads to is open")
+            if signum == signal.SIGCONT:
+                return
+        os.killpg(job.group, signum)

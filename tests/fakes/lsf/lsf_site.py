@@ -1,0 +1,169 @@
+"""Contract engine of LSF, written from the vendor's documentation: a site, its queues, its jobs.
+
+It stands for a cluster of one host with room for every job. Each field of `Quirks` is off as the
+documentation has it, and on as it was seen on an LSF-compatible engine. What it does not play it
+refuses: JOB_CONTROLS (and with them LSB_JOBPIDS), warnings, checkpoints, arrays, resizing, GPUs,
+and the commands that no test of ours needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ABORT_VALUE = 97
+
+
+class RefusedError(Exception):
+    """What a command of LSF says on stderr before it exits with 255."""
+
+
+@dataclass(frozen=True)
+class Quirks:
+    bare_quotes: bool = False
+    """The parameter file does not escape quotes in values."""
+
+    unknown_keys_ignored: bool = False
+    """Otherwise a key that the engine does not know in LSB_SUB_MODIFY_FILE refuses the job."""
+
+    no_esub_arguments: bool = False
+    """`-a "x(a,b)"` calls `esub.x` without arguments."""
+
+    stray_argument: bool = False
+    """`-a "x(a,b)"` calls `esub.x x a b`."""
+
+    script_flattened: bool = False
+    """LSB_SUB_COMMAND_LINE of a script is one line. Otherwise it is not there, as nothing says
+    what it would be."""
+
+    starter_gets_text: bool = False
+    """%USRCMD is the text of the command, put in as it is. Otherwise it is the path of the script
+    that has it: both are documented."""
+
+    eexec_before_pre_exec: bool = False
+    """eexec hears of START before the pre-exec command of -E has run."""
+
+    empty_is_dash: bool = False
+    """bjobs prints `-` for what is empty."""
+
+    signals_do_not_count: bool = False
+    """`bkill -s TSTP` leaves the state RUN, and a `bkill -s CONT` after it does not arrive.
+    Otherwise both are refused, as the documentation leaves open what they do."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A stanza of lsb.queues."""
+
+    job_starter: str = ""
+    requeue_exit_values: tuple[int, ...] = ()
+    max_job_requeue: int = 3
+
+
+@dataclass
+class Job:
+    """What mbatchd knows; text that is not UTF-8 has surrogates."""
+
+    id: int
+    text: str
+    is_script: bool
+    queue: str
+    name: str
+    slots: int
+    cwd: str
+    environ: dict[str, str]
+    output: str
+    errors: str
+    requeue_exit_values: list[int]
+    to_eexec: str
+    pre_exec: str
+    run_limit: int
+    """Minutes; 0 is none."""
+
+    state: str = "PEND"
+    exit_code: int | None = None
+    group: int = 0
+    runs: int = 0
+    killed: bool = False
+
+
+@dataclass(frozen=True)
+class Site:
+    """What lsf.conf and lsb.queues say; its directory is LSF_ENVDIR."""
+
+    directory: Path
+    quirks: Quirks = Quirks()
+    queues: dict[str, Queue] = field(default_factory=lambda: {"normal": Queue()})
+    esub_method: str = ""
+    command_name: bool = True
+    """LSB_SUB_COMMANDNAME."""
+
+    terminate_interval_s: float = 10.0
+    minute_s: float = 60.0
+    """A minute of -W: no test can wait for one."""
+
+    shell: str = "/bin/sh"
+
+    @property
+    def serverdir(self) -> Path:
+        return self.directory / "serverdir"
+
+    def save(self) -> Site:
+        for name in ("jobs", "spool", "serverdir"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        said = dataclasses.asdict(dataclasses.replace(self, directory=Path()))
+        del said["directory"]
+        (self.directory / "site.json").write_text(json.dumps(said))
+        return self
+
+    @classmethod
+    def load(cls, directory: Path) -> Site:
+        said = json.loads((directory / "site.json").read_text())
+        quirks = Quirks(**said.pop("quirks"))
+        queues = {name: Queue(**stanza) for name, stanza in said.pop("queues").items()}
+        return cls(directory=directory, quirks=quirks, queues=queues, **said)
+
+    def spooled(self, job_id: int) -> Path:
+        return self.directory / "spool" / f"{job_id}.shell"
+
+    def add(self, job: Job) -> None:
+        with self._locked():
+            ids = [int(path.stem) for path in (self.directory / "jobs").iterdir()]
+            job.id = max(ids, default=0) + 1
+            self._write(job)
+
+    def job(self, job_id: int) -> Job:
+        try:
+            return Job(**json.loads((self.directory / "jobs" / f"{job_id}.json").read_text()))
+        except FileNotFoundError:
+            raise RefusedError(f"Job <{job_id}> is not found") from None
+
+    def jobs(self) -> list[Job]:
+        ids = [int(path.stem) for path in (self.directory / "jobs").iterdir()]
+        return [self.job(job_id) for job_id in sorted(ids)]
+
+    @contextlib.contextmanager
+    def changed(self, job_id: int) -> Iterator[Job]:
+        """The job, to be changed while nobody else does."""
+        with self._locked():
+            job = self.job(job_id)
+            yield job
+            self._write(job)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self.directory / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, job: Job) -> None:
+        path = self.directory / "jobs" / f"{job.id}.json"
+        new = self.directory / f"new-{os.getpid()}"
+        new.write_text(json.dumps(dataclasses.asdict(job)))
+        new.rename(path)

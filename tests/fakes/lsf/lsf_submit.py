@@ -1,0 +1,210 @@
+"""Contract engine of LSF, written from the vendor's documentation: bsub and its esubs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lsf_site import ABORT_VALUE, Job, RefusedError, Site
+
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+METHOD = re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\(([^()]*)\))?")
+KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J"}
+"""What an esub may change here, besides the command."""
+
+VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-env"}
+SWITCHES = {"-K"}
+SAFE = re.compile(r"[\w./:=@%+,-]+", re.ASCII)
+
+
+@dataclass
+class Request:
+    """A command line of bsub."""
+
+    options: dict[str, str] = field(default_factory=dict)
+    text: str = ""
+    is_script: bool = False
+
+
+def parse(argv: Sequence[str], stdin: bytes) -> Request:
+    """Read a command line; without a command the script is on standard input."""
+    words, request = list(argv), Request()
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if option in SWITCHES:
+            request.options[option] = "Y"
+        elif option in VALUES and words:
+            request.options[option] = words.pop(0)
+        else:
+            raise RefusedError(f"{option}: not played by this engine")
+    if not words:
+        request.text, request.is_script = os.fsdecode(stdin), True
+        if not request.text:
+            raise RefusedError("No command is specified. Job not submitted.")
+    elif len(words) == 1:
+        request.text = words[0]
+    elif all(SAFE.fullmatch(word) for word in words):
+        request.text = " ".join(words)
+    else:
+        raise RefusedError("several words that need quotes: not played; give one text")
+    return request
+
+
+def submit(
+    site: Site,
+    argv: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    environ: Mapping[str, str],
+    cwd: Path,
+) -> tuple[Job, str]:
+    """Take a job in; the job, and what its esubs said to the user.
+
+    Raises
+    ------
+    RefusedError
+        With all that the user sees.
+    """
+    request = parse(argv, stdin)
+    changes, said, to_eexec = _run_esubs(site, request, environ, cwd)
+    job_environ = {} if request.options.get("-env") == "none" else dict(environ)
+    if request.options.get("-env", "all") not in {"all", "none"}:
+        raise RefusedError("-env: only all and none are played")
+    job_environ.update(changes)
+    queue = request.options.get("-q", next(iter(site.queues)))
+    if queue not in site.queues:
+        raise RefusedError(f"{queue}: No such queue. Job not submitted.")
+    values = request.options.get("-Q", "").split() or site.queues[queue].requeue_exit_values
+    output = request.options.get("-o", "/dev/null")
+    job = Job(
+        id=0,
+        text=request.text,
+        is_script=request.is_script,
+        queue=queue,
+        name=request.options.get("-J", request.text),
+        slots=int(request.options.get("-n", "1")),
+        cwd=str(cwd),
+        environ=job_environ,
+        output=output,
+        errors=request.options.get("-e", output),
+        requeue_exit_values=[int(value) for value in values],
+        to_eexec=to_eexec,
+        pre_exec=request.options.get("-E", ""),
+        run_limit=_minutes(request.options.get("-W", "0")),
+    )
+    site.add(job)
+    return job, said
+
+
+def _minutes(text: str) -> int:
+    """``[HOUR:]MINUTE``."""
+    if not re.fullmatch(r"(\d+:)?\d+", text, re.ASCII):
+        raise RefusedError(f"-W: {text}: not played by this engine")
+    hours, _, minutes = text.rpartition(":")
+    return 60 * int(hours or 0) + int(minutes)
+
+
+def _run_esubs(
+    site: Site, request: Request, environ: Mapping[str, str], cwd: Path
+) -> tuple[dict[str, str], str, str]:
+    """Variables that esubs gave, what they said to the user, and what is for eexec."""
+    said, to_eexec = "", ""
+    with tempfile.TemporaryDirectory(dir=site.directory) as scratch:
+        parm, modify, env = (Path(scratch) / name for name in ("parm", "modify", "env"))
+        parm.write_bytes(_parameters(site, request))
+        for esub, arguments in _chain(site, request):
+            ended = subprocess.run(
+                [esub, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                cwd=cwd,
+                env={
+                    **environ,
+                    "LSB_SUB_PARM_FILE": str(parm),
+                    "LSB_SUB_MODIFY_FILE": str(modify),
+                    "LSB_SUB_MODIFY_ENVFILE": str(env),
+                    "LSB_SUB_ABORT_VALUE": str(ABORT_VALUE),
+                },
+                check=False,
+            )
+            said += os.fsdecode(ended.stderr)
+            to_eexec += os.fsdecode(ended.stdout)
+            if ended.returncode == ABORT_VALUE:
+                raise RefusedError(f"{said}Request aborted by esub. Job not submitted.")
+        if modify.exists():
+            _change(site, request, _assignments(modify))
+        return _assignments(env) if env.exists() else {}, said, to_eexec
+
+
+def _chain(site: Site, request: Request) -> list[tuple[Path, list[str]]]:
+    """`esub`, then those of LSB_ESUB_METHOD, then those of -a."""
+    methods = [(name, "") for name in site.esub_method.split()]
+    text = request.options.get("-a", "")
+    while text.strip():
+        found = METHOD.match(text)
+        if not found:
+            raise RefusedError(f"-a: {text.strip()}: Bad argument. Job not submitted.")
+        methods.append((found[1], found[2] or ""))
+        text = text[found.end() :]
+    chain = []
+    if (site.serverdir / "esub").exists():
+        chain.append((site.serverdir / "esub", []))
+    for name, inside in methods:
+        if name == "user":
+            raise RefusedError("esub.user is reserved. Job not submitted.")
+        esub = site.serverdir / f"esub.{name}"
+        if not esub.exists():
+            raise RefusedError(f"{name}: no such esub. Job not submitted.")
+        arguments = [part.strip() for part in inside.split(",")] if inside.strip() else []
+        if site.quirks.no_esub_arguments:
+            arguments = []
+        if site.quirks.stray_argument:
+            arguments.insert(0, name)
+        chain.append((esub, arguments))
+    return chain
+
+
+def _parameters(site: Site, request: Request) -> bytes:
+    options = request.options
+    lines = []
+    if site.command_name and (not request.is_script or site.quirks.script_flattened):
+        text = request.text
+        if request.is_script:
+            text = text.replace("\n", ";").rstrip(";") + "  "
+        lines.append(("LSB_SUB_COMMAND_LINE", text))
+    keys = {"-J": "LSB_SUB_JOB_NAME", "-q": "LSB_SUB_QUEUE", "-a": "LSB_SUB_ADDITIONAL"}
+    lines += [(key, options[option]) for option, key in keys.items() if option in options]
+    if not site.quirks.bare_quotes:
+        lines = [(key, re.sub(r'(["\\$`])', r"\\\1", value)) for key, value in lines]
+    found = [f'{key}="{value}"\n' for key, value in lines]
+    if "-n" in options:
+        found.append(f"LSB_SUB_NUM_PROCESSORS={options['-n']}\n")
+    return os.fsencode("".join(found))
+
+
+def _assignments(path: Path) -> dict[str, str]:
+    """Lines `KEY="value"` or `KEY=value`."""
+    found = {}
+    for line in os.fsdecode(path.read_bytes()).splitlines():
+        key, equals, value = line.partition("=")
+        if not equals or not NAME.fullmatch(key):
+            raise RefusedError(f"{path.name}: {shlex.quote(line)}: not a line of KEY=value")
+        quoted = len(value) > 1 and value[0] == value[-1] == '"'
+        found[key] = value[1:-1] if quoted else value
+    return found
+
+
+def _change(site: Site, request: Request, changes: Mapping[str, str]) -> None:
+    for key, value in changes.items():
+        if key in KEYS:
+            request.options[KEYS[key]] = value
+        elif key == "LSB_SUB_COMMAND_LINE":
+            request.text, request.is_script = value, False
+        elif not site.quirks.unknown_keys_ignored:
+            raise RefusedError(f"{key}: unknown key in LSB_SUB_MODIFY_FILE. Job not submitted.")

@@ -1,0 +1,32 @@
+"""A site of the contract engine, with our esub where LSF looks for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from lsf_site import Site
+    from lsf_tools import MakeSite
+
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / folder) for folder in ("lsf", "fakes/lsf", "hooks")]
+
+
+@pytest.fixture
+def make_site(tmp_path: Path) -> MakeSite:
+    """A site with settings, and with quirks by their names."""
+    import lsf_tools
+
+    def made(*quirks: str, name: str = "lsf", **settings: Any) -> Site:
+        return lsf_tools.make_site(tmp_path / name, quirks, **settings)
+
+    return made
+
+
+@pytest.fixture
+def site(make_site: MakeSite) -> Site:
+    return make_site()

@@ -1,0 +1,56 @@
+"""Where our scripts and the contract engine are, and how tests call it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import lsf_command
+from lsf_site import Quirks, Site
+
+MakeSite = Callable[..., Site]
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "lsf_scripts"
+STARTER = SCRIPTS / "hpcext-starter"
+SOURCED = f"command . {STARTER}; %USRCMD"
+
+
+def make_site(directory: Path, quirks: Sequence[str], **settings: Any) -> Site:
+    """A site with settings, quirks by their names, our esub and the commands of LSF."""
+    named = Quirks(**dict.fromkeys(quirks, True))
+    site = Site(directory=directory, quirks=named, **settings).save()
+    shutil.copy(SCRIPTS / "esub.hpcext", site.serverdir)
+    for name in lsf_command.COMMANDS:
+        (directory / name).symlink_to(lsf_command.__file__)
+    return site
+
+
+def command(
+    site: Site, *words: str | bytes, stdin: bytes = b"", **variables: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command of LSF in the directory of the site."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("HPCEXT_")}
+    return subprocess.run(
+        [site.directory / os.fsdecode(words[0]), *words[1:]],
+        input=stdin,
+        capture_output=True,
+        env={**clean, "LSF_ENVDIR": str(site.directory), **variables},
+        cwd=site.directory,
+        timeout=60,
+        check=False,
+    )
+
+
+def output(site: Site, *words: str | bytes, **more: str | bytes) -> bytes:
+    """What a job that ended well has printed."""
+    ended = command(site, "bsub", "-K", "-o", "out", *words, **more)  # type: ignore[arg-type]
+    assert ended.returncode == 0, (ended.stderr, (site.directory / "out").read_bytes())
+    out = site.directory / "out"
+    found = out.read_bytes()
+    out.unlink()
+    return found

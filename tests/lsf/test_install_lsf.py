@@ -1,0 +1,124 @@
+"""hpcext-admin install lsf: what it puts in place works there, and all of it goes again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from lsf_site import Queue
+from lsf_tools import SCRIPTS, MakeSite, command, output
+
+from hpcext.cli import admin
+
+NAMES = ("esub.hpcext", "hpcext-starter")
+
+
+@pytest.fixture
+def serverdir(make_site: MakeSite) -> Path:
+    """Of an LSF that has an esub of its own, and none of ours."""
+    found = make_site().serverdir
+    (found / "esub.hpcext").unlink()
+    (found / "esub.site").write_text("#!/bin/sh\n")
+    found.chmod(0o755)
+    return found
+
+
+def files(serverdir: Path) -> set[str]:
+    return {str(path.relative_to(serverdir)) for path in serverdir.rglob("*")}
+
+
+def run(verb: str, serverdir: Path, *words: str) -> int:
+    return admin.main([verb, "lsf", "--serverdir", str(serverdir), *words])
+
+
+def test_what_is_installed_works(
+    make_site: MakeSite, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    serverdir = make_site(name="other").serverdir
+    (serverdir / "esub.hpcext").unlink()
+    assert run("install", serverdir, "--json") == 0
+    left = json.loads(capsys.readouterr().out)["left"]
+    starter = left[1].strip().removeprefix("JOB_STARTER = ")
+    site = make_site("starter_gets_text", name="lsf", queues={"q": Queue(starter)})
+    (site.serverdir / "esub.hpcext").write_bytes((serverdir / "esub.hpcext").read_bytes())
+    text = 'echo "a  $HPCEXT_GPUS"; echo b'
+    assert output(site, "-a", "hpcext(gpus=2)", text) == b"a  2\nb\n"
+    told = command(site, "bsub", "-K", "-o", "out", "true", HPCEXT_TRAINER="1:2")
+    assert told.returncode == 0
+    assert b"does not work on LSF yet" in (site.directory / "out").read_bytes()
+
+
+def test_a_dry_run_does_nothing(serverdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(serverdir)
+    assert run("install", serverdir, "--dry-run") == 0
+    assert files(serverdir) == before
+    said = capsys.readouterr().out
+    assert [line.split() for line in said.splitlines() if line.startswith("write")] == [
+        ["write", str(serverdir / "hpcext-starter")],
+        ["write", str(serverdir / "esub.hpcext")],
+    ]
+
+
+def test_twice_is_once_and_uninstall_leaves_nothing(
+    serverdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(serverdir)
+    assert run("install", serverdir) == 0
+    assert files(serverdir) == before | {*NAMES, "hpcext", "hpcext/manifest.json"}
+    for name in NAMES:
+        assert (serverdir / name).read_bytes() == (SCRIPTS / name).read_bytes()
+        assert (serverdir / name).stat().st_mode & 0o777 == 0o755
+    capsys.readouterr()
+    assert run("install", serverdir, "--json") == 0
+    done = json.loads(capsys.readouterr().out)["files"]
+    assert {each["do"] for each in done} == {"keep"}
+    assert run("uninstall", serverdir, "--dry-run") == 0
+    assert files(serverdir) > before
+    assert run("uninstall", serverdir) == 0
+    assert files(serverdir) == before
+
+
+def test_what_is_not_ours_stays(serverdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = serverdir / "esub.hpcext"
+    theirs.write_text("theirs\n")
+    assert run("install", serverdir) == 2
+    assert "is there, and not from hpcext-admin" in capsys.readouterr().err
+    theirs.unlink()
+    assert run("install", serverdir) == 0
+    theirs.write_text("changed\n")
+    assert run("uninstall", serverdir) == 1
+    assert theirs.read_text() == "changed\n"
+    assert not (serverdir / "hpcext-starter").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["install", "lsf"], "required: --serverdir"),
+        (["install", "lsf", "--serverdir", "etc"], "--serverdir: etc (valid: an absolute path"),
+        (
+            ["install", "lsf", "--serverdir", "/nowhere"],
+            "/nowhere: no such directory (valid: LSF_S",
+        ),
+        (["install", "lsf", "--serverdir", "{top}/a b"], "a b (valid: letters, digits and"),
+        (["install", "lsf", "--serverdir", "/", "--prefix", "/"], "unknown option '--prefix'"),
+        (["uninstall", "lsf", "--serverdir", "{top}"], "say the --serverdir that was given"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a b").mkdir()
+    assert admin.main([word.format(top=tmp_path) for word in words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+
+
+def test_what_others_can_change_is_refused(
+    serverdir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serverdir.chmod(0o777)
+    assert run("install", serverdir) == 2
+    assert f"{serverdir}: others can write to it (mode 0777)" in capsys.readouterr().err
