@@ -19,6 +19,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those on a Slurm first: they take longest, and mostly wait."""
+    items.sort(key=lambda item: "system" not in item.path.parts)
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A place for real managers and jobs; nothing of it survives the test."""

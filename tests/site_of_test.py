@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 
 COUNTER = Path(__file__).parent / "faults" / "counter.py"
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 class Step(NamedTuple):

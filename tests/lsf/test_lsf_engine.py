@@ -137,7 +137,8 @@ def test_bstop_and_bresume(site: Site, slots: str, signum: int) -> None:
 
 
 def test_bkill_goes_on_until_the_job_ends(make_site: MakeSite) -> None:
-    site = make_site(terminate_interval_s=1.0)
+    # Long enough for a shell on a busy machine to do what it was told.
+    site = make_site(terminate_interval_s=4.0)
     text = (
         "trap 'echo INT >>told' INT; trap 'echo TERM >>told' TERM; touch begun; "
         "while :; do sleep 0.02; done"
@@ -150,7 +151,7 @@ def test_bkill_goes_on_until_the_job_ends(make_site: MakeSite) -> None:
 
 
 def test_a_run_limit_is_told_by_usr2(make_site: MakeSite) -> None:
-    site = make_site(minute_s=0.05, terminate_interval_s=1.0)
+    site = make_site(minute_s=0.1, terminate_interval_s=5.0)
     text = (
         "trap 'echo USR2 >>told' USR2; trap 'echo INT >>told; exit 4' INT; "
         "while :; do sleep 0.02; done"
