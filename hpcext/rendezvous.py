@@ -23,8 +23,9 @@ for another node looks now and then. There, a change also comes to nothing by tw
 ==========================  =========  =======================================================
 
 Ranks of one node meet in a private directory of that node; those of several, or of one whose job
-may get others, in the directory of the attempt, which all of them see. Rank 0 is on the first
-node, and stays. Standard library only.
+may get others, in the directory of the attempt, which all of them see. What cannot be read there
+just now (its file system is away, or replaces what is read) is not there yet, for whoever looks
+looks again. Rank 0 is on the first node, and stays. Standard library only.
 """
 
 from __future__ import annotations
@@ -217,12 +218,16 @@ class Rendezvous:
         """Why this change comes to nothing; empty: nothing says so."""
         if not self._has(f"failed-{number}"):
             return ""
-        text = (self.directory / f"failed-{number}").read_text(encoding="utf-8", errors="replace")
-        return text or "a new rank failed"
+        with contextlib.suppress(OSError):
+            said = (self.directory / f"failed-{number}").read_bytes().decode(errors="replace")
+            return said or "a new rank failed"
+        return ""
 
     def drop(self, number: int) -> None:
         """The ranks that were to join by this change are not needed."""
-        (self.directory / f"dropped-{number}").touch()
+        # Should it not be said, they end with the attempt.
+        with contextlib.suppress(OSError):
+            (self.directory / f"dropped-{number}").touch()
 
     def dropped(self, number: int) -> bool:
         """Whether that was said."""
@@ -236,15 +241,17 @@ class Rendezvous:
         protocol.write_json(self.directory / name, document, durable=False)
 
     def _has(self, name: str) -> bool:
-        if self.host:
+        if not self.host:
+            return (self.directory / name).exists()
+        with contextlib.suppress(OSError):
             # A directory that is opened is looked up anew where files are cached (nfs(5)).
             return name in os.listdir(self.directory)
-        return (self.directory / name).exists()
+        return False
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        with contextlib.suppress(FileNotFoundError):
-            if self.host and not self._has(name):
-                return None
+        if self.host and not self._has(name):
+            return None
+        with contextlib.suppress(OSError if self.host else FileNotFoundError):
             document: dict[str, Any] = json.loads((self.directory / name).read_bytes())
             return document
         return None

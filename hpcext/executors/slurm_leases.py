@@ -38,7 +38,6 @@ from hpcext.rendezvous import SHARED, Rendezvous
 
 log = logging.getLogger(__name__)
 
-
 _OVER = "a lease was over before it began"
 _NODE = re.compile(r"node-\d+\Z")
 
@@ -373,7 +372,8 @@ class LeaseExecutor:
         left = [
             part
             for part in watch.parts
-            if part.resize <= fact.resize and not set(part.gpus) <= set(fact.gpus)
+            # The first one stays whatever it says.
+            if part.index and part.resize <= fact.resize and not set(part.gpus) <= set(fact.gpus)
         ]
         if all(self._is_over(watch.files, part) for part in left):
             watch.answer = None

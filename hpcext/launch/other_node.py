@@ -7,6 +7,7 @@ seen to.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from hpcext import protocol
@@ -57,7 +58,9 @@ class OtherNode(NodeRanks):
     def _ended(self, number: int, rank: int, code: int) -> None:
         if not self._trains(number, rank) and self._kill_s is None:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self.rendezvous.fail(number, f"a new rank ended with {how} before it was ready")
+            # Should it not be said, our own end says it.
+            with contextlib.suppress(OSError):
+                self.rendezvous.fail(number, f"a new rank ended with {how} before it was ready")
             self._end(code or 1)
         elif code == protocol.EXIT_SUSPENDED:
             self._code = self._code or code

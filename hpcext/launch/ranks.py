@@ -121,7 +121,11 @@ class Launcher(NodeRanks):
             new = range(change.group.kept, change.group.size)
             if not all(self.rendezvous.is_ready(number, rank) for rank in new):
                 return
-            self.rendezvous.propose(change.group)
+            try:
+                self.rendezvous.propose(change.group)
+            except OSError:
+                # A full disk: tried again, until there is room or the manager loses patience.
+                return
             change.proposed = True
         answer = self.rendezvous.answer(number)
         if answer is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +25,9 @@ from hpcext.training.torch_state import mapped
 
 PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
 """Between two looks whether the others are ready; the same in a directory of several nodes."""
+
+FULL_PAUSE_S = 0.5
+"""Before what could not be written is tried again."""
 
 BUCKET_BYTES = 1 << 20
 """Smaller tensors are sent together, in pieces of this size; larger ones as they are, uncopied."""
@@ -116,7 +119,7 @@ class Member:
 
     def begin(self, group: Group) -> None:
         """On rank 0, which has left the old group: call the new ranks."""
-        self._rendezvous.begin(group.number)
+        self._insist(lambda: self._rendezvous.begin(group.number))
 
     def form(self, group: Group) -> Ranks:
         """Form a group with its other members; waits for them."""
@@ -143,11 +146,24 @@ class Member:
         """The store of a group on several nodes."""
         if self.rank == 0:
             store = TCPStore("127.0.0.1", 0, group.size, is_master=True, wait_for_workers=False)
-            self._rendezvous.publish(group.number, store.port)
+            self._insist(lambda: self._rendezvous.publish(group.number, store.port))
             return store
         while (place := self._rendezvous.published(group.number)) is None:
             time.sleep(self._pause_s)
         return TCPStore(*place, group.size, is_master=False, wait_for_workers=False)
+
+    @staticmethod
+    def _insist(write: Callable[[], None]) -> None:
+        """Write what the others wait for; on a full disk as soon as there is room.
+
+        Who gives that up ends this process, and the job goes on from its last checkpoint.
+        """
+        while True:
+            try:
+                write()
+                return
+            except OSError:
+                time.sleep(FULL_PAUSE_S)
 
     def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
         """Tell the launcher that the change is done, or that there will be none and why."""

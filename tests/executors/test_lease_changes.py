@@ -189,6 +189,20 @@ def test_a_training_that_loses_a_node_is_evicted(stage: Stage) -> None:
     assert stage.took() == [Ended("1", 7, Outcome.EVICTED, 1, why="n2 was lost")]
 
 
+@pytest.mark.parametrize("gpus", [[], ["n9:0"], ["n2:0"], [3, None]], ids=str)
+def test_an_answer_that_cannot_be_ends_with_its_attempt(stage: Stage, gpus: list[Any]) -> None:
+    """What a job wrote is hostile: nobody else's lease is touched, and nothing waits for ever."""
+    stage.act(Kind.START, "n1", "n2")
+    stage.act(Kind.RESCALE, "n1", "n3", resize=1)
+    stage.answer(1, gpus, [7] * len(gpus))
+    stage.cycle()
+    for index in (0, 1, 2):
+        stage.ended(index)
+    stage.cycle(2)
+    assert isinstance(stage.took()[-1], Ended)
+    assert not stage.executor._watches
+
+
 def test_another_manager_knows_the_parts(stage: Stage) -> None:
     """In the middle of a change: those that train, and the one that is to."""
     stage.act(Kind.START, "n1", "n2")

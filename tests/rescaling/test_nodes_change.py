@@ -94,6 +94,27 @@ def test_a_new_node_that_fails_changes_nothing(spread: Any) -> None:
     assert samples(training.account()) == ALL
 
 
+def test_what_cannot_be_written_is_written_as_soon_as_there_is_room(spread: Any) -> None:
+    """Neither the launcher nor rank 0 dies of it; the training waits only when it is under way."""
+    training = spread("--gates", "10", nodes=1)
+    place = training.reports / "ranks"
+    wait_for(lambda: len(training.account()) == 10, "the gate")
+    # Nothing can be renamed onto a directory.
+    for name in ("group.json", "store-1"):
+        (place / name).mkdir()
+    training.change([0, 1])
+    wait_for((place / "ready-1-1").exists, "the new rank")
+    (place / "group.json").rmdir()
+    wait_for(training.proposed, "the change")
+    training.open_gate(10)
+    wait_for((place / "begun-1").exists, "its begin")
+    (place / "store-1").rmdir()
+    assert training.settled()["ok"]
+    assert [training.ended(index) for index in (0, 1)] == [0, 0], training.output
+    assert sizes(training.account()) == [1, 2]
+    assert samples(training.account()) == ALL
+
+
 def test_a_change_that_is_thought_better_of_gives_way_to_the_next(spread: Any) -> None:
     """A node that was to join is gone before it came; another one comes in its place."""
     training = spread("--gates", "10", nodes=1)
