@@ -19,9 +19,17 @@ class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined"):
 
 
 class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
-    """A node is gone, and whatever ran on it."""
+    """A node is gone, and whatever ran on it.
+
+    Attributes
+    ----------
+    name : str
+    unneeded : bool
+        Nobody took it: it was given back.
+    """
 
     name: str
+    unneeded: bool = False
 
 
 class Submitted(msgspec.Struct, frozen=True, tag="submitted"):

@@ -51,7 +51,9 @@ class Seen:
         self._told, self._early = before.told, before.early
         self._fragments: Fragments | None = before
 
-    def left(self, age_s: float, nodes: int = 1, *, early_s: float | None = None) -> None:
+    def left(
+        self, age_s: float, nodes: int = 1, *, early_s: float | None = None, ended: bool = True
+    ) -> None:
         """So many nodes of an age have left.
 
         Parameters
@@ -61,8 +63,10 @@ class Seen:
         nodes : int
         early_s : float or None
             So long before the end that was known of them; None: none was.
+        ended : bool
+            Somebody needs them. Else all that is known is that they stayed so long.
         """
-        if early_s is not None:
+        if early_s is not None and ended:
             self._told += nodes
             self._early += nodes * (early_s > EARLY_S)
         age_s = max(0.0, age_s)
@@ -70,7 +74,7 @@ class Seen:
         for at in range(last):
             self._stayed_s[at] += nodes * (EDGES_S[at + 1] - EDGES_S[at])
         self._stayed_s[last] += nodes * (age_s - EDGES_S[last])
-        self._ended[last] += nodes
+        self._ended[last] += nodes * ended
         self._fragments = None
 
     @property

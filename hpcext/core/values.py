@@ -102,6 +102,8 @@ class Node(msgspec.Struct, frozen=True):
         Since when it has been idle, or offered; None in a fact: since the fact.
     ends_s : float or None
         When it is to be given back at the latest, if that is known.
+    planned : bool
+        Somebody needs it then. Else nobody may have it longer, but it will probably leave before.
     """
 
     name: str
@@ -109,6 +111,7 @@ class Node(msgspec.Struct, frozen=True):
     kind: str = ""
     since_s: float | None = None
     ends_s: float | None = None
+    planned: bool = True
 
 
 class Job(msgspec.Struct, frozen=True):

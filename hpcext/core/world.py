@@ -261,8 +261,9 @@ class World:
         node = self.nodes.pop(fact.name, None)
         if node is None:
             return NOTHING
-        early_s = None if node.ends_s is None else node.ends_s - now_s
-        self.seen.left(now_s - (node.since_s or 0.0), early_s=early_s)
+        early_s = node.ends_s - now_s if node.ends_s is not None and node.planned else None
+        age_s = now_s - (node.since_s or 0.0)
+        self.seen.left(age_s, early_s=early_s, ended=not fact.unneeded)
         self._nodes = None
         for job in self.queue.busy():
             if fact.name in job.held or (job.goal and fact.name in job.goal):

@@ -26,10 +26,11 @@ from hpcext.batch import runner, slurm, slurm_idle
 from hpcext.batch.slurm_idle import Held, Idle
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
+from hpcext.core.fragments import Fragments
 from hpcext.core.values import Node
 from hpcext.executors import lease_account
 from hpcext.executors.base import Emit
-from hpcext.executors.leases import Hole, Request, Steady, Terms, requests
+from hpcext.executors.leases import Hole, Request, Steady, Terms, fits_s, requests
 from hpcext.launch import agent
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,10 @@ REFUSED_S = 120.0
 
 WITHDRAW_S = 15.0
 """So long the end of a harvester waits for Slurm. What is left over ends by itself."""
+
+SOON = 1 / 3
+"""Of a cycle: after that a node is looked at again that was idle for the first time. Once in a
+row, so that nodes that come and go do not have Slurm asked all the time."""
 
 MOVED_S = 60.0
 """An end that moved by less is no news."""
@@ -76,6 +81,8 @@ class Lease:
         None until Slurm has said it.
     ends_at : float or None
         When its job ends at the latest, epoch.
+    planned : bool
+        Somebody needs the node then.
     devices : tuple of str
         What CUDA calls the GPUs of the lease; empty until its agent is there.
     joined : bool
@@ -96,6 +103,7 @@ class Lease:
     idle_at: float
     job_id: int | None = None
     ends_at: float | None = None
+    planned: bool = False
     devices: tuple[str, ...] = ()
     joined: bool = False
     leaving: bool = False
@@ -108,10 +116,17 @@ class Lease:
 
     def unused(self) -> bool:
         """Whether that is so since nothing was."""
+        return self._why() == agent.UNUSED
+
+    def unneeded(self) -> bool:
+        """Whether its node was given back though nobody had asked for it."""
+        return self._why() in {agent.UNUSED, *([] if self.planned else [agent.AT_ITS_END])}
+
+    def _why(self) -> str:
         try:
-            return (self.directory / agent.LEAVING_FILE).read_text() == agent.UNUSED
+            return (self.directory / agent.LEAVING_FILE).read_text()
         except OSError:
-            return False
+            return ""
 
     def document(self, terms: Terms) -> dict[str, Any]:
         """Its ``lease.json``."""
@@ -125,6 +140,7 @@ class Lease:
             "idle_at": self.idle_at,
             "job_id": self.job_id,
             "ends_at": self.ends_at,
+            "planned": self.planned,
             "leave_at": leave_at,
             "idle_s": terms.idle_s,
         }
@@ -146,6 +162,8 @@ class LeaseBook:
         The instant from which the engine counts, epoch.
     want : callable
         How many nodes trainers can use now.
+    seen : callable
+        How long others stayed idle.
     busy : callable
         Whether anything was started on a lease that has not ended.
     """
@@ -160,6 +178,7 @@ class LeaseBook:
         loop: asyncio.AbstractEventLoop,
         began_at: float,
         want: Callable[[], int],
+        seen: Callable[[], Fragments],
         busy: Callable[[Lease], bool],
     ) -> None:
         self._directory = directory
@@ -169,11 +188,13 @@ class LeaseBook:
         self._loop = loop
         self._began_at = began_at
         self._want = want
+        self._seen = seen
         self._busy = busy
         self._steady = Steady()
         self._refused: dict[str, float] = {}
         self._cycle: asyncio.Task[None] | None = None
         self._asked_s = -1e9
+        self._soon = False
         self._closed = False
         self._failing = False
         self._account = lease_account.load(directory.parent)
@@ -196,7 +217,8 @@ class LeaseBook:
         """See what agents have said, and ask Slurm if it is time."""
         for lease in list(self.leases.values()):
             self._look(lease)
-        due = time.monotonic() >= self._asked_s + self._terms.cycle_s
+        pause_s = self._terms.cycle_s * (SOON if self._soon else 1)
+        due = time.monotonic() >= self._asked_s + pause_s
         if due and not self._closed and (self._cycle is None or self._cycle.done()):
             self._asked_s = time.monotonic()
             self._cycle = self._loop.create_task(self._ask())
@@ -234,6 +256,7 @@ class LeaseBook:
                     float(said["idle_at"]),
                     None if said["job_id"] is None else int(said["job_id"]),
                     None if said["ends_at"] is None else float(said["ends_at"]),
+                    bool(said.get("planned", True)),
                 )
             except (OSError, ValueError, LookupError, TypeError) as error:
                 log.warning("%s is not understood: %s", path, error)
@@ -270,7 +293,8 @@ class LeaseBook:
             None if lease.ends_at is None else lease.ends_at - self._terms.before_s - self._began_at
         )
         since_s = lease.idle_at - self._began_at
-        self._emit(NodeJoined(Node(lease.node, gpus, lease.kind, since_s, ends_s)))
+        node = Node(lease.node, gpus, lease.kind, since_s, ends_s, lease.planned)
+        self._emit(NodeJoined(node))
 
     @staticmethod
     def recorded(directory: Path) -> frozenset[str]:
@@ -285,7 +309,7 @@ class LeaseBook:
         """It is gone, with all that ran there."""
         del self.leases[lease.number]
         if lease.joined:
-            self._emit(NodeLost(lease.node))
+            self._emit(NodeLost(lease.node, lease.unneeded()))
         shutil.rmtree(lease.directory, ignore_errors=True)
 
     # Slurm.
@@ -359,9 +383,14 @@ class LeaseBook:
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         steady = self._steady(idle)
         taken = {lease.node for lease in self.leases.values()}
+        new = set(idle) - steady - taken - self._refused.keys()
+        self._soon = not self._soon and bool(new) and self._want() > len(taken)
         free = [name for name in idle if name in steady and name not in taken]
         ends = await asyncio.to_thread(slurm_idle.planned_ends, self._name) if free else {}
-        holes = {name: Hole(name, ends.get(name, math.inf), nodes[name].limit_s) for name in free}
+        holes = {
+            name: Hole(name, ends.get(name, math.inf), nodes[name].limit_s, self._fits_s(name))
+            for name in free
+        }
         self._count(idle, [hole for hole in holes.values() if not self._terms.minutes(hole, now)])
         asked = requests(
             [hole for name, hole in holes.items() if name not in self._refused],
@@ -373,6 +402,10 @@ class LeaseBook:
         )
         for request in asked[:AT_ONCE]:
             await self._request(request, nodes[request.node].kind)
+
+    def _fits_s(self, node: str) -> float:
+        age_s = time.time() - self._idle_since[node]
+        return fits_s(self._seen(), age_s, self._terms.longest_s)
 
     def _suits(self, node: Idle) -> bool:
         return self._terms.logical or node.gpus >= self._terms.gpus
@@ -405,6 +438,7 @@ class LeaseBook:
         since = self._idle_since.get(request.node, now)
         directory = self._directory / str(number)
         lease = Lease(number, request.node, kind, directory, asked_at=now, idle_at=since)
+        lease.planned = request.planned
         try:
             lease.directory.mkdir(mode=0o700)
             # Before it is asked for: what nobody remembers would be a stray.

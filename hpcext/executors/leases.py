@@ -11,11 +11,17 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
+from hpcext.core.fragments import Fragments
 from hpcext.core.values import Job
+from hpcext.scaling.survival import Survival
 
 MINUTE_S = 60.0
 """Slurm counts time limits in minutes; sbatch(1)."""
+
+RARELY = 0.05
+"""So probable it is that a hole lasts longer than a lease whose end nobody has planned."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,25 +73,29 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         left_s = min(hole.ends_s - now_s - self.before_s, hole.limit_s)
         if left_s < self.least_s:
             return 0
-        return math.floor(min(left_s, self.longest_s) / MINUTE_S)
+        fits_s = max(hole.fits_s, self.least_s + self.before_s, MINUTE_S)
+        return math.floor(min(left_s, self.longest_s, fits_s) / MINUTE_S)
 
 
 class Hole(NamedTuple):
     """An idle node; it ends at `ends_s` (epoch), infinite where nobody has said so.
 
-    `limit_s`: so long a job of its partition may last. A longer one would never begin.
+    `limit_s`: so long a job of its partition may last. A longer one would never begin. `fits_s`: it
+    will hardly stay idle for longer than that.
     """
 
     node: str
     ends_s: float
     limit_s: float = math.inf
+    fits_s: float = math.inf
 
 
 class Request(NamedTuple):
-    """A lease to ask for."""
+    """A lease to ask for; `planned`: it ends when somebody needs the node."""
 
     node: str
     minutes: int
+    planned: bool = False
 
 
 def wanted(jobs: Sequence[Job], terms: Terms) -> int:
@@ -125,10 +135,29 @@ def requests(
     most = max(1, math.floor(terms.share * (idle + have)))
     room = min(terms.max_nodes, most, want) - have
     long = sorted(holes, key=lambda hole: (-hole.ends_s, hole.node))
-    found = [
-        Request(hole.node, minutes) for hole in long if (minutes := terms.minutes(hole, now_s))
-    ]
+    found = []
+    for hole in long:
+        if minutes := terms.minutes(hole, now_s):
+            until_s = now_s + (minutes + 1) * MINUTE_S + terms.before_s
+            found.append(Request(hole.node, minutes, until_s > hole.ends_s))
     return found[: max(0, room)]
+
+
+def fits_s(seen: Fragments, age_s: float, longest_s: float) -> float:
+    """So long an idle node will hardly stay, by those that have left.
+
+    Parameters
+    ----------
+    seen : Fragments
+    age_s : float
+        For so long it has been idle.
+    longest_s : float
+        What is later does not matter.
+    """
+    later_s = np.linspace(0.0, longest_s, math.ceil(longest_s / MINUTE_S) + 1)
+    none = np.zeros(0)
+    stays = Survival(seen, none, none).stays(np.array([age_s]), later_s)[0]
+    return float(later_s[np.searchsorted(-stays, -RARELY).clip(max=len(later_s) - 1)])
 
 
 class Steady:

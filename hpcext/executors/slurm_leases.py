@@ -26,6 +26,7 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Outcome, Registered, Rescaled, Started
+from hpcext.core.fragments import Fragments
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.base import Emit
@@ -125,7 +126,7 @@ class LeaseExecutor:
         Of the leases' jobs.
     terms : Terms
     began_at : float
-    want : callable
+    want, seen : callable
         As :class:`~hpcext.executors.lease_book.LeaseBook` has them.
     """
 
@@ -141,6 +142,7 @@ class LeaseExecutor:
         terms: Terms,
         began_at: float,
         want: Callable[[], int],
+        seen: Callable[[], Fragments],
     ) -> None:
         self._directory = directory.absolute()
         self._spec = spec
@@ -158,6 +160,7 @@ class LeaseExecutor:
             loop=loop,
             began_at=began_at,
             want=want,
+            seen=seen,
             busy=self._busy,
         )
 

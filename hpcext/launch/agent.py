@@ -45,7 +45,8 @@ LEASE_FILE = "lease.json"
 AGENT_FILE = "agent.json"
 RELEASE_FILE = "release"
 LEAVING_FILE = "leaving"
-UNUSED = "unused"
+UNUSED, AT_ITS_END = "unused", "at its end"
+"""Why, in that file; else somebody needs the node."""
 
 LOOK_S = 1.0
 """Between two looks at the directory."""
@@ -173,7 +174,7 @@ class Agent:
             lease = protocol.read_json(self._directory / LEASE_FILE, LEASE, owner=os.getuid())
             leave_at = lease.get("leave_at")
             if leave_at is not None and time.time() >= float(leave_at):
-                self._leave()
+                self._leave(AT_ITS_END)
 
     def _start(self, name: str) -> None:
         """Supervise an attempt; one that ran here before finds that out by itself."""
@@ -203,7 +204,7 @@ class Agent:
                 del self._attempts[name]
                 self._busy_s = time.monotonic()
 
-    def _leave(self) -> None:
+    def _leave(self, why: str = "") -> None:
         """Have what runs here suspended; the node goes back as soon as it is empty.
 
         The manager takes a training away from here that can go on elsewhere, if it is alive.
@@ -212,7 +213,7 @@ class Agent:
             return
         self._leaving = True
         with contextlib.suppress(OSError):
-            (self._directory / LEAVING_FILE).touch()
+            (self._directory / LEAVING_FILE).write_text(why)
         self._notify(each for each in self._attempts.values() if not each.can_leave())
         self._suspend_s = time.monotonic() + GIVE_WAY_S
 

@@ -106,6 +106,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
             terms=terms,
             began_at=pilot.began_at,
             want=lambda: wanted(engine.world.unfinished(), terms),
+            seen=lambda: engine.world.seen.fragments,
             **common,
         )
 

@@ -115,7 +115,7 @@ def holes(
     stall_s : float
         For how long a job stalls that loses a node.
     """
-    classes: dict[tuple[float | None, float | None], int] = {}
+    classes: dict[tuple[float | None, float | None, bool], int] = {}
     of: dict[str, int] = {}
     since_s: list[float] = []
     sizes: list[int] = []
@@ -123,7 +123,8 @@ def holes(
         began_s = now_s if node.since_s is None else node.since_s
         # One that is there beyond its end has none that is known.
         ends_s = node.ends_s if node.ends_s is not None and node.ends_s > now_s else None
-        key = (began_s, ends_s) if ends_s is None else (None, ends_s)
+        planned = ends_s is not None and node.planned
+        key = (None if planned else began_s, ends_s, planned)
         at = of[name] = classes.setdefault(key, len(classes))
         if at == len(sizes):
             since_s.append(0.0)
@@ -132,16 +133,16 @@ def holes(
         sizes[at] += 1
     counts = np.array(sizes, dtype=np.float64)
     ages_s = now_s - np.array(since_s) / np.maximum(counts, 1.0)
-    left_s = np.array([math.inf if ends_s is None else ends_s - now_s for _, ends_s in classes])
+    left_s = np.array([math.inf if ends_s is None else ends_s - now_s for _, ends_s, _ in classes])
     share = early_share(seen)
-    early = np.array([1.0 if ends_s is None else share for _, ends_s in classes])
+    early = np.array([share if planned else 1.0 for _, _, planned in classes])
     believed = Believed(Survival(seen, ages_s, counts), ages_s, left_s, early)
     return Holes(of, *_expected(believed, span, stall_s))
 
 
 class Believed(NamedTuple):
     """Of each class: what was learned, its age, how long it is to stay at most, and how probable it
-    is that it leaves earlier, 1 where no end is known."""
+    is that it leaves earlier, 1 where no end is planned."""
 
     learned: Survival
     ages_s: Floats

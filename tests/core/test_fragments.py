@@ -69,6 +69,14 @@ def test_several_nodes_at_once_count_as_one_by_one() -> None:
     assert seen.fragments == counted(100.0, 100.0, 100.0)
 
 
+def test_one_that_nobody_needs_has_stayed_so_long_and_has_not_ended() -> None:
+    seen = Seen()
+    seen.left(100.0, ended=False, early_s=500.0)
+    assert seen.fragments.stayed_s == counted(100.0).stayed_s
+    assert not any(seen.fragments.ended)
+    assert (seen.fragments.told, seen.fragments.early) == (0, 0)
+
+
 def test_what_was_asked_before_does_not_change() -> None:
     """A snapshot keeps it."""
     seen = Seen()

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcext import protocol
 from hpcext.batch import runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Fact, NodeJoined, NodeLost
+from hpcext.core.fragments import Fragments, Seen
 from hpcext.core.values import Node
 from hpcext.executors import lease_account, lease_book
 from hpcext.executors.lease_book import Lease, LeaseBook
@@ -79,6 +81,7 @@ class Harvester:
         self.path = path / "leases"
         self.facts: list[Fact] = []
         self.want = 9
+        self.seen = Fragments()
         self.busy: set[int] = set()
         self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
         self.loop = asyncio.new_event_loop()
@@ -87,7 +90,8 @@ class Harvester:
     def another(self) -> LeaseBook:
         return LeaseBook(
             directory=self.path, name=NAME, terms=self.terms, emit=self.facts.append,
-            loop=self.loop, began_at=1000.0, want=lambda: self.want, busy=self.is_busy,
+            loop=self.loop, began_at=1000.0, want=lambda: self.want,
+            seen=lambda: self.seen, busy=self.is_busy,
         )  # fmt: skip
 
     def is_busy(self, lease: Lease) -> bool:
@@ -120,6 +124,25 @@ def one(tmp_path: Path, slurm: ScriptedSlurm) -> Harvester:
     return Harvester(tmp_path)
 
 
+def test_the_second_look_at_a_hole_comes_soon(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    """It, and no third one: nodes that come and go are asked for at most half as often again."""
+    one = Harvester(tmp_path, cycle_s=3600.0)
+    one.cycle()
+    assert len(slurm.said("sinfo")) == 1
+    # As if a third of a cycle had passed.
+    one.book._asked_s -= 1200.0
+    one.cycle()
+    assert len(slurm.said("sinfo")) == 2
+    assert len(slurm.said("sbatch")) == 2
+    one.book._asked_s -= 1200.0
+    slurm.nodes["n4"] = "idle"
+    one.cycle()
+    assert len(slurm.said("sinfo")) == 2
+    one.book._asked_s -= 2400.0
+    one.cycle()
+    assert len(slurm.said("sinfo")) == 3
+
+
 def test_a_lease_from_its_hole_to_its_end(one: Harvester, slurm: ScriptedSlurm) -> None:
     """Asked for at the second look; joins with its agent; is leaving, and gone."""
     one.cycle()
@@ -132,14 +155,15 @@ def test_a_lease_from_its_hole_to_its_end(one: Harvester, slurm: ScriptedSlurm) 
     slurm.begin(one.book, 1, "n1", 2000.0)
     one.cycle(2)
     joined = one.took()
-    node = Node("n1", 2, since_s=joined[0].node.since_s, ends_s=970.0)  # type: ignore[union-attr]
+    since_s = joined[0].node.since_s  # type: ignore[union-attr]
+    node = Node("n1", 2, since_s=since_s, ends_s=970.0, planned=False)
     assert joined[-1] == NodeJoined(node)
     lease = one.book.on("n1")
     assert lease is not None
     assert protocol.read_json(lease.directory / "lease.json", agent.LEASE)["leave_at"] == 1970.0
     (lease.directory / agent.LEAVING_FILE).touch()
     one.cycle()
-    assert one.took() == [NodeJoined(Node("n1", 0, since_s=node.since_s, ends_s=970.0))]
+    assert one.took() == [NodeJoined(replace(node, gpus=0))]
     slurm.jobs[1][0] = "COMPLETED"
     slurm.nodes["n1"] = "allocated"
     one.cycle()
@@ -148,6 +172,43 @@ def test_a_lease_from_its_hole_to_its_end(one: Harvester, slurm: ScriptedSlurm) 
     account = lease_account.load(one.path.parent)
     assert account.leases == 2
     assert 0 < account.held_node_s < account.offered_node_s
+
+
+@pytest.mark.parametrize(
+    ("why", "ends_in_s", "unneeded"),
+    [("", None, False), (agent.UNUSED, None, True), (agent.AT_ITS_END, None, True),
+     (agent.AT_ITS_END, 1200, False)],
+)  # fmt: skip
+def test_who_gives_a_node_back_says_whether_anybody_needs_it(
+    one: Harvester, slurm: ScriptedSlurm, why: str, ends_in_s: int | None, unneeded: bool
+) -> None:
+    """Else the harvester would learn from its own leases how long holes last."""
+    slurm.nodes = {"n1": "idle"}
+    if ends_in_s:
+        slurm.planned = f"5|{int(time.time()) + ends_in_s}|n1|wide\n"
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    one.cycle()
+    joined = one.took()[-1]
+    assert isinstance(joined, NodeJoined)
+    assert joined.node.planned == (ends_in_s is not None)
+    (next(iter(one.book.leases.values())).directory / agent.LEAVING_FILE).write_text(why)
+    one.cycle()
+    slurm.jobs[1][0] = "COMPLETED"
+    one.cycle()
+    assert one.took()[-1] == NodeLost("n1", unneeded)
+
+
+def test_a_lease_ends_when_nodes_have_left_so_far(one: Harvester, slurm: ScriptedSlurm) -> None:
+    """Of which nobody has planned the end: 95 of 100 left before."""
+    seen = Seen()
+    seen.left(600.0, 100_000)
+    one.seen = seen.fragments
+    one.cycle(2)
+    limits = [word for argv in slurm.said("sbatch") for word in argv if word.startswith("--time=")]
+    minutes = [int(word.partition("=")[2]) for word in limits]
+    assert len(minutes) == 2
+    assert all(8 <= each <= 16 for each in minutes), minutes
 
 
 def test_no_more_than_trainers_can_use(one: Harvester, slurm: ScriptedSlurm) -> None:

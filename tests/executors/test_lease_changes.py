@@ -17,6 +17,7 @@ from test_lease_book import NAME, ScriptedSlurm
 
 from hpcext import protocol
 from hpcext.core.facts import Ended, Fact, Outcome, Registered, Rescaled, Started
+from hpcext.core.fragments import Fragments
 from hpcext.core.values import Action, Kind
 from hpcext.executors.leases import Terms
 from hpcext.executors.slurm_leases import LeaseExecutor
@@ -48,7 +49,7 @@ class Stage:
         (spec,) = parse_jobs(JOB, "jobs.toml", self.path)
         return LeaseExecutor(
             directory=self.path / "jobs", spec=lambda _: spec, emit=self.facts.append,
-            loop=self.loop, name=NAME, began_at=0.0, want=lambda: 3,
+            loop=self.loop, name=NAME, began_at=0.0, want=lambda: 3, seen=Fragments,
             terms=Terms(partition="p", gpus=1, cycle_s=0.01, max_nodes=3),
         )  # fmt: skip
 

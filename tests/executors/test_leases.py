@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from hpcext.core.fragments import Seen
 from hpcext.core.values import Job, State
-from hpcext.executors.leases import Hole, Request, Steady, Terms, requests, wanted
+from hpcext.executors.leases import Hole, Request, Steady, Terms, fits_s, requests, wanted
 
 TERMS = Terms(partition="p", gpus=4, max_nodes=3, least_s=180, longest_s=3600, before_s=30)
 NOW_S = 1e9
@@ -23,7 +24,8 @@ def asked(*holes: tuple[str, float], have: int = 0, want: int = 9) -> list[Reque
     [(209, 0), (210, 3), (269, 3), (270, 4), (3630, 60), (3631, 60), (1e9, 60), (math.inf, 60)],
 )
 def test_a_lease_ends_before_its_hole(left_s: float, minutes: int) -> None:
-    assert asked(("n", left_s)) == ([Request("n", minutes)] if minutes else [])
+    planned = left_s <= 3631
+    assert asked(("n", left_s)) == ([Request("n", minutes, planned)] if minutes else [])
 
 
 @pytest.mark.parametrize(("limit_s", "minutes"), [(1800, 30), (1799, 29), (179, 0), (9e9, 60)])
@@ -31,6 +33,28 @@ def test_a_lease_is_no_longer_than_a_job_of_its_partition(limit_s: float, minute
     hole = Hole("n", math.inf, limit_s)
     found = requests([hole], idle=1, have=0, want=1, terms=TERMS, now_s=NOW_S)
     assert found == ([Request("n", minutes)] if minutes else [])
+
+
+@pytest.mark.parametrize(("fits_s", "minutes"), [(600.0, 10), (1e9, 60), (1.0, 3)])
+def test_a_hole_without_a_known_end_is_taken_for_as_long_as_it_may_last(
+    fits_s: float, minutes: int
+) -> None:
+    """However short others were it is taken: nobody needs it yet."""
+    hole = Hole("n", math.inf, fits_s=fits_s)
+    found = requests([hole], idle=1, have=0, want=1, terms=TERMS, now_s=NOW_S)
+    assert found == [Request("n", minutes)]
+
+
+def test_so_long_holes_hardly_last() -> None:
+    seen = Seen()
+    assert fits_s(seen.fragments, 0.0, 1800.0) == 1800.0
+    before_s = fits_s(seen.fragments, 0.0, 14_400.0)
+    for _ in range(500):
+        seen.left(300.0)
+    short_s = fits_s(seen.fragments, 0.0, 14_400.0)
+    assert 240.0 <= short_s < before_s
+    # What has lasted so long already will last longer.
+    assert fits_s(seen.fragments, 1800.0, 14_400.0) > short_s
 
 
 def test_those_that_last_longest_come_first() -> None:

@@ -95,6 +95,14 @@ def test_a_known_end_within_a_piece_counts_in_part() -> None:
     assert stays == pytest.approx(np.array(expected), abs=1e-6)
 
 
+def test_the_end_of_a_lease_is_none_of_the_hole() -> None:
+    """It leaves by then, and before as others did, whoever kept their word."""
+    lease = found(Node("a", 1, since_s=10.0, ends_s=120.0, planned=False))
+    open_ = found(node("a", 10.0))
+    assert lease.stays[0] == pytest.approx(open_.stays[0] * [1.0, 1.0, 0.0])
+    assert lease.calm[0, 0] == pytest.approx(open_.calm[0, 0])
+
+
 def test_a_job_stalls_after_a_known_end() -> None:
     """For 4 s: within a piece, over the edge of two, behind the last, and for a whole piece."""
     calm = found(node("a", 0.0, 115.0), node("b", 0.0, 118.0), node("c", 0.0, 130.0)).calm
