@@ -89,9 +89,13 @@ def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     return tuple((name, names.count(name)) for name in dict.fromkeys(names))
 
 
-def submit_command(script: str, options: Sequence[str]) -> list[str]:
-    """Submit a script as a command; bsub(1)."""
-    return ["bsub", *options, script]
+def submit_command(options: Sequence[str]) -> list[str]:
+    """Submit the script on standard input; bsub(1).
+
+    Not by its name: the shell that LSF starts for a command would die of signals that the script
+    waits for.
+    """
+    return ["bsub", *options]
 
 
 def parse_job_id(text: str) -> int:
