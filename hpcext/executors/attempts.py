@@ -105,6 +105,7 @@ class AttemptFiles:
         notices: bool = False,
         rendezvous: str = "",
         allocation: str = "",
+        nodes: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -126,6 +127,9 @@ class AttemptFiles:
             others.
         allocation : str
             In which one of the batch system, for :meth:`begun_in`.
+        nodes : sequence of Mapping
+            Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
+            None if what starts the supervisor sees to that. None: the batch system tells each.
 
         Raises
         ------
@@ -174,6 +178,7 @@ class AttemptFiles:
             "manager": str(manager) if manager else None,
             "notices": notices,
             "allocation": allocation,
+            "nodes": list(nodes),
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
@@ -269,12 +274,19 @@ class AttemptFiles:
 
     def _elsewhere(self) -> Ended | None:
         """What went wrong on another node, though all went well on the first; None if nothing."""
+        if failed := self.failed_elsewhere():
+            return failed
         for index in self.others:
-            document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
-            if document is None:
+            if not self.ended_on(index):
                 why = f"how it ended on its node {index} is not known"
                 return Ended(self.job, self.op, Outcome.LOST, why=why)
-            code = document.get("exit_code")
+        return None
+
+    def failed_elsewhere(self) -> Ended | None:
+        """How it failed on a node that is not the first; None if none says so."""
+        for index in self.others:
+            document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}
+            code = document.get("exit_code", 0)
             if code != 0:
                 known = code if type(code) is int and -MAX_CODE <= code <= MAX_CODE else None
                 why = f"exit code {shown(code)} on its node {index}"
@@ -284,6 +296,10 @@ class AttemptFiles:
     def _of_node(self, index: int, name: str, schema: str) -> dict[str, Any] | None:
         directory = protocol.node_directory(self.directory, index)
         return self._read(str((directory / name).relative_to(self.directory)), schema)
+
+    def ended_on(self, index: int) -> bool:
+        """Whether the supervisor of a node has said that nothing of the attempt is left there."""
+        return self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) is not None
 
     def noticed(self) -> bool:
         """Whether the batch system told the attempt to end."""
