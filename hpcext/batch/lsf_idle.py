@@ -348,7 +348,7 @@ def _next_start(begin: str, end: str, again: bool, now_s: float) -> float:
     here = time.localtime(now_s)
     today = (here.tm_wday + 1) % 7 if period > 1440 else 0
     now = (today * 24 + here.tm_hour) * 60 + here.tm_min
-    if (now - first) % period < (last - first) % period:
+    if (now - first) % period < ((last - first) % period or period):
         return now_s
     return now_s - here.tm_sec + (first - now) % period * 60
 
@@ -460,7 +460,8 @@ def look(queue_name: str, engine: Engine) -> Look:
         loads = {name: load for name, load in loads.items() if name not in without}
     gpus: dict[str, tuple[Gpu, ...]] = {}
     if engine.takes("bhosts", "-gpu"):
-        gpus = parse_gpus(runner.run(gpus_command(wanted)))
+        # Where no host has any it fails.
+        gpus = parse_gpus(runner.everything_said(gpus_command(wanted)))
     # How these two end where there is nothing to show is not documented.
     windows: tuple[Window, ...] = ()
     if "bslots" in engine.commands:

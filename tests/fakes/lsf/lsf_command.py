@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import lsf_hosts
 import lsf_run
 import lsf_submit
 from lsf_site import Job, RefusedError, Site
@@ -113,12 +114,15 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
 
 
 COMMANDS = {each.__name__: each for each in (bsub, bjobs, bkill, bstop, bresume)}
+COMMANDS |= lsf_hosts.COMMANDS
 
 
 def main() -> int:
     try:
         site = Site.load(Path(os.environ["LSF_ENVDIR"]))
-        return COMMANDS[Path(sys.argv[0]).name](site, sys.argv[1:])
+        name, argv = Path(sys.argv[0]).name, sys.argv[1:]
+        lsf_hosts.check_options(site, name, argv)
+        return COMMANDS[name](site, argv)
     except RefusedError as error:
         print(error, file=sys.stderr)
         return REFUSED
