@@ -282,6 +282,13 @@ def parse_queue(text: str) -> Queue:
     )
 
 
+def parse_queues(text: str) -> tuple[Queue, ...]:
+    """Each of them."""
+    return tuple(
+        parse_queue(f"QUEUE:{part}") for part in re.split(r"^QUEUE:", text, flags=re.M)[1:]
+    )
+
+
 def _line(block: str, key: str) -> str:
     found = re.search(rf"^\s*{key}\s*[:=][ \t]*(.*)$", block, re.M)
     return found[1].strip() if found else ""

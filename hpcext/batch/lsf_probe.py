@@ -160,7 +160,9 @@ def parameters() -> dict[str, str]:
 
 # What a job alone can tell.
 
+TRIAL_ENDS = "hpcext-doctor ends"
 _TWO = "a  b"
+_SUBMITTED = re.compile(r"^Job <(\d+)> is submitted", re.M)
 
 
 def trial_script(wait_s: int) -> str:
@@ -174,13 +176,13 @@ def trial_script(wait_s: int) -> str:
     lines = [f"echo {shlex.quote(_TWO)}", 'echo "esub=$HPCEXT_GPUS"']
     if wait_s:
         # In a loop: a shell hears of a signal when the command that it waits for has ended.
-        lines[:0] = ["trap 'echo warned; exit 0' USR2"]
-        lines += [f"i=0; while [ $i -lt {wait_s} ]; do sleep 1; i=$((i + 1)); done"]
-    return "; ".join(lines)
+        lines[:0] = ["trap 'echo warned; i=9999' USR2", "i=0"]
+        lines += [f"while [ $i -lt {wait_s} ]; do sleep 1; i=$((i + 1)); done"]
+    return "; ".join([*lines, f"echo {TRIAL_ENDS}"])
 
 
 def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> list[str]:
-    """Submit that job, and wait for its end.
+    """Submit that job.
 
     Parameters
     ----------
@@ -193,12 +195,20 @@ def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> lis
         Whether there is an esub that takes arguments.
     """
     warning = engine.takes("bsub", "-wa", "-wt")
-    words = ["bsub", "-K", "-o", output, "-n", "1", "-J", "hpcext-doctor"]
+    words = ["bsub", "-o", output, "-n", "1", "-J", "hpcext-doctor"]
     words += ["-q", queue] if queue else []
     words += ["-a", "hpcext(gpus=1)"] if esub else []
     # bsub(1), -wt: whole minutes, before the end of the run limit.
     words += ["-W", "2", "-wa", "USR2", "-wt", "1"] if warning else ["-W", "5"]
     return [*words, trial_script(110 if warning else 0)]
+
+
+def parse_job_id(text: str) -> int:
+    """What bsub prints, below what esubs may have said: ``Job <ID> is submitted to ...``."""
+    found = _SUBMITTED.search(text)
+    if found is None:
+        raise BatchError(f"bsub printed {shown(text.strip())}, and no job id")
+    return int(found[1])
 
 
 def parse_trial(text: str, engine: Engine) -> Trial:
