@@ -162,7 +162,6 @@ def parameters() -> dict[str, str]:
 
 TRIAL_ENDS = "hpcext-doctor ends"
 _TWO = "a  b"
-_SUBMITTED = re.compile(r"^Job <(\d+)> is submitted", re.M)
 
 
 def trial_script(wait_s: int) -> str:
@@ -201,14 +200,6 @@ def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> lis
     # bsub(1), -wt: whole minutes, before the end of the run limit.
     words += ["-W", "2", "-wa", "USR2", "-wt", "1"] if warning else ["-W", "5"]
     return [*words, trial_script(110 if warning else 0)]
-
-
-def parse_job_id(text: str) -> int:
-    """What bsub prints, below what esubs may have said: ``Job <ID> is submitted to ...``."""
-    found = _SUBMITTED.search(text)
-    if found is None:
-        raise BatchError(f"bsub printed {shown(text.strip())}, and no job id")
-    return int(found[1])
 
 
 def parse_trial(text: str, engine: Engine) -> Trial:

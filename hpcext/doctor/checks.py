@@ -13,6 +13,7 @@ CHECKS: tuple[Check, ...] = (
     Check("tensorflow", machine.tensorflow, within_s=machine.IMPORT_S + 20),
     Check("settings", machine.settings),
     Check("state_dir", machine.state_directory),
+    Check("batch", machine.batch),
     Check("slurm", slurm.check, within_s=90),
     Check("lsf", lsf.check, within_s=120),
     Check("lsf job", lsf.job, within_s=lsf.JOB_S + 60),

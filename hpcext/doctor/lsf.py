@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcext import __version__, protocol
 from hpcext.admin import manifest
 from hpcext.admin.manifest import Manifest
-from hpcext.batch import lsf_idle, lsf_probe, runner
+from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
 from hpcext.batch.lsf_probe import ANSWER_S, Engine
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Asked, Finding
@@ -26,8 +26,7 @@ ABILITIES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("GPUs of jobs", "bsub", ("-gpu",), "ask for GPUs as the site says, and not by -gpu"),
     ("exit values that requeue", "bsub", ("-Q",), "REQUEUE_EXIT_VALUES of the queue must have 85"),
     ("warning of the end", "bsub", ("-wa", "-wt"), "only SIGUSR2 at the end of -W says so"),
-    ("jobs by field", "bjobs", ("-o",), "jobs are read from tables"),
-    ("jobs as JSON", "bjobs", ("-json",), "jobs are read from tables"),
+    ("jobs as JSON", "bjobs", ("-o", "-json"), "hpcext pilot cannot ask for its jobs"),
     ("hosts as JSON", "bhosts", ("-o", "-json"), "hosts are read from tables"),
     ("GPUs of hosts", "bhosts", ("-gpu",), "models of GPUs are not known"),
     ("backfill windows", "bslots", (), "hosts that LSF keeps for a job are left alone"),
@@ -141,7 +140,7 @@ def job(asked: Asked) -> Iterator[Finding]:
         # What is set here would be in the job without an esub, too.
         environ = {k: v for k, v in protocol.environ().items() if k != "HPCEXT_GPUS"}
         said = runner.run(words, environ=environ, timeout_s=ANSWER_S)
-        job_id = lsf_probe.parse_job_id(said)
+        job_id = lsf.parse_job_id(said)
         text = _wait(output)
         if text is None:
             runner.everything_said(["bkill", str(job_id)], timeout_s=ANSWER_S)

@@ -16,6 +16,8 @@ from typing import Any
 
 import hpcext
 from hpcext import config
+from hpcext.batch import system
+from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.executors.gpus import find_gpus
 from hpcext.manager import locks
@@ -166,13 +168,25 @@ def state_directory(asked: Asked) -> Iterator[Finding]:
         return
     kind = file_system(place)
     says = f"{clean(str(wanted))}: can be written and locked, {free} MiB free, {kind}"
-    batch = shutil.which("sbatch") or shutil.which("bsub")
-    if batch and kind in LOCAL:
+    others = any(shutil.which(command) for command in system.SUBMIT.values())
+    if others and kind in LOCAL:
         says += ": jobs on other nodes cannot see it"
         yield Finding(name, "note", says, "set state_dir to a place that all nodes share")
     else:
         shared = ", shared" if kind in SHARED else ""
         yield Finding(name, "ok", says + shared)
+
+
+def batch(asked: Asked) -> Iterator[Finding]:
+    """Which batch system hpcext would use."""
+    if asked.settings is None:
+        return
+    try:
+        yield Finding("batch", "ok", system.NAMES[system.choose(asked.settings.batch)])
+    except InputError as error:
+        # Both is something that a user must decide.
+        none = not any(shutil.which(command) for command in system.SUBMIT.values())
+        yield Finding("batch", "note" if none else "wrong", error.what, error.do)
 
 
 def file_system(path: Path) -> str:

@@ -105,6 +105,7 @@ class AttemptFiles:
         notices: bool = False,
         rendezvous: str = "",
         allocation: str = "",
+        nodes: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -126,6 +127,9 @@ class AttemptFiles:
             others.
         allocation : str
             In which one of the batch system, for :meth:`begun_in`.
+        nodes : sequence of Mapping
+            Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
+            None if what starts the supervisor sees to that. None: the batch system tells each.
 
         Raises
         ------
@@ -174,6 +178,7 @@ class AttemptFiles:
             "manager": str(manager) if manager else None,
             "notices": notices,
             "allocation": allocation,
+            "nodes": list(nodes),
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
@@ -284,6 +289,11 @@ class AttemptFiles:
     def _of_node(self, index: int, name: str, schema: str) -> dict[str, Any] | None:
         directory = protocol.node_directory(self.directory, index)
         return self._read(str((directory / name).relative_to(self.directory)), schema)
+
+    def ended_on(self, index: int) -> bool:
+        """Whether the supervisor of a node has said that nothing of the attempt is left there."""
+        document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
+        return document is not None and self._ours(document)
 
     def noticed(self) -> bool:
         """Whether the batch system told the attempt to end."""

@@ -73,7 +73,8 @@ def _row(site: Site, host: Host) -> dict[str, str]:
         slots[job.state if job.state in slots else "RUN"] += job.hosts[host.name]
     used = sum(slots.values()) + host.kept
     # bhosts(1): closed_Full where all slots are used, and RSV counts.
-    status = host.closed or ("closed_Full" if used >= host.slots else "ok")
+    status = "unavail" if host.name in site.down() else host.closed
+    status = status or ("closed_Full" if used >= host.slots else "ok")
     gpus = sum(len(job.gpus.get(host.name, [])) for job in here)
     empty = "-" if site.quirks.empty_is_dash else ""
     return {
