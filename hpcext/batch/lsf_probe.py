@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 import shutil
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -172,10 +171,11 @@ def trial_script(wait_s: int) -> str:
     wait_s : int
         So long it waits for the signal of ``-wa``; 0: it was not asked for.
     """
-    lines = [f"echo {shlex.quote(_TWO)}", 'echo "esub=$HPCEXT_GPUS"']
+    lines = [f'echo "{_TWO}"', 'echo "esub=$HPCEXT_GPUS"']
     if wait_s:
-        # In a loop: a shell hears of a signal when the command that it waits for has ended.
-        lines[:0] = ["trap 'echo warned; i=9999' USR2", "i=0"]
+        # In a loop: a shell hears of a signal when the command that it waits for has ended. USR2
+        # would be that of the end of -W.
+        lines[:0] = ["trap 'echo warned; i=9999' URG", "trap 'i=9999' USR2", "i=0"]
         lines += [f"while [ $i -lt {wait_s} ]; do sleep 1; i=$((i + 1)); done"]
     return "; ".join([*lines, f"echo {TRIAL_ENDS}"])
 
@@ -198,7 +198,7 @@ def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> lis
     words += ["-q", queue] if queue else []
     words += ["-a", "hpcext(gpus=1)"] if esub else []
     # bsub(1), -wt: whole minutes, before the end of the run limit.
-    words += ["-W", "2", "-wa", "USR2", "-wt", "1"] if warning else ["-W", "5"]
+    words += ["-W", "2", "-wa", "URG", "-wt", "1"] if warning else ["-W", "5"]
     return [*words, trial_script(110 if warning else 0)]
 
 

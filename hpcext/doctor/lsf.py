@@ -12,14 +12,14 @@ from hpcext.admin import manifest
 from hpcext.admin.manifest import Manifest
 from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
 from hpcext.batch.lsf_probe import ANSWER_S, Engine
-from hpcext.core.errors import InputError
+from hpcext.core.errors import BatchError, InputError
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.text import clean, listed
 
 JOB_S = 300.0
 """So long a job may wait and run; that of the warning lasts more than a minute."""
 
-_POLL_S = 0.5
+_POLL_S = 1.0
 _INSTALL = "the owner of LSF_SERVERDIR runs hpcext-admin install lsf"
 
 ABILITIES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
@@ -141,7 +141,7 @@ def job(asked: Asked) -> Iterator[Finding]:
         environ = {k: v for k, v in protocol.environ().items() if k != "HPCEXT_GPUS"}
         said = runner.run(words, environ=environ, timeout_s=ANSWER_S)
         job_id = lsf.parse_job_id(said)
-        text = _wait(output)
+        text = _wait(output, job_id)
         if text is None:
             runner.everything_said(["bkill", str(job_id)], timeout_s=ANSWER_S)
             says = f"job {job_id} did not end within {JOB_S:g} s"
@@ -167,15 +167,24 @@ def job(asked: Asked) -> Iterator[Finding]:
         yield Finding(name, "note", "the signal of -wa does not come before the end of -W", do)
 
 
-def _wait(output: Path) -> str | None:
-    """The job's output when it has ended; None where it has not in time."""
+def _wait(output: Path, job_id: int) -> str | None:
+    """The job's output when it has ended, however it did; None where it has not in time."""
     until = time.monotonic() + JOB_S
     while time.monotonic() < until:
+        ended = _has_ended(job_id)
         try:
             text = output.read_text(errors="replace")
         except OSError:
             text = ""
-        if lsf_probe.TRIAL_ENDS in text.splitlines():
+        if ended or lsf_probe.TRIAL_ENDS in text.splitlines():
             return text
         time.sleep(_POLL_S)
     return None
+
+
+def _has_ended(job_id: int) -> bool:
+    try:
+        state = lsf.Commands().states([job_id]).get(job_id, "")
+    except BatchError:
+        return False
+    return state in {"completed", "failed"}
