@@ -138,6 +138,14 @@ class Process(NamedTuple):
         """Whether this very process still runs."""
         return Process.of(self.pid) == self
 
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it; it may go on some day."""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return text[text.rindex(")") + 2] == "T" and self.alive()
+
     def open(self) -> int | None:
         """A pidfd of this very process (the caller closes it), or None if it is gone."""
         try:
@@ -305,6 +313,47 @@ class Allocation(NamedTuple):
             gpus=tuple(int(index) for index in gpus.split(",") if index.isdecimal()),
             node_index=int(index) if index.isdecimal() else 0,
             restarts=int(restarts) if restarts.isdecimal() else 0,
+        )
+
+
+class LsfJob(NamedTuple):
+    """The job of LSF that this process runs in; "Environment variables set for job execution".
+
+    Attributes
+    ----------
+    id : str
+        As bjobs takes it: ``12``, or ``12[3]`` of an array.
+    file : str
+        Name of the job's file in the spool, which holds the instant of its submission; empty
+        where LSF does not say it. Ids begin anew some day.
+    gpus : int
+        GPUs on this host.
+    requeues : bool
+        That it exits with :data:`EXIT_SUSPENDED` puts it back into the queue.
+    output : str
+        The file that its output is to be in; empty where LSF does not say it.
+    """
+
+    id: str
+    file: str
+    gpus: int
+    requeues: bool
+    output: str
+
+    @classmethod
+    def from_environ(cls) -> LsfJob | None:
+        """The one that this process runs in; None outside LSF."""
+        env = os.environ
+        job_id, index = env.get("LSB_JOBID", ""), env.get("LSB_JOBINDEX", "")
+        if not job_id.isdecimal() or job_id == "0":
+            return None
+        devices = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        return cls(
+            id=f"{job_id}[{index}]" if index.isdecimal() and index != "0" else job_id,
+            file=os.path.basename(env.get("LSB_JOBFILENAME", "")),
+            gpus=sum(device not in {"", "-1", "NoDevFiles"} for device in devices),
+            requeues=str(EXIT_SUSPENDED) in env.get("LSB_EXIT_REQUEUE", "").split(),
+            output=env.get("LSB_OUTPUTFILE", ""),
         )
 
 

@@ -105,6 +105,7 @@ class AttemptFiles:
         notices: bool = False,
         rendezvous: str = "",
         allocation: str = "",
+        leader: protocol.Process | None = None,
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -126,6 +127,8 @@ class AttemptFiles:
             others.
         allocation : str
             In which one of the batch system, for :meth:`begun_in`.
+        leader : Process, optional
+            What the batch system stops and kills in place of the attempt: it is to do alike.
 
         Raises
         ------
@@ -174,6 +177,7 @@ class AttemptFiles:
             "manager": str(manager) if manager else None,
             "notices": notices,
             "allocation": allocation,
+            "leader": str(leader) if leader else "none",
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import time
+from collections.abc import Callable
 
+from hpcext.batch.slurm import End
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain
@@ -39,6 +42,8 @@ class Walltime:
         How long before the end.
     emit : Emit
     loop : asyncio.AbstractEventLoop
+    ask : callable, optional
+        Gives the state and the end of the job, or raises BatchError; by default Slurm is asked.
 
     Attributes
     ----------
@@ -47,9 +52,15 @@ class Walltime:
     """
 
     def __init__(
-        self, job_id: int, *, lead_s: float, emit: Emit, loop: asyncio.AbstractEventLoop
+        self,
+        job_id: int,
+        *,
+        lead_s: float,
+        emit: Emit,
+        loop: asyncio.AbstractEventLoop,
+        ask: Callable[[], End] | None = None,
     ) -> None:
-        self._job_id = job_id
+        self._ask = ask or functools.partial(reads().end, job_id)
         self._lead_s = lead_s
         self._emit = emit
         self._loop = loop
@@ -92,7 +103,7 @@ class Walltime:
         before = self._end_s
         state = "running"
         try:
-            state, end_s = await asyncio.to_thread(reads().end, self._job_id)
+            state, end_s = await asyncio.to_thread(self._ask)
             self._end_s = math.inf if end_s is None else end_s
         except BatchError as error:
             log.warning("how long the allocation lasts is not known: %s", error)
@@ -107,6 +118,11 @@ class Walltime:
             self._leave("the allocation ends soon")
         else:
             self._set_alarm(left_s)
+
+    def preempt(self, why: str) -> None:
+        """Leave at once: the batch system has said that it wants the nodes."""
+        self.preempted = True
+        self._leave(why)
 
     def _leave(self, why: str) -> None:
         if not self.leaving:

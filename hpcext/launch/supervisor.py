@@ -37,6 +37,9 @@ REMIND_S = 1.0
 """A suspension is told again so often: signals that are pending are not inherited by children
 that are forked later, such as the workers of a torchrun that was still importing."""
 
+LEADER_LOOK_S = 0.5
+"""The leader of a batch job is looked at so often: no signal tells that it was stopped."""
+
 RECORD_PAUSE_MAX_S = 5.0
 KILL_PAUSE_S = 0.02
 KILL_PAUSE_MAX_S = 1.0
@@ -112,6 +115,7 @@ class Supervisor:
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
         self._notices = bool(launch.get("notices"))
+        self._leader = protocol.Process.parse(launch.get("leader", "none"))
         # Who says the index of a node says also when it is to be left.
         self._agent = index is not None
         self._warned = False
@@ -129,6 +133,9 @@ class Supervisor:
         self._remind_s: float | None = None
         self._kill_s: float | None = None
         self._kill_pause_s = KILL_PAUSE_S
+        self._look_s = time.monotonic() if self._leader else None
+        self._halt_s: float | None = None
+        self._halted = False
 
     def claim(self) -> bool:
         """Be the only supervisor of this attempt; False if another one is.
@@ -228,7 +235,8 @@ class Supervisor:
 
     def _wait(self) -> int | None:
         """Sleep until a signal that concerns us, or None when a deadline is over."""
-        deadlines = [at for at in (self._remind_s, self._kill_s) if at is not None]
+        every = (self._remind_s, self._kill_s, self._look_s)
+        deadlines = [at for at in every if at is not None]
         if not deadlines:
             return signal.sigwaitinfo(_WAKING).si_signo
         pause_s = max(0.0, min(deadlines) - time.monotonic())
@@ -324,6 +332,31 @@ class Supervisor:
             self._kill_pause_s = min(2 * self._kill_pause_s, KILL_PAUSE_MAX_S)
         if self._remind_s is not None and now_s >= self._remind_s:
             self._tell_suspend()
+        if self._leader is not None and self._look_s is not None and now_s >= self._look_s:
+            self._look_s = now_s + LEADER_LOOK_S
+            self._follow(self._leader, now_s)
+
+    def _follow(self, leader: protocol.Process, now_s: float) -> None:
+        """Do what the batch system did to the leader of its job, which is in another session.
+
+        Where it was stopped, a session saves itself and leaves: GPUs that are only stopped on are
+        of no use to others.
+        """
+        if not leader.alive():
+            self._look_s = None
+            self._empty(LEFTOVER_GRACE_S)
+        elif not leader.stopped():
+            if self._halted:
+                self._signal_tree(signal.SIGCONT)
+            self._halt_s, self._halted = None, False
+        elif self._halt_s is None:
+            saves = self._session() is not None
+            self._halt_s = now_s + (self._suspend_timeout_s if saves else 0.0)
+            if saves:
+                self._suspend()
+        elif now_s >= self._halt_s and not self._halted:
+            self._halted = True
+            self._signal_tree(signal.SIGSTOP)
 
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:
