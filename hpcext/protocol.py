@@ -407,8 +407,9 @@ def without_task() -> dict[str, str]:
 
 
 def forget_flags() -> None:
-    """Take from our environment what flags of sbatch say of our job, and not of others."""
-    for name in ("HPCEXT_GPUS", "HPCEXT_SCALING", "HPCEXT_TRAINER"):
+    """Take from our environment what flags of sbatch or bsub say of our job, and not of others."""
+    flags = ("GPUS", "SCALING", "TRAINER", "SUSPENDABLE", "LEAD_S")
+    for name in (f"HPCEXT_{flag}" for flag in flags):
         os.environ.pop(name, None)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from hpcext.batch.slurm import End
 from hpcext.core.facts import Ended, Outcome
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.walltime import Walltime
@@ -21,15 +23,25 @@ class AllocationExecutor(ProcessExecutor):
         How often that job was put back into the queue: with it, which allocation this is.
     lead_s : float
         How long before its end everything is suspended.
+    ask : callable, optional
+        As :class:`~hpcext.executors.walltime.Walltime` has it.
     **common
         Those of the other base classes.
     """
 
-    def __init__(self, *, job_id: int, restarts: int, lead_s: float, **common: Any) -> None:
+    def __init__(
+        self,
+        *,
+        job_id: int,
+        restarts: int,
+        lead_s: float,
+        ask: Callable[[], End] | None = None,
+        **common: Any,
+    ) -> None:
         super().__init__(**common)
         self._job_id = job_id
         self._allocation = f"{job_id}.{restarts}"
-        self._walltime = Walltime(job_id, lead_s=lead_s, emit=self._emit, loop=self._loop)
+        self._walltime = Walltime(job_id, lead_s=lead_s, emit=self._emit, loop=self._loop, ask=ask)
         self._walltime.begin()
         self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)
 

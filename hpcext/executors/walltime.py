@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 import time
@@ -60,7 +59,7 @@ class Walltime:
         loop: asyncio.AbstractEventLoop,
         ask: Callable[[], End] | None = None,
     ) -> None:
-        self._ask = ask or functools.partial(reads().end, job_id)
+        self._ask = ask or (lambda: reads().end(job_id))
         self._lead_s = lead_s
         self._emit = emit
         self._loop = loop

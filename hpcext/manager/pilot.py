@@ -50,6 +50,10 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A harvester looks so often at what its leases have written."""
 
+SIGNALS_S = 1.0
+"""LSF's signals to a job and to its group are so far apart at most; between two that mean more,
+JOB_TERMINATE_INTERVAL, are 10 s."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -72,6 +76,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         Directory of the stored scaling curves that its jobs name and refine.
     slurm : bool
         It is the batch script of a Slurm job, and has the GPUs `gpus` on each of its nodes.
+    lsf : bool
+        The same of LSF; `alone`, on the first host.
     nodes : int
         How many nodes that job has.
     lead_s : float
@@ -98,6 +104,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     profiles: str = ""
     slurm: bool = False
+    lsf: bool = False
     nodes: int = 1
     lead_s: float = 0.0
     requeue: bool = False
@@ -121,6 +128,7 @@ def create(
     settings: Settings,
     directory: Path | None = None,
     slurm: bool = False,
+    lsf: bool = False,
     nodes: int = 1,
     lead_s: float = 0.0,
     requeue: bool = False,
@@ -140,7 +148,7 @@ def create(
             f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
         )
     find_policy(settings.policy, settings.origins.get("policy", "--policy"))
-    node = "a node of this pilot" if slurm or harvest else host()
+    node = "a node of this pilot" if slurm or lsf or harvest else host()
     check_fits(specs, Node(node, len(gpus)), where, nodes)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     pilot = Pilot(
@@ -155,6 +163,7 @@ def create(
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
         slurm=slurm,
+        lsf=lsf,
         nodes=nodes,
         lead_s=lead_s,
         requeue=requeue,
@@ -366,7 +375,7 @@ async def _run(
     past = journals.read(path)
     engine, node_time = past.recount(find_policy(past.header.policy))
     place = places.find(pilot, engine, directory)
-    here = not pilot.slurm and pilot.harvest is None
+    here = not pilot.slurm and not pilot.lsf and pilot.harvest is None
     if here:
         pilot = msgspec.structs.replace(pilot, node=host())
     if here and not moved:
@@ -385,6 +394,7 @@ async def _run(
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,
+        once_s=SIGNALS_S if pilot.lsf else 0.0,
     )
     executor = place.executor(
         directory=directory / "jobs",

@@ -20,11 +20,12 @@ from hpcext.executors.gpus import find_gpus
 from hpcext.executors.lease_book import LeaseBook
 from hpcext.executors.leases import Terms, wanted
 from hpcext.executors.local import LocalExecutor
+from hpcext.executors.lsf_script import LsfScript
 from hpcext.executors.slurm_leases import LeaseExecutor
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
-from hpcext.manager import slurm_job
-from hpcext.protocol import Allocation
+from hpcext.manager import lsf_suspend, slurm_job
+from hpcext.protocol import Allocation, LsfJob
 
 if TYPE_CHECKING:
     from hpcext.manager.pilot import Pilot
@@ -74,10 +75,12 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     Raises
     ------
     NoManagerError
-        It is a pilot for Slurm, and this is no job of Slurm.
+        It is a pilot for a batch system, and this is no job of that.
     """
     if pilot.harvest is not None:
         return _leases(pilot, pilot.harvest, engine, directory)
+    if pilot.lsf:
+        return _lsf(pilot, directory)
     return _allocation(pilot) if pilot.slurm else _machine(pilot)
 
 
@@ -140,6 +143,31 @@ def _allocation(pilot: Pilot) -> Place:
             log.warning("nothing was saved before the time limit: not put back into the queue")
 
     return Place(nodes, executor, carry_on)
+
+
+def _lsf(pilot: Pilot, directory: Path) -> Place:
+    """The first host of an LSF job; what its script does on others is its own."""
+    here = LsfJob.from_environ()
+    if here is None or not lsf_suspend.known(here, directory):
+        raise NoManagerError(f"pilot {pilot.name} runs inside its job of LSF, and this is not that")
+    node = Node(host(), len(pilot.gpus))
+    runs = lsf_suspend.runs(directory)
+    made: list[LsfScript] = []
+
+    def executor(**common: Any) -> Executor:
+        where = {"node": node, "indices": pilot.gpus}
+        made.append(LsfScript(job=here.id, restarts=runs, lead_s=pilot.lead_s, **where, **common))
+        return made[-1]
+
+    def carry_on(*, gained: bool) -> None:
+        if runs > MAX_RESTARTS:
+            log.warning("restarted %d times: not put back into the queue again", runs)
+        elif gained or any(each.preempted for each in made):
+            lsf_suspend.requeue(here, directory)
+        else:
+            log.warning("nothing was saved before the time limit: not put back into the queue")
+
+    return Place((node,), executor, carry_on)
 
 
 _Executor = tuple[tuple[Node, ...], type[AllocationExecutor], dict[str, Any]]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import lsf_controls
 import lsf_run
 import lsf_submit
 from lsf_site import Job, RefusedError, Site
@@ -23,6 +24,8 @@ FIELDS: dict[str, Callable[[Job], object]] = {
     "stat": lambda job: job.state,
     "queue": lambda job: job.queue,
     "job_name": lambda job: job.name,
+    "run_time": lambda job: f"{int(time.time() - job.started_at)} second(s)",
+    "runtimelimit": lambda job: f"{job.run_limit}.0" if job.run_limit else "",
     "exit_code": lambda job: job.exit_code if job.exit_code is not None else "",
 }
 """What bjobs -o can say here."""
@@ -96,11 +99,22 @@ def bkill(site: Site, argv: Sequence[str]) -> int:
 
 
 def bstop(site: Site, argv: Sequence[str]) -> int:
-    return _each(site, argv, lsf_run.stop, "is being stopped")
+    def stop(site: Site, job_id: int) -> None:
+        lsf_controls.suspend(site, job_id, "USUSP", lsf_controls.SUSP_USER_STOP)
+
+    return _each(site, argv, stop, "is being stopped")
 
 
 def bresume(site: Site, argv: Sequence[str]) -> int:
-    return _each(site, argv, lsf_run.resume, "is being resumed")
+    return _each(site, argv, lsf_controls.resume, "is being resumed")
+
+
+def brequeue(site: Site, argv: Sequence[str]) -> int:
+    def again(site: Site, job_id: int) -> None:
+        lsf_controls.requeue(site, job_id, hold="-H" in argv)
+
+    words = [word for word in argv if word != "-H"]
+    return _each(site, words, again, "is being requeued")
 
 
 def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], said: str) -> int:
@@ -112,7 +126,7 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
     return 0
 
 
-COMMANDS = {each.__name__: each for each in (bsub, bjobs, bkill, bstop, bresume)}
+COMMANDS = {each.__name__: each for each in (bsub, bjobs, bkill, bstop, bresume, brequeue)}
 
 
 def main() -> int:
