@@ -321,8 +321,9 @@ class LsfJob(NamedTuple):
 
     Attributes
     ----------
-    id : str
-        As bjobs takes it: ``12``, or ``12[3]`` of an array.
+    id : int
+    element : int
+        Of a job array; 0 for other jobs.
     file : str
         Name of the job's file in the spool, which holds the instant of its submission; empty
         where LSF does not say it. Ids begin anew some day.
@@ -334,7 +335,8 @@ class LsfJob(NamedTuple):
         The file that its output is to be in; empty where LSF does not say it.
     """
 
-    id: str
+    id: int
+    element: int
     file: str
     gpus: int
     requeues: bool
@@ -349,7 +351,8 @@ class LsfJob(NamedTuple):
             return None
         devices = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
         return cls(
-            id=f"{job_id}[{index}]" if index.isdecimal() and index != "0" else job_id,
+            id=int(job_id),
+            element=int(index) if index.isdecimal() else 0,
             file=os.path.basename(env.get("LSB_JOBFILENAME", "")),
             gpus=sum(device not in {"", "-1", "NoDevFiles"} for device in devices),
             requeues=str(EXIT_SUSPENDED) in env.get("LSB_EXIT_REQUEUE", "").split(),

@@ -22,7 +22,7 @@ from hpcext.cli.pilot import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.jobfile import Gpus, JobSpec
-from hpcext.manager import lsf_suspend, slurm_job
+from hpcext.manager import batch_job, lsf_suspend, slurm_job
 from hpcext.manager import pilot as pilots
 from hpcext.protocol import Allocation, LsfJob
 from hpcext.text import shown
@@ -78,11 +78,17 @@ def _run_slurm(here: Allocation | None, args: argparse.Namespace) -> int:
     settings = load_settings()
     directory = _found(here, settings) or _made(here, settings, args.rest, lead_s)
     _append()
-    os.execv("/bin/sh", ["/bin/sh", str(slurm_job.write_script(directory))])
+    os.execv("/bin/sh", ["/bin/sh", str(batch_job.write_script(directory))])
 
 
 def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
     """Become the leader of an LSF job; or, for its shell, make what that becomes."""
+    if here.element:
+        raise InputError(
+            "the elements of a job array cannot be suspended",
+            where="hpcext suspendable",
+            do="submit them one by one",
+        )
     words = [os.fsencode(word) for word in args.rest]
     if args.shell is not None:
         words = lsf_suspend.words_of_shell(args.shell)
@@ -97,7 +103,7 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
         directory = settings.state_dir / "suspendable" / f"{lsf_suspend.key(here)}-{stamp}"
         command = ("/bin/sh", str(directory / lsf_suspend.COMMAND))
         spec = _spec(command, here.gpus or 1, lead_s)
-        _create(spec, here.gpus, settings, directory, name=name, lead_s=lead_s, lsf=True)
+        _create(spec, here.gpus, settings, directory, name=name, lead_s=lead_s, batch="lsf")
     try:
         lsf_suspend.write_command(directory, words)
         lsf_suspend.note(here, directory)
@@ -112,7 +118,7 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
     if args.shell is None:
         # Else a job that this one submits would be as it is.
         protocol.forget_flags()
-        os.execv("/bin/sh", ["/bin/sh", str(directory / slurm_job.SCRIPT)])
+        os.execv("/bin/sh", ["/bin/sh", str(directory / batch_job.SCRIPT)])
     return 0
 
 
@@ -153,7 +159,7 @@ def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: 
     # The next allocation may be on another node, where slurmd's spool is another.
     program = str(directory / SCRIPT) if script else command[0]
     spec = _spec((program, *command[1:]), slots, lead_s)
-    _create(spec, gpus, settings, directory, name=_name(here), lead_s=lead_s, slurm=True)
+    _create(spec, gpus, settings, directory, name=_name(here), lead_s=lead_s, batch="slurm")
     try:
         if script:
             protocol.write_file(directory / SCRIPT, script.read_bytes(), mode=0o700)

@@ -106,6 +106,7 @@ class AttemptFiles:
         rendezvous: str = "",
         allocation: str = "",
         leader: protocol.Process | None = None,
+        nodes: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -129,6 +130,9 @@ class AttemptFiles:
             In which one of the batch system, for :meth:`begun_in`.
         leader : Process, optional
             What the batch system stops and kills in place of the attempt: it is to do alike.
+        nodes : sequence of Mapping
+            Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
+            None if what starts the supervisor sees to that. None: the batch system tells each.
 
         Raises
         ------
@@ -178,6 +182,7 @@ class AttemptFiles:
             "notices": notices,
             "allocation": allocation,
             "leader": str(leader) if leader else "none",
+            "nodes": list(nodes),
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
@@ -288,6 +293,11 @@ class AttemptFiles:
     def _of_node(self, index: int, name: str, schema: str) -> dict[str, Any] | None:
         directory = protocol.node_directory(self.directory, index)
         return self._read(str((directory / name).relative_to(self.directory)), schema)
+
+    def ended_on(self, index: int) -> bool:
+        """Whether the supervisor of a node has said that nothing of the attempt is left there."""
+        document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
+        return document is not None and self._ours(document)
 
     def noticed(self) -> bool:
         """Whether the batch system told the attempt to end."""

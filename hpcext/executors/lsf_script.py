@@ -7,13 +7,11 @@ what the leader has to do (``launch/supervisor.py``), and so does the manager.
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import signal
 from collections.abc import Sequence
 from typing import Any
 
-from hpcext.batch import lsf_end
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.local import LocalExecutor
 from hpcext.protocol import NOTICE_SIGNAL, Process
@@ -24,15 +22,12 @@ class LsfScript(AllocationExecutor, LocalExecutor):
 
     Parameters
     ----------
-    job : str
-        As bjobs takes it.
     **common
         Those of the base classes.
     """
 
-    def __init__(self, *, job: str, **common: Any) -> None:
-        number = int(job.partition("[")[0])
-        super().__init__(job_id=number, ask=functools.partial(lsf_end.end, job), **common)
+    def __init__(self, **common: Any) -> None:
+        super().__init__(system="lsf", **common)
         # Nothing says that it comes early: it is JOB_CONTROLS, bsub -wa or the end of -W.
         self._loop.add_signal_handler(
             NOTICE_SIGNAL, self._walltime.preempt, "LSF wants the hosts back"

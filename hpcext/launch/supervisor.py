@@ -15,11 +15,13 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
 from hpcext.launch import command, tree
+from hpcext.launch.leader import CONTINUE, END, HALT, SUSPEND, Leader
 from hpcext.launch.script import Script
 
 MANAGER = "hpcext.manager/1"
@@ -37,8 +39,8 @@ REMIND_S = 1.0
 """A suspension is told again so often: signals that are pending are not inherited by children
 that are forked later, such as the workers of a torchrun that was still importing."""
 
-LEADER_LOOK_S = 0.5
-"""The leader of a batch job is looked at so often: no signal tells that it was stopped."""
+LOOK_S = 1.0
+"""How often orders, and the leader of a batch job, are looked at where no signal tells of them."""
 
 RECORD_PAUSE_MAX_S = 5.0
 KILL_PAUSE_S = 0.02
@@ -115,9 +117,15 @@ class Supervisor:
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
         self._notices = bool(launch.get("notices"))
-        self._leader = protocol.Process.parse(launch.get("leader", "none"))
+        leader = protocol.Process.parse(launch.get("leader", "none"))
+        self._leader = Leader(leader, self._suspend_timeout_s) if leader else None
+        # Nodes that the manager tells apart itself, since the batch system's signals and shares do
+        # not reach them.
+        nodes = launch.get("nodes") or []
+        self._node = dict(nodes[self._index]) if nodes else {}
+        self._look_s = time.monotonic() if nodes or self._leader else None
         # Who says the index of a node says also when it is to be left.
-        self._agent = index is not None
+        self._agent = index is not None and not nodes
         self._warned = False
         self._pid = 0
         self._exit_code: int | None = None
@@ -133,9 +141,6 @@ class Supervisor:
         self._remind_s: float | None = None
         self._kill_s: float | None = None
         self._kill_pause_s = KILL_PAUSE_S
-        self._look_s = time.monotonic() if self._leader else None
-        self._halt_s: float | None = None
-        self._halted = False
 
     def claim(self) -> bool:
         """Be the only supervisor of this attempt; False if another one is.
@@ -174,9 +179,10 @@ class Supervisor:
         protocol.sync_directory(self._own)
         return True
 
-    @staticmethod
-    def _place() -> dict[str, Any]:
+    def _place(self) -> dict[str, Any]:
         """Where Slurm has put us, and on which GPUs."""
+        if self._node:
+            return {"node": str(self._node["name"])}
         place = protocol.Allocation.from_environ()
         if place is None or not place.step:
             return {}
@@ -223,6 +229,9 @@ class Supervisor:
         environ = {**protocol.environ(), **self._added}
         environ["HPCEXT_NOTIFY"] = str(self._me)
         environ["HPCEXT_NODE_INDEX"] = str(self._index)
+        if (positions := self._node.get("gpus")) is not None:
+            environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+            environ["CUDA_VISIBLE_DEVICES"] = _devices(environ, positions)
         # As torchrun sets it for its workers, so that one process and several compute alike.
         environ.setdefault("OMP_NUM_THREADS", "1")
         # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/
@@ -235,8 +244,7 @@ class Supervisor:
 
     def _wait(self) -> int | None:
         """Sleep until a signal that concerns us, or None when a deadline is over."""
-        every = (self._remind_s, self._kill_s, self._look_s)
-        deadlines = [at for at in every if at is not None]
+        deadlines = [at for at in (self._remind_s, self._kill_s, self._look_s) if at is not None]
         if not deadlines:
             return signal.sigwaitinfo(_WAKING).si_signo
         pause_s = max(0.0, min(deadlines) - time.monotonic())
@@ -332,31 +340,21 @@ class Supervisor:
             self._kill_pause_s = min(2 * self._kill_pause_s, KILL_PAUSE_MAX_S)
         if self._remind_s is not None and now_s >= self._remind_s:
             self._tell_suspend()
-        if self._leader is not None and self._look_s is not None and now_s >= self._look_s:
-            self._look_s = now_s + LEADER_LOOK_S
-            self._follow(self._leader, now_s)
+        if self._look_s is not None and now_s >= self._look_s:
+            self._look_s = time.monotonic() + LOOK_S
+            self._obey()
+            if self._leader is not None:
+                self._follow(self._leader, now_s)
 
-    def _follow(self, leader: protocol.Process, now_s: float) -> None:
-        """Do what the batch system did to the leader of its job, which is in another session.
-
-        Where it was stopped, a session saves itself and leaves: GPUs that are only stopped on are
-        of no use to others.
-        """
-        if not leader.alive():
-            self._look_s = None
+    def _follow(self, leader: Leader, now_s: float) -> None:
+        """Do what the batch system did to the leader of its job, which is in another session."""
+        what = leader.look(now_s, saves=self._session() is not None)
+        if what == END:
             self._empty(LEFTOVER_GRACE_S)
-        elif not leader.stopped():
-            if self._halted:
-                self._signal_tree(signal.SIGCONT)
-            self._halt_s, self._halted = None, False
-        elif self._halt_s is None:
-            saves = self._session() is not None
-            self._halt_s = now_s + (self._suspend_timeout_s if saves else 0.0)
-            if saves:
-                self._suspend()
-        elif now_s >= self._halt_s and not self._halted:
-            self._halted = True
-            self._signal_tree(signal.SIGSTOP)
+        elif what == SUSPEND:
+            self._suspend()
+        elif what in {HALT, CONTINUE}:
+            self._signal_tree(signal.SIGSTOP if what == HALT else signal.SIGCONT)
 
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:
@@ -494,3 +492,13 @@ class Supervisor:
                 sys.stderr.write(f"hpcext: the end was not recorded: {failure}\n")
                 return
             pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
+
+
+def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
+    """What ``CUDA_VISIBLE_DEVICES`` is to be for some of the GPUs that this host has for us."""
+    said = environ.get("CUDA_VISIBLE_DEVICES", "")
+    # Where nothing says which GPUs these are, they are all that can be seen.
+    devices = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
+    if max(positions) >= len(devices):
+        raise ValueError(f"GPU {max(positions)} of CUDA_VISIBLE_DEVICES={said}: there is none")
+    return ",".join(devices[each] for each in positions)

@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
-from hpcext.batch import lsf_end, runner
+from hpcext.batch import runner
+from hpcext.batch.system import jobs
 from hpcext.core.errors import BatchError, InputError
-from hpcext.manager import slurm_job
+from hpcext.manager import batch_job
 from hpcext.protocol import LsfJob
 
 log = logging.getLogger(__name__)
 
 SCHEMA = "hpcext.lsf-suspendable/1"
-FILE = "lsf.json"
+FILE = "run.json"
 COMMAND = "command.sh"
 
 HOLD = "hold"
@@ -71,9 +72,8 @@ exit "$code"
 
 
 def key(job: LsfJob) -> str:
-    """What the job is called among files: ``12.0``, or ``12.3`` of an array."""
-    number, _, index = job.id.rstrip("]").partition("[")
-    return f"{number}.{index or 0}"
+    """What the job is called among files."""
+    return f"{job.id}.{job.element}"
 
 
 def register(job: LsfJob, directory: Path) -> None:
@@ -166,7 +166,7 @@ def write_script(directory: Path) -> None:
         suspended=protocol.EXIT_SUSPENDED,
         show=show or ":",
     )
-    protocol.write_file(directory / slurm_job.SCRIPT, script.encode())
+    protocol.write_file(directory / batch_job.SCRIPT, script.encode())
 
 
 def requeue(job: LsfJob, directory: Path) -> None:
@@ -179,26 +179,27 @@ def requeue(job: LsfJob, directory: Path) -> None:
     """
     hold = (directory / HOLD).exists()
     try:
-        state = lsf_end.end(job.id).state
+        state = jobs("lsf").end(job.id).state
     except BatchError as error:
         log.warning("what state the job is in is not known: %s", error)
         state = "running"
-    if state != "running":
+    # It is suspended where LSF does not wait for hpcext-job-control.
+    if state not in {"running", "suspended"}:
         log.warning("not put back into the queue: the job is %s", state)
         return
     # hpcext-job-control waits for it, and LSF for that.
     protocol.write_file(directory / AGAIN, b"")
     if job.requeues and not hold:
-        log.warning("job %s goes back into the queue", job.id)
+        log.warning("job %d goes back into the queue", job.id)
         return
     try:
-        runner.run(["brequeue", *(["-H"] if hold else []), job.id])
+        runner.run(["brequeue", *(["-H"] if hold else []), str(job.id)])
     except BatchError as error:
-        log.warning("job %s is not put back into the queue: %s", job.id, error)
+        log.warning("job %d is not put back into the queue: %s", job.id, error)
         if not job.requeues:
             (directory / AGAIN).unlink()
         return
-    log.warning("job %s goes back into the queue%s", job.id, ", until it is resumed" * hold)
+    log.warning("job %d goes back into the queue%s", job.id, ", until it is resumed" * hold)
     time.sleep(KILLED_S)
 
 

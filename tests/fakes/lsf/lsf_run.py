@@ -75,8 +75,8 @@ def _run_once(site: Site, job: Job) -> int:
     cwd = Path(job.cwd)
     # Whoever stops the job waits until it is known to run.
     with (
-        open(cwd / job.output, "ab") as out,
-        open(cwd / job.errors, "ab") as err,
+        open(cwd / job.output.replace("%J", str(job.id)), "ab") as out,
+        open(cwd / job.errors.replace("%J", str(job.id)), "ab") as err,
         site.changed(job.id) as found,
     ):
         leader = subprocess.Popen(
@@ -94,8 +94,22 @@ def _run_once(site: Site, job: Job) -> int:
     # What the job left behind ends with it.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
+    while _kill_left(site, job):
+        time.sleep(POLL_S)
     _eexec(site, job, environ, "END")
     return value
+
+
+def _kill_left(site: Site, job: Job) -> bool:
+    """Kill what the job has started anywhere, as LSF does that tracks it (LSF_PROCESS_TRACKING)."""
+    marks = {f"LSB_JOBID={job.id}".encode(), f"LSF_ENVDIR={site.directory}".encode()}
+    found = False
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if marks <= set(path.read_bytes().split(b"\0")):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                found = True
+    return found
 
 
 def _hosts(site: Site, job: Job) -> dict[str, str]:

@@ -58,6 +58,15 @@ class Quirks:
 
     warning_misparsed: bool = False
     """`bsub -wa` and `-wt` are taken and mean nothing."""
+    forgotten_fails: bool = False
+    """bjobs exits with 255 for a job that it does not know. Otherwise it says so as a record with
+    ERROR, and exits with 0."""
+
+    times_in_hms: bool = False
+    """bjobs writes run times and limits as `hh:mm:ss`: LSB_HMS_TIME_FORMAT, or another engine."""
+
+    blaunch_hides_gpus: bool = False
+    """CUDA_VISIBLE_DEVICES of what blaunch starts is what blaunch itself had, if anything."""
 
     signals_do_not_count: bool = False
     """`bkill -s TSTP` leaves the state RUN, and a `bkill -s CONT` after it does not arrive.
@@ -194,6 +203,13 @@ class Site:
 
     def spooled(self, job_id: int) -> Path:
         return self.directory / "spool" / f"{job_id}.shell"
+
+    def down(self) -> set[str]:
+        """Hosts that cannot be reached, by a file that tests write."""
+        try:
+            return set((self.directory / "down").read_text().split())
+        except FileNotFoundError:
+            return set()
 
     def add(self, job: Job) -> None:
         with self._locked():

@@ -20,7 +20,7 @@ METHOD = re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\(([^()]*)\))?")
 KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J", "LSB_SUB_RERUNNABLE": "-r"}
 """What an esub may change here, besides the command."""
 
-VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-R", "-gpu", "-env"}
+VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-R", "-gpu", "-nnodes", "-env"}
 VALUES |= {"-wa", "-wt", "-k", "-i"}
 SWITCHES = {"-K", "-I", "-r", "-rn"}
 SAFE = re.compile(r"[\w./:=@%+,-]+", re.ASCII)
@@ -87,6 +87,11 @@ def submit(
     output = request.options.get("-o", "/dev/null")
     ptile = _ptile(request.options.get("-R", ""))
     gpus, per_task = _gpus(request.options.get("-gpu", "num=0"))
+    if "-nnodes" in request.options:
+        # Whole nodes, with all that they have.
+        first = site.hosts[0]
+        request.options["-n"] = str(int(request.options["-nnodes"]) * first.slots)
+        ptile, gpus = first.slots, first.gpus
     job = Job(
         id=0,
         text=request.text,

@@ -1,0 +1,158 @@
+"""A pilot as a job of LSF, on the hosts of the contract engine, by blaunch and by jsrun."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lsf_run
+import lsf_site
+import pytest
+from lsf_tools import MakeSite
+from site_of_test import Site, wait_for
+
+OTHER = Path(__file__).parent / "other_rank.py"
+SIX = {"min": 1, "max": 6, "optimal": 6}
+
+
+class OnLsf(Site):
+    """A place whose commands find those of an engine."""
+
+    def __init__(self, path: Path, lsf: lsf_site.Site, **variables: str) -> None:
+        paths = f"{lsf.directory}:{os.environ['PATH']}"
+        environ = {key: value for key, value in os.environ.items() if "SLURM" not in key}
+        environ |= {"LSF_ENVDIR": str(lsf.directory), "PATH": paths, "HPCEXT_BATCH": "lsf"}
+        super().__init__(path, environ={**environ, **variables})
+        self.lsf = lsf
+
+    def submit(self, *words: str, nodes: int = 2, time: str = "60") -> int:
+        """Submit the place's jobs as a pilot; the id of the LSF job."""
+        shape = ("--nodes", str(nodes), "--gpus-per-node", "6", "--time", time)
+        ended = self.run(
+            "pilot", "submit", str(self.jobs), *shape, "--dir", str(self.pilot), *words
+        )
+        assert ended.code == 0, ended
+        found = re.search(r"job (\d+) of LSF", ended.out)
+        assert found, ended
+        return int(found[1])
+
+    def wide(self, name: str, *, fail: bool = False) -> dict[str, Any]:
+        """A counter of two nodes, which has six GPUs on each and is gated."""
+        one = self.counter(name, gated=True)
+        other = [self.python, str(OTHER), str(self._gate(name)), str(self.path / f"{name}.others")]
+        one["env"]["COUNTER"] = json.dumps([one["command"], other + (["--fail"] if fail else [])])
+        choose = (
+            "import json, os; both = json.loads(os.environ['COUNTER']);"
+            "argv = both[min(1, int(os.environ['HPCEXT_NODE_INDEX']))];"
+            "os.execv(argv[0], argv)"
+        )
+        return {**one, "command": [self.python, "-c", choose], "nodes": 2, "gpus": 6}
+
+    def others(self, name: str) -> list[list[str]]:
+        """What the second nodes of a wide counter have noted: attempt, node, GPUs, pid."""
+        path = self.path / f"{name}.others"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def over(self, job: int, state: str = "DONE") -> dict[str, dict[str, Any]]:
+        """Wait for the end of a pilot; its jobs by name."""
+        wait_for(lambda: self.lsf.job(job).state in lsf_run.ENDED, "the end of the pilot")
+        log = "".join(path.read_text() for path in self.pilot.glob("lsf-*.out"))
+        assert self.lsf.job(job).state == state, log
+        document = self.document("status", str(self.pilot))
+        return {each["name"]: each for each in document["jobs"]}
+
+    def again(self, job: str, attempt: int) -> None:
+        path = self.pilot / "jobs" / job / f"attempt-{attempt:04d}" / "report.json"
+        wait_for(path.exists, f"attempt {attempt}")
+
+    def manager(self) -> int:
+        return int(json.loads((self.pilot / "manager.json").read_text())["pid"])
+
+    def from_another_host(self) -> None:
+        """Have commands take the manager for one of another machine."""
+        facts = json.loads((self.pilot / "manager.json").read_text())
+        (self.pilot / "manager.json").write_text(json.dumps({**facts, "boot_id": "another"}))
+
+    def at_the_gate(self, name: str, steps: int = 40) -> None:
+        def there() -> bool:
+            done = self.steps(name)
+            return bool(done) and done[-1].step == steps - 1
+
+        wait_for(there, f"{name} to come to its gate")
+
+    def clear(self) -> None:
+        for job in self.lsf.jobs():
+            with contextlib.suppress(lsf_site.RefusedError):
+                lsf_run.kill(self.lsf, job.id)
+        wait_for(
+            lambda: all(job.state in lsf_run.ENDED for job in self.lsf.jobs()),
+            "the end of all jobs",
+        )
+
+
+@pytest.fixture
+def place(make_site: MakeSite, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OnLsf]:
+    """Two hosts of six GPUs; a parameter says the launcher, and what else is different."""
+    launcher, *quirks = getattr(request, "param", ["blaunch"])
+    more = {"launch_node": "batch1"} if launcher == "jsrun" else {}
+    hosts = (lsf_site.Host("h1", 12, 6), lsf_site.Host("h2", 12, 6))
+    lsf = make_site(*quirks, hosts=hosts, terminate_interval_s=1.0, minute_s=1.0, **more)
+    one = OnLsf(tmp_path, lsf, HPCEXT_LSF_LAUNCHER=launcher)
+    yield one
+    one.clear()
+    for process in one.left_behind():
+        process.kill()
+
+
+BOTH = pytest.mark.parametrize("place", [["blaunch"], ["jsrun"]], indirect=True, ids=lambda p: p[0])
+
+
+@BOTH
+def test_jobs_share_two_hosts(place: OnLsf) -> None:
+    """Primaries at their best size, a secondary on what is left, promoted when GPUs come free."""
+    place.write_jobs(
+        place.counter("left", gated=True, gpus={"min": 1, "max": 6, "optimal": 4}),
+        place.counter("right", gated=True, gpus=SIX),
+        place.counter("second", gated=True, gpus={"min": 1, "max": 6, "optimal": 5}),
+    )
+    job = place.submit(time="600")
+    for name in ("left", "right", "second"):
+        place.at_the_gate(name)
+    held = {name: len(place.steps(name)[-1].gpus) for name in ("left", "right", "second")}
+    assert held == {"left": 4, "right": 6, "second": 2}
+    assert not place.steps("left")[-1].gpus & place.steps("second")[-1].gpus
+    place.open("left")
+    place.again("3", 2)
+    place.open("right")
+    place.open("second")
+    jobs = place.over(job)
+    assert {each["state"] for each in jobs.values()} == {"completed"}
+    assert len(place.steps("second")[-1].gpus) == 5
+    assert jobs["second"]["suspends"] == 1
+    assert [step.step for step in place.steps("second")] == list(range(1, 41))
+
+
+@BOTH
+def test_a_job_of_two_hosts_is_suspended_and_goes_on(place: OnLsf) -> None:
+    place.write_jobs(place.wide("wide"))
+    job = place.submit(time="600")
+    place.at_the_gate("wide")
+    wait_for(lambda: place.others("wide"), "the other node")
+    place.run_until_done("suspend", str(place.pilot), "wide")
+    attempt = place.pilot / "jobs" / "1" / "attempt-0001"
+    for each in (attempt / "exit.json", attempt / "node-0001" / "exit.json"):
+        wait_for(each.exists, "its end")
+        assert json.loads(each.read_text())["suspended"] is True
+    assert place.run("resume", str(place.pilot), "wide").code == 0
+    wait_for(lambda: len(place.others("wide")) == 2, "the other node, again")
+    place.open("wide")
+    jobs = place.over(job)
+    assert jobs["wide"]["state"] == "completed"
+    assert [each[:3] for each in place.others("wide")] == [
+        ["1", "1", "0,1,2,3,4,5"], ["2", "1", "0,1,2,3,4,5"],
+    ]  # fmt: skip
