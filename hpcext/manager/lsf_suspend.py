@@ -10,8 +10,8 @@ import logging
 import os
 import shlex
 import shutil
+import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -199,8 +199,10 @@ def requeue(job: LsfJob, directory: Path) -> None:
         if not job.requeues:
             (directory / AGAIN).unlink()
         return
+    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     log.warning("job %d goes back into the queue%s", job.id, ", until it is resumed" * hold)
-    time.sleep(KILLED_S)
+    signal.sigtimedwait(ends, KILLED_S)
 
 
 def _read(directory: Path) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import lsf_controls
 import pytest
-from lsf_site import Job, Queue, Site
+from lsf_site import Host, Job, Queue, Site
 from lsf_tools import MakeSite, command, put_in_place
 from test_starter import hostile
 
@@ -88,13 +91,12 @@ class Cluster:
         found = []
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                if (
-                    str(self.log).encode() in (path / "environ").read_bytes()
-                    and b"counter.py" in (path / "cmdline").read_bytes()
-                ):
-                    found.append(int(path.name))
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                ours = os.fsencode(self.log) in (path / "environ").read_bytes()
             except OSError:
                 continue
+            if ours and words[1:2] == [os.fsencode(COUNTER)]:
+                found.append(int(path.name))
         return found
 
 
