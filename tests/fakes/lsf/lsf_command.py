@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import lsf_controls
 import lsf_hosts
 import lsf_launch
 import lsf_run
@@ -123,11 +124,22 @@ def bkill(site: Site, argv: Sequence[str]) -> int:
 
 
 def bstop(site: Site, argv: Sequence[str]) -> int:
-    return _each(site, argv, lsf_run.stop, "is being stopped")
+    def stop(site: Site, job_id: int) -> None:
+        lsf_controls.suspend(site, job_id, "USUSP", lsf_controls.SUSP_USER_STOP)
+
+    return _each(site, argv, stop, "is being stopped")
 
 
 def bresume(site: Site, argv: Sequence[str]) -> int:
-    return _each(site, argv, lsf_run.resume, "is being resumed")
+    return _each(site, argv, lsf_controls.resume, "is being resumed")
+
+
+def brequeue(site: Site, argv: Sequence[str]) -> int:
+    def again(site: Site, job_id: int) -> None:
+        lsf_controls.requeue(site, job_id, hold="-H" in argv)
+
+    words = [word for word in argv if word != "-H"]
+    return _each(site, words, again, "is being requeued")
 
 
 def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], said: str) -> int:
@@ -141,7 +153,16 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
 
 COMMANDS = {
     each.__name__: each
-    for each in (bsub, bjobs, bkill, bstop, bresume, lsf_launch.blaunch, lsf_launch.jsrun)
+    for each in (
+        bsub,
+        bjobs,
+        bkill,
+        bstop,
+        bresume,
+        brequeue,
+        lsf_launch.blaunch,
+        lsf_launch.jsrun,
+    )
 }
 COMMANDS |= lsf_hosts.COMMANDS
 

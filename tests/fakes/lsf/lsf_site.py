@@ -2,8 +2,8 @@
 
 It stands for a cluster of hosts, all of which are this machine; what has no room waits. Each field
 of `Quirks` is off as the documentation has it, and on as it was seen on an LSF-compatible engine.
-What it does not play it refuses: JOB_CONTROLS (and with them LSB_JOBPIDS), warnings, checkpoints,
-arrays, resizing, and the commands that no test of ours needs.
+What it does not play it refuses: TERMINATE of JOB_CONTROLS, checkpoints at intervals, arrays,
+resizing, and the commands that no test of ours needs.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class Quirks:
     empty_is_dash: bool = False
     """bjobs prints `-` for what is empty."""
 
+    leader_alone: bool = False
+    """LSB_JOBPIDS of a job control is the leader of the job, and no other process of it."""
+
+    warning_misparsed: bool = False
+    """`bsub -wa` and `-wt` are taken and mean nothing."""
     forgotten_fails: bool = False
     """bjobs exits with 255 for a job that it does not know. Otherwise it says so as a record with
     ERROR, and exits with 0."""
@@ -106,6 +111,12 @@ class Queue:
     hosts: str = "all"
     policies: str = ""
     preemption: str = ""
+    job_controls: dict[str, str] = field(default_factory=dict)
+    """SUSPEND or RESUME → what /bin/sh runs."""
+
+    priority: int = 30
+    preemptive: bool = False
+    rerunnable: bool = False
 
 
 @dataclass
@@ -141,15 +152,29 @@ class Job:
     started_at: float = 0.0
     """When it last began, in seconds since the epoch."""
 
+    rerunnable: bool = False
+    warning: str = ""
+    """The signal of -wa; -wt is so many minutes before the end."""
+
+    warning_time: int = 0
+    checkpoint_dir: str = ""
+    checkpoint_method: str = ""
+    restart: bool = False
+
     state: str = "PEND"
     exit_code: int | None = None
     group: int = 0
     runs: int = 0
     killed: bool = False
+    requeue: str = ""
+    """``run`` or ``hold``: brequeue kills it, and it is PEND or PSUSP then."""
+
+    lost: bool = False
+    """Its host is."""
 
     def holds(self) -> bool:
         """Whether its hosts are its own now."""
-        return bool(self.hosts) and self.state not in ENDED
+        return bool(self.hosts) and self.state not in {*ENDED, "SSUSP"}
 
     def slot_hosts(self, launch_node: str = "") -> list[str]:
         """A host for each slot, after the launch node if there is one."""
@@ -234,12 +259,20 @@ class Site:
         """Give a job its hosts, if there is room; whether it has them."""
         with self._locked():
             job = self.job(job_id)
-            others = [each for each in self.jobs() if each.id != job_id and each.holds()]
-            if not job.killed and (found := _room(self.hosts, others, job)):
+            found = None if job.killed or job.state != "PEND" else self._room_of(job)
+            if found:
                 job.hosts, job.gpus = found
                 self._write(job)
                 return True
             return False
+
+    def has_room(self, job: Job) -> bool:
+        """Whether there is room for a job beside those that have theirs."""
+        return self._room_of(job) is not None
+
+    def _room_of(self, job: Job) -> tuple[dict[str, int], dict[str, list[int]]] | None:
+        others = [each for each in self.jobs() if each.id != job.id and each.holds()]
+        return _room(self.hosts, others, job)
 
     @contextlib.contextmanager
     def changed(self, job_id: int) -> Iterator[Job]:
