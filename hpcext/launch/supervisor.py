@@ -252,7 +252,10 @@ class Supervisor:
         return info.si_signo if info else None
 
     def _react(self, signum: int | None) -> None:
-        if signum == protocol.SUSPEND_SIGNAL:
+        if signum in {protocol.SUSPEND_SIGNAL, signal.SIGTERM} and self._agent:
+            # The batch system has sent it to all that it knows; whose word counts is the agent's.
+            self._warn()
+        elif signum == protocol.SUSPEND_SIGNAL:
             self._suspend()
         elif signum == protocol.NEWS_SIGNAL:
             # A session that has just registered has not heard of an earlier suspension.
@@ -265,8 +268,6 @@ class Supervisor:
             self._relay()
         elif signum == signal.SIGTERM and not self._notices:
             self._end()
-        elif signum == signal.SIGTERM and self._agent:
-            self._warn()
         elif signum in {signal.SIGTERM, protocol.NOTICE_SIGNAL} and self._notices:
             self._notice()
         elif signum is None:
