@@ -27,8 +27,8 @@ _FIELDS = f"{lsf.FIELDS} exec_host job_description pend_reason"
 _NONE = re.compile(r"\bis not found\b|\bNo (\w+ )?job found\b")
 _STOPPED = frozenset({"SSUSP", "USUSP"})
 
-# LSF may begin a job again, on another host too: where the queue's jobs are rerunnable, as they must
-# be for GPUs that are preempted, or by brequeue. What ran on the first host is lost then.
+# LSF may begin a job again, on another host too: where jobs of the queue are rerunnable, as they
+# must be for GPUs that are preempted, or by brequeue. What ran on the first host is lost then.
 _SCRIPT = """#!/bin/sh
 # A lease of an hpcext harvester: one host, for as long as nobody else needs it.
 [ -e {lease} ] && [ ! -e {agent_file} ] || exit 0

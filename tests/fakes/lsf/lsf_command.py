@@ -27,6 +27,10 @@ FIELDS: dict[str, Callable[[Job], object]] = {
     "queue": lambda job: job.queue,
     "job_name": lambda job: job.name,
     "exit_code": lambda job: job.exit_code if job.exit_code is not None else "",
+    "job_description": lambda job: job.description,
+    "pend_reason": lambda job: (
+        "Job's requirements are not satisfied" if job.state == "PEND" else ""
+    ),
     "exec_host": lambda job: ":".join(f"{slots}*{host}" for host, slots in job.hosts.items()),
 }
 """What bjobs -o can say here, and times (:func:`_times`)."""
@@ -54,10 +58,13 @@ def bsub(site: Site, argv: Sequence[str]) -> int:
 def bjobs(site: Site, argv: Sequence[str]) -> int:
     words = list(argv)
     fields, delimiter, as_json, header = ["jobid", "stat", "queue", "job_name"], " ", False, True
+    named = ""
     while words and words[0].startswith("-"):
         option = words.pop(0)
         if option == "-json":
             as_json = True
+        elif option == "-J":
+            named = words.pop(0)
         elif option == "-noheader":
             header = False
         elif option == "-o":
@@ -72,7 +79,10 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
     if unknown:
         raise RefusedError(f"-o: {unknown[0]}: not played by this engine")
     rows = []
-    for job_id in [int(word) for word in words] or [job.id for job in site.jobs()]:
+    everything = [job.id for job in site.jobs() if named in ("", job.name)]
+    if named and not everything:
+        raise RefusedError(f"Job <{named}> is not found")
+    for job_id in [int(word) for word in words] or everything:
         try:
             job = site.job(job_id)
         except RefusedError as error:

@@ -56,13 +56,24 @@ def requeue(site: Site, job_id: int, *, hold: bool) -> None:
 
 
 def preempt(site: Site, job_id: int) -> None:
-    """Suspend what is in queues of lower priority, if a job that waits may do so."""
-    mine = site.queues[site.job(job_id).queue]
-    if not mine.preemptive:
+    """Suspend what is in queues of lower priority, if a job that waits may do so: no more of it
+    than makes room."""
+    job = site.job(job_id)
+    mine = site.queues[job.queue]
+    if not mine.preemptive or job.state != "PEND":
         return
-    for other in site.jobs():
-        if other.state == "RUN" and site.queues[other.queue].priority < mine.priority:
-            suspend(site, other.id, "SSUSP", SUSP_RESCHED_PREEMPT)
+    lower = [each for each in site.jobs() if site.queues[each.queue].priority < mine.priority]
+    victims = [each for each in lower if each.state in {"RUN", "SSUSP"}]
+    if not site.has_room(job, victims):
+        return
+    # What is suspended already is on its way.
+    for each in sorted(victims, key=lambda one: one.state == "SSUSP"):
+        others = [one for one in victims if one is not each]
+        if site.has_room(job, others):
+            victims = others
+    for each in victims:
+        with contextlib.suppress(RefusedError):
+            suspend(site, each.id, "SSUSP", SUSP_RESCHED_PREEMPT)
 
 
 def resume_preempted(site: Site) -> None:

@@ -9,7 +9,7 @@ import lsf_submit
 from lsf_site import Host, Queue, RefusedError, Site
 
 OPTIONS = {
-    "bjobs": {"-a", "-o", "-json", "-noheader"},
+    "bjobs": {"-a", "-J", "-o", "-json", "-noheader"},
     "bhosts": {"-w", "-X", "-o", "-json", "-gpu"},
 }
 BSUB = lsf_submit.VALUES | lsf_submit.SWITCHES

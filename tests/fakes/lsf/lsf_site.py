@@ -142,6 +142,10 @@ class Job:
     ptile: int = 0
     """Slots on each host; 0: as many as it has room for."""
 
+    description: str = ""
+    asked_hosts: list[str] = field(default_factory=list)
+    """Those of -m; all if none."""
+
     gpus_wanted: int = 0
     gpus_per_task: bool = False
 
@@ -173,8 +177,13 @@ class Job:
     """Its host is."""
 
     def holds(self) -> bool:
-        """Whether its hosts are its own now."""
+        """Whether its slots are its own now."""
         return bool(self.hosts) and self.state not in {*ENDED, "SSUSP"}
+
+    def holds_gpus(self) -> bool:
+        """Whether its GPUs are; "Requirements for resource preemption": what is suspended releases
+        its slots, and what else it has when it leaves."""
+        return bool(self.hosts) and self.state not in ENDED
 
     def slot_hosts(self, launch_node: str = "") -> list[str]:
         """A host for each slot, after the launch node if there is one."""
@@ -266,12 +275,14 @@ class Site:
                 return True
             return False
 
-    def has_room(self, job: Job) -> bool:
-        """Whether there is room for a job beside those that have theirs."""
-        return self._room_of(job) is not None
+    def has_room(self, job: Job, without: Sequence[Job] = ()) -> bool:
+        """Whether there is room for a job beside those that have theirs, but for some of them."""
+        return self._room_of(job, [each.id for each in without]) is not None
 
-    def _room_of(self, job: Job) -> tuple[dict[str, int], dict[str, list[int]]] | None:
-        others = [each for each in self.jobs() if each.id != job.id and each.holds()]
+    def _room_of(
+        self, job: Job, without: Sequence[int] = ()
+    ) -> tuple[dict[str, int], dict[str, list[int]]] | None:
+        others = [each for each in self.jobs() if each.id not in (job.id, *without)]
         return _room(self.hosts, others, job)
 
     @contextlib.contextmanager
@@ -302,11 +313,14 @@ def _room(
     slots: dict[str, int] = {}
     gpus: dict[str, list[int]] = {}
     for host in hosts:
-        free = host.slots - sum(each.hosts.get(host.name, 0) for each in others)
+        if job.asked_hosts and host.name not in job.asked_hosts:
+            continue
+        free = host.slots - sum(each.hosts.get(host.name, 0) for each in others if each.holds())
         left = job.slots - sum(slots.values())
         taken = min(left, job.ptile or free)
         wanted = job.gpus_wanted * (taken if job.gpus_per_task else 1)
-        held = {index for each in others for index in each.gpus.get(host.name, [])}
+        keeping = [each.gpus.get(host.name, []) for each in others if each.holds_gpus()]
+        held = {index for gpus_of in keeping for index in gpus_of}
         free_gpus = [index for index in range(host.gpus) if index not in held]
         if 0 < taken <= free and wanted <= len(free_gpus):
             slots[host.name], gpus[host.name] = taken, free_gpus[:wanted]

@@ -21,7 +21,7 @@ KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J", "LSB_SUB_RERUNNABLE": "
 """What an esub may change here, besides the command."""
 
 VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-R", "-gpu", "-nnodes", "-env"}
-VALUES |= {"-wa", "-wt", "-k", "-i"}
+VALUES |= {"-wa", "-wt", "-k", "-i", "-m", "-Jd", "-cwd"}
 SWITCHES = {"-K", "-I", "-r", "-rn"}
 SAFE = re.compile(r"[\w./:=@%+,-]+", re.ASCII)
 
@@ -98,8 +98,10 @@ def submit(
         is_script=request.is_script,
         queue=queue,
         name=request.options.get("-J", request.text),
+        description=request.options.get("-Jd", ""),
+        asked_hosts=request.options.get("-m", "").split(),
         slots=int(request.options.get("-n", "1")),
-        cwd=str(cwd),
+        cwd=request.options.get("-cwd", str(cwd)),
         environ=job_environ,
         output=output,
         errors=request.options.get("-e", output),
@@ -134,7 +136,8 @@ def _warning(site: Site, options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _minutes(text: str) -> int:
-    """``[HOUR:]MINUTE``."""
+    """``[HOUR:]MINUTE[/HOST]``; all hosts are as fast."""
+    text = text.partition("/")[0]
     if not re.fullmatch(r"(\d+:)?\d+", text, re.ASCII):
         raise RefusedError(f"-W: {text}: not played by this engine")
     hours, _, minutes = text.rpartition(":")
