@@ -21,6 +21,8 @@ import pytest
 from lsf_tools import ROOT, MakeSite
 from site_of_test import Site, wait_for
 
+from hpcext.protocol import Process
+
 OTHER = Path(__file__).parent / "other_rank.py"
 SIX = {"min": 1, "max": 6, "optimal": 6}
 
@@ -294,8 +296,8 @@ def test_a_launcher_that_dies_alone_leaves_nothing_behind(place: OnLsf) -> None:
         process.kill()
     wait_for(lambda: len(place.others("wide")) == 2, "the next attempt")
     (first, second) = (int(each[3]) for each in place.others("wide"))
-    assert not psutil.pid_exists(first)
-    assert psutil.pid_exists(second)
+    assert Process.of(first) is None
+    assert Process.of(second) is not None
     place.at_the_gate("wide")
     place.open("wide")
     jobs = place.over(job)
