@@ -129,16 +129,19 @@ def parse_jobs(text: str) -> dict[int, dict[str, str]]:
     All values are strings. One that is not there is empty, with another engine ``-``.
     """
     try:
-        document = json.loads(text)
-        records = document["RECORDS"]
         found = {}
-        for record in records:
+        for record in _records(text):
             fields = {str(name): _value(value) for name, value in record.items()}
             if "ERROR" not in fields:
                 found[int(fields["JOBID"])] = fields
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
     return found
+
+
+def _records(text: str) -> Any:
+    """Those of a document; while mbatchd is busy, commands say so before it."""
+    return json.loads(text[text.index("{") :])["RECORDS"]
 
 
 def _value(value: Any) -> str:
@@ -204,8 +207,7 @@ def hosts_command(names: Sequence[str]) -> list[str]:
 def parse_hosts(text: str) -> dict[str, str]:
     """Host → ``ok``, ``closed``, ``unavail``, ``unreach``, or with a reason as ``closed_Adm``."""
     try:
-        records = json.loads(text)["RECORDS"]
-        return {str(each["HOST_NAME"]): str(each["STATUS"]).lower() for each in records}
+        return {str(each["HOST_NAME"]): str(each["STATUS"]).lower() for each in _records(text)}
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BatchError(f"bhosts printed {shown(text.strip())}, and no hosts") from None
 
