@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
+from hpcext.batch import lsf, lsf_idle, lsf_probe, lsf_reserved, runner
 from hpcext.batch.leasing import Held, Idle, Order
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
@@ -125,10 +125,10 @@ class LsfLeasing:
         if "bslots" in self._engine.commands:
             windows = lsf_idle.parse_windows(runner.everything_said(lsf_idle.windows_command()))
         now_s = time.time()
-        reserved: tuple[lsf_idle.Reserved, ...] = ()
+        reserved: tuple[lsf_reserved.Reserved, ...] = ()
         if "brsvs" in self._engine.commands:
-            text = runner.everything_said(lsf_idle.reserved_command())
-            reserved = lsf_idle.parse_reserved(text, now_s)
+            text = runner.everything_said(lsf_reserved.reserved_command())
+            reserved = lsf_reserved.parse_reserved(text, now_s)
         return lsf_idle.ends(self._loads, windows, reserved, now_s, backfill=self._backfill)
 
     def held(self, name: str) -> tuple[Held, ...]:

@@ -56,17 +56,24 @@ def check(asked: Asked) -> Iterator[Finding]:
             yield Finding("lsf", "ok", f"{name}: {words}")
         else:
             yield Finding("lsf", "note", f"{name}: no {words}; {without}")
-    launchers = sorted({"blaunch", "jsrun"} & engine.commands)
-    if launchers:
-        yield Finding("lsf", "ok", f"jobs of several hosts: {listed(launchers)}")
-    else:
-        yield Finding("lsf", "note", "jobs of several hosts: neither blaunch nor jsrun")
+    yield _launcher(asked, engine)
     yield from _queues(engine)
     yield _scripts()
     if not asked.submit:
         do = "hpcext doctor --submit runs one"
         says = "arguments of -a, commands with quotes, -wa: only a job can tell"
         yield Finding("lsf", "note", says, do)
+
+
+def _launcher(asked: Asked, engine: Engine) -> Finding:
+    """Whether jobs of several hosts can be started as the settings have it."""
+    there = sorted({"blaunch", "jsrun"} & engine.commands)
+    wanted = asked.settings.lsf_launcher if asked.settings else "blaunch"
+    if wanted in there:
+        return Finding("lsf", "ok", f"jobs of several hosts: {wanted}")
+    do = f"set lsf_launcher to {there[0]}" if there else ""
+    says = f"jobs of several hosts: no {wanted} here, which may be only where jobs begin"
+    return Finding("lsf", "note", says, do)
 
 
 def _queues(engine: Engine) -> Iterator[Finding]:

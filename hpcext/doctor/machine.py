@@ -118,12 +118,10 @@ def gpus(asked: Asked) -> Iterator[Finding]:
     nvml: Any = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
-        driver = nvml.nvmlSystemGetDriverVersion()
-        names = [
-            nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(index))
-            for index in range(nvml.nvmlDeviceGetCount())
-        ]
-        nvml.nvmlShutdown()
+        try:
+            driver, names = nvml.nvmlSystemGetDriverVersion(), _names(nvml)
+        finally:
+            nvml.nvmlShutdown()
     except nvml.NVMLError as error:
         yield Finding("gpus", "note", clean(f"none on this machine: {error}"), none)
         return
@@ -131,9 +129,14 @@ def gpus(asked: Asked) -> Iterator[Finding]:
     if not usable:
         yield Finding("gpus", "note", f"none of {len(names)} may be used here", none)
         return
-    kinds = ", ".join(sorted({_text(name) for name in names}))
+    kinds = ", ".join(sorted(set(names)))
     says = f"{len(usable)} of {len(names)}: {kinds}; driver {_text(driver)}"
     yield Finding("gpus", "ok", clean(says))
+
+
+def _names(nvml: Any) -> list[str]:
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
 
 
 def _text(said: str | bytes) -> str:

@@ -10,8 +10,9 @@ import pytest
 
 from hpcext.batch import lsf_idle
 from hpcext.batch.leasing import Idle
-from hpcext.batch.lsf_idle import Gpu, Load, Queue, Reserved, Window
+from hpcext.batch.lsf_idle import Gpu, Load, Queue, Window
 from hpcext.batch.lsf_probe import Engine, Release, parse_options, parse_release
+from hpcext.batch.lsf_reserved import Reserved, parse_reserved
 from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
 
@@ -147,15 +148,15 @@ def at(*fields: int) -> float:
 
 
 def test_reservations() -> None:
-    found = {each.name: each for each in lsf_idle.parse_reserved(said("brsvs.txt"), NOW)}
+    found = {each.name: each for each in parse_reserved(said("brsvs.txt"), NOW)}
     # The one of November has been, and has no year: the next one.
     assert found["user1#0"] == Reserved("user1#0", at(2027, 11, 12, 6, 0), ("hostA",))
     assert found["user2#0"].start_s == NOW  # every day from 12 to 14
     assert found["groupA#0"] == Reserved("groupA#0", at(2026, 11, 25, 0, 0), ("hostA", "hostB"))
     assert found["system#0"].start_s == at(2026, 11, 27, 18, 0)
-    (one,) = lsf_idle.parse_reserved(said("brsvs-hosts.txt"), at(2026, 3, 30, 12, 0))
+    (one,) = parse_reserved(said("brsvs-hosts.txt"), at(2026, 3, 30, 12, 0))
     assert one == Reserved("wrfrt", at(2026, 3, 30, 21, 40), ("ys0407-ib", "ys0334-ib"))
-    assert lsf_idle.parse_reserved("No reservation found\n", NOW) == ()
+    assert parse_reserved("No reservation found\n", NOW) == ()
 
 
 @pytest.mark.parametrize(
@@ -172,13 +173,13 @@ def test_reservations() -> None:
     ],
 )
 def test_when_reservations_begin(window: str, start: float) -> None:
-    (one,) = lsf_idle.parse_reserved(f"r#0  user  u  0 / 4  h:0 / 4  {window}\n", NOW)
+    (one,) = parse_reserved(f"r#0  user  u  0 / 4  h:0 / 4  {window}\n", NOW)
     assert (one.start_s, one.hosts) == (start, ("h",))
 
 
 def test_at_new_year() -> None:
     night = at(2027, 1, 1, 1, 0)
-    (one,) = lsf_idle.parse_reserved("r#0 user u 0/4 h:0/4 12/31/22/0-1/1/2/0\n", night)
+    (one,) = parse_reserved("r#0 user u 0/4 h:0/4 12/31/22/0-1/1/2/0\n", night)
     assert one.start_s == night
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import sys
+import types
 from pathlib import Path
 
 import numpy
@@ -119,6 +121,57 @@ def test_a_framework_that_is_broken(home: Path, monkeypatch: pytest.MonkeyPatch)
     (found,) = machine.torch(asked())
     assert found.verdict == "wrong"
     assert found.says == "installed, and cannot be imported: ImportError: no libcudart"
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, count: int, error: str = "") -> None:
+    """NVML as of a machine with GPUs; it gives bytes, as it did before version 11.5."""
+
+    class NVMLError(Exception):
+        pass
+
+    def init() -> None:
+        if error:
+            raise NVMLError(error)
+
+    library = types.SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=init,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: b"580.1",
+        nvmlDeviceGetCount=lambda: count,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda index: f"GPU-{index}",
+        nvmlDeviceGetName=lambda index: b"NVIDIA H200",
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+
+
+def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    stand_in(monkeypatch, 2)
+    (found,) = machine.gpus(asked())
+    assert (found.verdict, found.says) == ("ok", "2 of 2: NVIDIA H200; driver 580.1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (found,) = machine.gpus(asked())
+    assert (found.verdict, found.says) == ("note", "none of 2 may be used here")
+    stand_in(monkeypatch, 0, "Driver Not Loaded")
+    (found,) = machine.gpus(asked())
+    assert (found.verdict, found.says) == ("note", "none on this machine: Driver Not Loaded")
+
+
+@pytest.mark.parametrize(("seen", "verdict"), [(0, "wrong"), (2, "ok")])
+def test_a_framework_and_gpus(
+    home: Path, monkeypatch: pytest.MonkeyPatch, seen: int, verdict: str
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    stand_in(monkeypatch, 2)
+    lines = ("import types", "__version__ = '9.9'")
+    count = f"cuda = types.SimpleNamespace(device_count=lambda: {seen})"
+    (home / "torch.py").write_text("\n".join((*lines, count, "")))
+    monkeypatch.setenv("PYTHONPATH", str(home))
+    (found,) = machine.torch(asked())
+    assert found.verdict == verdict
+    assert found.says == ("9.9, 2 GPUs" if seen else "9.9: sees none of the 2 GPUs")
 
 
 def test_a_queue_belongs_to_a_job(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ def test_all_is_there(use: Callable[..., Site]) -> None:
     assert "LSF 10.1.0, cluster lsf" in fine
     for name, _, _, _ in lsf.ABILITIES:
         assert name == "warning of the end" or f"{name}: " in fine
-    assert "jobs of several hosts: blaunch, jsrun" in fine
+    assert "jobs of several hosts: blaunch" in fine
     assert "hpcext-starter in q" in fine
     assert "exit value 85 requeues in q" in fine
     assert "a job is requeued 3 times at most" in fine
@@ -97,6 +97,16 @@ def test_what_an_engine_lacks(use: Callable[..., Site], quirk: str, notes: list[
     assert not said(findings, "wrong")
     for note in (*notes, "no queue has hpcext-starter"):
         assert note in said(findings, "note")
+
+
+def test_launchers(use: Callable[..., Site]) -> None:
+    site = use()
+    (site.directory / "blaunch").unlink()
+    (note,) = [each for each in found() if "no blaunch" in each.says]
+    assert (note.verdict, note.do) == ("note", "set lsf_launcher to jsrun")
+    (site.directory / "jsrun").unlink()
+    (note,) = [each for each in found() if "no blaunch" in each.says]
+    assert (note.verdict, note.do) == ("note", "")
 
 
 def test_commands_that_are_missing(use: Callable[..., Site]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from plugin import Plugin
 from site_of_test import Site
 from slurm_cluster import Cluster
 
@@ -26,6 +27,17 @@ def test_a_slurm_that_works(slurm: Cluster, place: Site) -> None:
     assert said["harvest_partition"]["verdict"] == "ok"
     assert said["harvest_partition"]["says"].startswith("'harvest': 4 nodes")
     assert said["slurm plugin"]["verdict"] == "note"
+
+
+def test_a_plugin_that_is_loaded(slurm: Cluster, place: Site, plugin: Plugin) -> None:
+    _, said = doctor(slurm, place)
+    # The tests' own plugin was put there by no hpcext-admin.
+    assert said["slurm plugin"]["verdict"] == "note"
+    assert said["slurm plugin"]["says"] == "loaded, of a release that is not known"
+    plugin.use(f"command={slurm.root}/none")
+    status, said = doctor(slurm, place)
+    assert status == 1
+    assert "the command that it runs is not there" in said["slurm plugin"]["says"]
 
 
 def test_a_controller_that_is_down(slurm: Cluster, place: Site) -> None:
