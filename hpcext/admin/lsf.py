@@ -17,7 +17,13 @@ from hpcext.core.errors import InputError
 from hpcext.text import clean
 
 # The last is the one that users see.
-SCRIPTS = ("hpcext-job-control", "hpcext-starter", "esub.hpcext")
+SCRIPTS = (
+    "hpcext-job-control",
+    "echkpnt.hpcext",
+    "erestart.hpcext",
+    "hpcext-starter",
+    "esub.hpcext",
+)
 
 
 COMMAND_MARK = b"@HPCEXT@"

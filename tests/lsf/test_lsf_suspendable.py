@@ -170,7 +170,7 @@ def test_a_queue_of_higher_priority_has_its_host(
     text = f"echo $CUDA_VISIBLE_DEVICES; while ! test -e {release}; do sleep 0.05; done"
     other = cluster.submit("-q", "urgent", "-gpu", "num=2", "-o", "theirs", text=text, how=())
     cluster.wait_state(other, "RUN")
-    assert cluster.job(job).state == "PEND"
+    cluster.wait_state(job, "PEND")
     assert cluster.trainings() == []
     release.touch()
     cluster.wait_state(other, "DONE")
@@ -292,3 +292,52 @@ def test_hostile_command_lines_arrive_byte_for_byte(
     assert heading.startswith(b"hpcext: attempt 1"), (heading[:200], ended.stderr[-2000:])
     assert said == end
     assert not (cluster.site.directory / "run").exists()
+
+
+CHECKPOINTED = (*SUSPENDABLE, "-k", "points method=hpcext")
+
+
+def test_a_checkpoint_is_made_and_the_training_goes_on(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    job = cluster.submit(how=CHECKPOINTED)
+    cluster.at_gate()
+    assert cluster.run("bchkpnt", str(job)).returncode == 0
+    assert (cluster.site.directory / "points" / str(job) / "hpcext").exists()
+    assert cluster.job(job).state == "RUN"
+    cluster.at_gate(2)
+    cluster.ends(job)
+
+
+def test_killed_with_a_checkpoint_it_is_restarted_as_another_job(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(queue={"requeue_exit_values": (85,)})
+    job = cluster.submit(how=CHECKPOINTED)
+    cluster.at_gate()
+    assert cluster.run("bchkpnt", "-k", str(job)).returncode == 0
+    cluster.wait_state(job, "EXIT")
+    assert cluster.trainings() == []
+    # LSF may have removed what it kept of the job.
+    for path in (cluster.site.directory / "spool").iterdir():
+        path.unlink()
+    said = cluster.run("brestart", "points", str(job))
+    assert said.returncode == 0, said
+    cluster.at_gate(2)
+    cluster.ends(job + 1)
+    assert {line[0] for line in cluster.steps()} == {"1", "2"}
+
+
+def test_without_a_checkpoint_echkpnt_says_so(make_cluster: MakeCluster) -> None:
+    """A training that does not save itself is killed for it, and begins again."""
+    cluster = make_cluster()
+    how = ("-a", "hpcext(suspendable,lead=10)", "-k", "points method=hpcext")
+    job = cluster.submit(how=how, text=f"{cluster.counter} --deaf")
+    cluster.at_gate()
+    assert cluster.run("bchkpnt", "-k", str(job)).returncode == 1
+    assert not (cluster.site.directory / "points" / str(job) / "hpcext").exists()
+    assert cluster.job(job).state == "RUN"
+    other = cluster.submit(text="sleep 60", how=CHECKPOINTED[2:])
+    cluster.wait_state(other, "RUN")
+    assert cluster.run("bchkpnt", str(other)).returncode == 1
+    for each in (job, other):
+        cluster.run("bkill", str(each))
+    cluster.wait_state(job, "EXIT")
+    cluster.wait_state(other, "EXIT")

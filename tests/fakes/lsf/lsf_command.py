@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import lsf_checkpoint
 import lsf_controls
 import lsf_launch
 import lsf_run
@@ -35,6 +36,15 @@ def bsub(site: Site, argv: Sequence[str]) -> int:
     stdin = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
     job, said = lsf_submit.submit(site, argv, stdin=stdin, environ=os.environ, cwd=Path.cwd())
     sys.stderr.write(said)
+    _begin(site, job)
+    if "-K" not in argv:
+        return 0
+    while site.job(job.id).state not in lsf_run.ENDED:
+        time.sleep(lsf_run.POLL_S)
+    return site.job(job.id).exit_code or 0
+
+
+def _begin(site: Site, job: Job) -> None:
     print(f"Job <{job.id}> is submitted to queue <{job.queue}>.", flush=True)
     if os.fork() == 0:
         os.setsid()
@@ -43,11 +53,22 @@ def bsub(site: Site, argv: Sequence[str]) -> int:
             os.dup2(null, fd)
         lsf_run.run(site, job.id)
         os._exit(0)
-    if "-K" not in argv:
-        return 0
-    while site.job(job.id).state not in lsf_run.ENDED:
-        time.sleep(lsf_run.POLL_S)
-    return site.job(job.id).exit_code or 0
+
+
+def bchkpnt(site: Site, argv: Sequence[str]) -> int:
+    """LSF does not wait for it, and says nothing of its end; this engine does."""
+    *options, word = argv
+    if set(options) - {"-k"} or not word.isdecimal():
+        raise RefusedError(f"{' '.join(argv)}: not played by this engine")
+    print(f"Job <{word}> is being checkpointed")
+    return lsf_checkpoint.checkpoint(site, int(word), kill="-k" in options)
+
+
+def brestart(site: Site, argv: Sequence[str]) -> int:
+    if len(argv) != 2 or not argv[1].isdecimal():
+        raise RefusedError(f"{' '.join(argv)}: not played by this engine")
+    _begin(site, lsf_checkpoint.restart(site, argv[0], int(argv[1])))
+    return 0
 
 
 def bjobs(site: Site, argv: Sequence[str]) -> int:
