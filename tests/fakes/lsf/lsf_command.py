@@ -186,20 +186,9 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
     return 0
 
 
-COMMANDS = {
-    each.__name__: each
-    for each in (
-        bsub,
-        bjobs,
-        bhosts,
-        bkill,
-        bstop,
-        bresume,
-        brequeue,
-        lsf_launch.blaunch,
-        lsf_launch.jsrun,
-    )
-}
+CONTROLS = (bkill, bstop, bresume, brequeue, bchkpnt, brestart)
+LAUNCHERS = (lsf_launch.blaunch, lsf_launch.jsrun)
+COMMANDS = {each.__name__: each for each in (bsub, bjobs, bhosts, *CONTROLS, *LAUNCHERS)}
 
 
 def main() -> int:
