@@ -309,7 +309,7 @@ def test_a_checkpoint_is_made_and_the_training_goes_on(make_cluster: MakeCluster
 
 
 def test_killed_with_a_checkpoint_it_is_restarted_as_another_job(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(queue={"requeue_exit_values": (85,)})
+    cluster = make_cluster("starter_gets_text", queue={"requeue_exit_values": (85,)})
     job = cluster.submit(how=CHECKPOINTED)
     cluster.at_gate()
     assert cluster.run("bchkpnt", "-k", str(job)).returncode == 0
