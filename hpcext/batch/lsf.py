@@ -89,9 +89,13 @@ def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     return tuple((name, names.count(name)) for name in dict.fromkeys(names))
 
 
-def submit_command(script: str, options: Sequence[str]) -> list[str]:
-    """Submit a script as a command; bsub(1)."""
-    return ["bsub", *options, script]
+def submit_command(options: Sequence[str]) -> list[str]:
+    """Submit the script on standard input; bsub(1).
+
+    Not by its name: the shell that LSF starts for a command would die of signals that the script
+    waits for.
+    """
+    return ["bsub", *options]
 
 
 def parse_job_id(text: str) -> int:
@@ -125,16 +129,19 @@ def parse_jobs(text: str) -> dict[int, dict[str, str]]:
     All values are strings. One that is not there is empty, with another engine ``-``.
     """
     try:
-        document = json.loads(text)
-        records = document["RECORDS"]
         found = {}
-        for record in records:
+        for record in _records(text):
             fields = {str(name): _value(value) for name, value in record.items()}
             if "ERROR" not in fields:
                 found[int(fields["JOBID"])] = fields
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
     return found
+
+
+def _records(text: str) -> Any:
+    """Those of a document; while mbatchd is busy, commands say so before it."""
+    return json.loads(text[text.index("{") :])["RECORDS"]
 
 
 def _value(value: Any) -> str:
@@ -200,8 +207,7 @@ def hosts_command(names: Sequence[str]) -> list[str]:
 def parse_hosts(text: str) -> dict[str, str]:
     """Host → ``ok``, ``closed``, ``unavail``, ``unreach``, or with a reason as ``closed_Adm``."""
     try:
-        records = json.loads(text)["RECORDS"]
-        return {str(each["HOST_NAME"]): str(each["STATUS"]).lower() for each in records}
+        return {str(each["HOST_NAME"]): str(each["STATUS"]).lower() for each in _records(text)}
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BatchError(f"bhosts printed {shown(text.strip())}, and no hosts") from None
 

@@ -278,12 +278,19 @@ class AttemptFiles:
 
     def _elsewhere(self) -> Ended | None:
         """What went wrong on another node, though all went well on the first; None if nothing."""
+        if failed := self.failed_elsewhere():
+            return failed
         for index in self.others:
-            document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
-            if document is None:
+            if not self.ended_on(index):
                 why = f"how it ended on its node {index} is not known"
                 return Ended(self.job, self.op, Outcome.LOST, why=why)
-            code = document.get("exit_code")
+        return None
+
+    def failed_elsewhere(self) -> Ended | None:
+        """How it failed on a node that is not the first; None if none says so."""
+        for index in self.others:
+            document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}
+            code = document.get("exit_code", 0)
             if code != 0:
                 known = code if type(code) is int and -MAX_CODE <= code <= MAX_CODE else None
                 why = f"exit code {shown(code)} on its node {index}"
@@ -296,8 +303,7 @@ class AttemptFiles:
 
     def ended_on(self, index: int) -> bool:
         """Whether the supervisor of a node has said that nothing of the attempt is left there."""
-        document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
-        return document is not None and self._ours(document)
+        return self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) is not None
 
     def noticed(self) -> bool:
         """Whether the batch system told the attempt to end."""

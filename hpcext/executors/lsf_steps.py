@@ -183,6 +183,8 @@ class LsfSteps(StepExecutor):
     async def _sweep(self, watch: Watch, process: protocol.Process | None) -> None:
         """End what is left on each host, and wait until each says that nothing is."""
         files = watch.files
+        # What it said before it was told to end is how it ended.
+        ended = files.ended() or files.failed_elsewhere()
         self._say_end(files)
         pause_s = ASK_PAUSE_S
         # In an earlier allocation nothing is left: LSF has ended what ran there.
@@ -201,7 +203,7 @@ class LsfSteps(StepExecutor):
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
         await self._look_around(watch)
-        self._finish(watch, files.ended() or self._lost(watch))
+        self._finish(watch, ended or self._lost(watch))
 
     def _left(self, watch: Watch) -> list[tuple[int, str]]:
         """Index and host of each node of an attempt that may still have something of it."""

@@ -55,8 +55,7 @@ def write_script(
     script = _SCRIPT.format(
         manage=shlex.join(manage), begin=begin, ends=ends, told=told, finish=finish
     )
-    # LSF starts it by its name.
-    protocol.write_file(directory / SCRIPT, script.encode(), mode=0o700)
+    protocol.write_file(directory / SCRIPT, script.encode())
     return directory / SCRIPT
 
 

@@ -119,7 +119,7 @@ def _write_script(directory: Path) -> None:
 
 
 def _submit(directory: Path, options: Sequence[str]) -> int:
-    command = lsf.submit_command(shlex.quote(str(directory / batch_job.SCRIPT)), options)
-    job_id = lsf.parse_job_id(runner.run(command))
+    script = (directory / batch_job.SCRIPT).read_text(encoding="utf-8")
+    job_id = lsf.parse_job_id(runner.run(lsf.submit_command(options), stdin=script))
     SUBMITTED.write(directory, job_id, options)
     return job_id
