@@ -289,7 +289,7 @@ def test_hostile_command_lines_arrive_byte_for_byte(
         check=False,
     )
     heading, _, said = ended.stdout.partition(b"\n")
-    assert heading.startswith(b"hpcext: attempt 1"), (heading[:200], ended.stderr[-2000:])
+    assert heading.startswith(b"--- attempt 1,"), (heading[:200], ended.stderr[-2000:])
     assert said == end
     assert not (cluster.site.directory / "run").exists()
 
