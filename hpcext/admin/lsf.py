@@ -21,6 +21,7 @@ SCRIPTS = (
     "hpcext-job-control",
     "echkpnt.hpcext",
     "erestart.hpcext",
+    "elim.hpcext",
     "hpcext-starter",
     "esub.hpcext",
 )
