@@ -254,3 +254,35 @@ def test_a_parameter_file_that_is_long_or_strange(tmp_path: Path) -> None:
     ended = esub("stray", LSB_SUB_PARM_FILE=parm, LSB_SUB_MODIFY_ENVFILE=env)
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert env.read_text() == 'HPCEXT_GPUS="2"\n'
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["-I"], "suspendable: an interactive job cannot be suspended; leave out -I"),
+        (["-i", "in"], "suspendable: a job cannot have its input (-i) twice; let it open the file"),
+    ],
+    ids=["-I", "-i"],
+)
+def test_what_cannot_begin_again_is_refused(site: Site, option: list[str], said: str) -> None:
+    refused = command(site, "bsub", *option, "-a", "hpcext(suspendable)", "true")
+    assert refused.returncode == 255
+    assert said in refused.stderr.decode()
+    assert not site.jobs()
+
+
+@pytest.mark.parametrize(
+    ("options", "rerunnable"),
+    [
+        (["-a", "hpcext(suspendable)"], True),
+        (["-a", "hpcext(suspendable)", "-rn"], False),
+        (["-a", "hpcext(suspendable)", "-r"], True),
+        (["-a", "hpcext(gpus=1)"], False),
+    ],
+    ids=" ".join,
+)
+def test_a_suspendable_job_goes_on_after_the_loss_of_its_host(
+    site: Site, options: list[str], rerunnable: bool
+) -> None:
+    assert command(site, "bsub", "-K", *options, "true").returncode == 0
+    assert site.job(1).rerunnable == rerunnable
