@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
+import shlex
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,10 @@ import lsf_run
 import lsf_site
 import psutil
 import pytest
-from lsf_tools import MakeSite
+from lsf_tools import ROOT, MakeSite
 from site_of_test import Site, wait_for
+
+from hpcext.protocol import Process
 
 OTHER = Path(__file__).parent / "other_rank.py"
 SIX = {"min": 1, "max": 6, "optimal": 6}
@@ -291,8 +296,8 @@ def test_a_launcher_that_dies_alone_leaves_nothing_behind(place: OnLsf) -> None:
         process.kill()
     wait_for(lambda: len(place.others("wide")) == 2, "the next attempt")
     (first, second) = (int(each[3]) for each in place.others("wide"))
-    assert not psutil.pid_exists(first)
-    assert psutil.pid_exists(second)
+    assert Process.of(first) is None
+    assert Process.of(second) is not None
     place.at_the_gate("wide")
     place.open("wide")
     jobs = place.over(job)
@@ -331,3 +336,34 @@ def test_a_host_that_is_down_is_given_up(place: OnLsf) -> None:
     place.open("only")
     assert place.over(job)["only"]["state"] == "completed"
     place.never_twice("only")
+
+
+def shown() -> list[list[str]]:
+    """The commands of hpcext pilot that the page on LSF shows."""
+    lines = (ROOT / "docs" / "lsf.md").read_text().splitlines()
+    return [shlex.split(line) for line in lines if line.startswith("hpcext pilot ")]
+
+
+def test_what_the_page_shows_works(place: OnLsf) -> None:
+    # With minutes of 60 seconds.
+    dataclasses.replace(place.lsf, minute_s=60.0).save()
+    place.write_jobs(place.counter("only", gpus=SIX))
+    submit, *others = shown()
+    ended = place.run(*submit[1:])
+    assert ended.code == 0, ended
+    for words in others:
+        assert "jobs-" in place.run(*words[1:]).out
+    wait_for(lambda: place.lsf.job(1).state in lsf_run.ENDED, "the end of the pilot")
+    assert place.lsf.job(1).state == "DONE"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_the_example_jobs(place: OnLsf) -> None:
+    """Those of examples/jobs.toml, as they are."""
+    place.jobs = ROOT / "examples" / "jobs.toml"
+    job = place.submit(time="6000")
+    deadline_s = time.monotonic() + 1800
+    while place.lsf.job(job).state not in lsf_run.ENDED and time.monotonic() < deadline_s:
+        time.sleep(1)
+    assert {each["state"] for each in place.over(job).values()} == {"completed"}
