@@ -333,6 +333,8 @@ class LsfJob(NamedTuple):
         That it exits with :data:`EXIT_SUSPENDED` puts it back into the queue.
     output : str
         The file that its output is to be in; empty where LSF does not say it.
+    restarts : str
+        The checkpoint directory of the job that it goes on with (brestart); empty if with none.
     """
 
     id: int
@@ -341,6 +343,7 @@ class LsfJob(NamedTuple):
     gpus: int
     requeues: bool
     output: str
+    restarts: str
 
     @classmethod
     def from_environ(cls) -> LsfJob | None:
@@ -357,6 +360,7 @@ class LsfJob(NamedTuple):
             gpus=sum(device not in {"", "-1", "NoDevFiles"} for device in devices),
             requeues=str(EXIT_SUSPENDED) in env.get("LSB_EXIT_REQUEUE", "").split(),
             output=env.get("LSB_OUTPUTFILE", ""),
+            restarts=env.get("LSB_CHKPNT_DIR", "") if env.get("LSB_RESTART") == "Y" else "",
         )
 
 

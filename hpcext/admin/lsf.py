@@ -17,7 +17,14 @@ from hpcext.core.errors import InputError
 from hpcext.text import clean
 
 # The last is the one that users see.
-SCRIPTS = ("hpcext-job-control", "hpcext-starter", "esub.hpcext")
+SCRIPTS = (
+    "hpcext-job-control",
+    "echkpnt.hpcext",
+    "erestart.hpcext",
+    "elim.hpcext",
+    "hpcext-starter",
+    "esub.hpcext",
+)
 
 
 COMMAND_MARK = b"@HPCEXT@"
@@ -74,8 +81,13 @@ def script(name: str, command: Path) -> bytes:
 
 def left_to_do(site: Site) -> list[str]:
     """Lines for the site's own files, each under a heading that says where it belongs."""
+    control = site.serverdir / "hpcext-job-control"
     return [
-        "add to each queue of lsb.queues whose jobs shall be told what their settings do:",
+        "add to each queue of lsb.queues whose jobs may be suspendable:",
         f"    JOB_STARTER = command . {site.serverdir}/hpcext-starter; %USRCMD",
+        f"    JOB_CONTROLS = SUSPEND[{control} suspend] RESUME[{control} resume]",
+        "    REQUEUE_EXIT_VALUES = 85",
+        "add to lsb.params, or preempted jobs keep their GPUs:",
+        "    PREEMPTABLE_RESOURCES = ngpus_physical",
         "then: badmin reconfig",
     ]

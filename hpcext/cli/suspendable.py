@@ -52,6 +52,11 @@ def add(commands: Any) -> None:
         metavar="PID",
         help="for hpcext-starter of LSF: what this shell runs, once more and suspendable",
     )
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="for erestart.hpcext of LSF: go on with what LSB_CHKPNT_DIR has a checkpoint of",
+    )
     parser.set_defaults(rest=(), run=run)
 
 
@@ -89,15 +94,16 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
             where="hpcext suspendable",
             do="submit them one by one",
         )
+    directory, restarted = lsf_suspend.find(here)
     words = [os.fsencode(word) for word in args.rest]
     if args.shell is not None:
         words = lsf_suspend.words_of_shell(args.shell)
-    if not words:
+    if not words and not restarted:
         raise InputError("no command", valid="hpcext suspendable [--lead SECONDS] -- COMMAND ...")
     lead_s = _lead_s(args.lead)
     settings = load_settings()
     name = f"job-{lsf_suspend.key(here)}"
-    directory = found = _found_lsf(here, name, settings)
+    new = directory is None
     if directory is None:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         directory = settings.state_dir / "suspendable" / f"{lsf_suspend.key(here)}-{stamp}"
@@ -105,13 +111,15 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
         spec = _spec(command, here.gpus or 1, lead_s)
         _create(spec, here.gpus, settings, directory, name=name, lead_s=lead_s, batch="lsf")
     try:
-        lsf_suspend.write_command(directory, words)
+        # What brestart has run is the training of another job.
+        if not restarted and not here.restarts:
+            lsf_suspend.write_command(directory, words, here)
         lsf_suspend.note(here, directory)
         _log_to_output(directory, here.output)
         lsf_suspend.write_script(directory)
         lsf_suspend.register(here, directory)
     except OSError:
-        if found is None:
+        if new:
             pilots.remove(directory, settings.state_dir)
         raise
     _append()
@@ -120,14 +128,6 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
         protocol.forget_flags()
         os.execv("/bin/sh", ["/bin/sh", str(directory / batch_job.SCRIPT)])
     return 0
-
-
-def _found_lsf(here: LsfJob, name: str, settings: Settings) -> Path | None:
-    try:
-        found = pilots.find(name, settings.state_dir)
-    except NoManagerError:
-        return None
-    return found if lsf_suspend.known(here, found) else None
 
 
 def _lead_s(given: int | None) -> int:

@@ -20,14 +20,18 @@ from hpcext import protocol
 from hpcext.batch import runner
 from hpcext.batch.system import jobs
 from hpcext.core.errors import BatchError, InputError
-from hpcext.manager import batch_job
+from hpcext.manager import batch_job, spool
 from hpcext.protocol import LsfJob
+from hpcext.text import shown
 
 log = logging.getLogger(__name__)
 
 SCHEMA = "hpcext.lsf-suspendable/1"
 FILE = "run.json"
-COMMAND = "command.sh"
+COMMAND, SCRIPT = "command.sh", "lsf_script"
+
+CHECKPOINT = "hpcext"
+"""In a checkpoint directory of LSF: the directory of the training, from echkpnt.hpcext."""
 
 HOLD = "hold"
 """Made by hpcext-job-control: a user stopped the job, and it is to wait until he resumes it."""
@@ -84,6 +88,34 @@ def register(job: LsfJob, directory: Path) -> None:
     new.unlink(missing_ok=True)
     new.symlink_to(directory)
     new.rename(link)
+
+
+def find(job: LsfJob) -> tuple[Path | None, bool]:
+    """The directory that an earlier run of a job has, and whether its command is known there.
+
+    That of a job that brestart goes on with is where its checkpoint says.
+
+    Raises
+    ------
+    InputError
+        It has none of ours.
+    """
+    link = protocol.user_directory("state") / "lsf" / key(job)
+    if known(job, link):
+        return link.resolve(), False
+    if not job.restarts:
+        return None, False
+    mark = Path(job.restarts) / CHECKPOINT
+    try:
+        found = Path(mark.read_text(encoding="utf-8").rstrip("\n"))
+        _read(found)
+    except (OSError, ValueError):
+        raise InputError(
+            "no checkpoint of echkpnt.hpcext", where=shown(str(mark)), do="bsub the job again"
+        ) from None
+    # echkpnt.hpcext has suspended it as a user would.
+    spool.put(found, "resume", job="1")
+    return found, True
 
 
 def known(job: LsfJob, directory: Path) -> bool:
@@ -146,11 +178,29 @@ def _unreadable() -> InputError:
     )
 
 
-def write_command(directory: Path, words: Sequence[bytes]) -> None:
-    """Write down what the training is, byte for byte; in the next run it may be elsewhere."""
-    quoted = (b"'" + word.replace(b"'", b"'\\''") + b"'" for word in words)
-    text = b"#!/bin/sh\nexec " + b" ".join(quoted) + b"\n"
+def write_command(directory: Path, words: Sequence[bytes], job: LsfJob) -> None:
+    """Write down what the training is, byte for byte; in the next run it may be elsewhere.
+
+    The file that LSF keeps of a job may be gone when brestart goes on with it.
+    """
+    text = b"#!/bin/sh\n"
+    for number, word in enumerate(words):
+        if job.file and os.path.basename(word).startswith(os.fsencode(job.file)):
+            kept = os.fsencode(directory / SCRIPT)
+            shutil.copyfile(word, kept)
+            Path(directory / SCRIPT).chmod(0o700)
+            instead = [*words[:number], kept, *words[number + 1 :]]
+            text += b"[ -e " + _quoted(word) + b" ] || exec " + _line(instead) + b"\n"
+    text += b"exec " + _line(words) + b"\n"
     protocol.write_file(directory / COMMAND, text, mode=0o700)
+
+
+def _line(words: Sequence[bytes]) -> bytes:
+    return b" ".join(map(_quoted, words))
+
+
+def _quoted(word: bytes) -> bytes:
+    return b"'" + word.replace(b"'", b"'\\''") + b"'"
 
 
 def write_script(directory: Path) -> None:

@@ -9,9 +9,10 @@ import pytest
 from lsf_site import Queue
 from lsf_tools import SCRIPTS, MakeSite, command, output
 
+from hpcext.admin import lsf
 from hpcext.cli import admin
 
-NAMES = ("esub.hpcext", "hpcext-starter")
+NAMES = lsf.SCRIPTS
 
 
 @pytest.fixture
@@ -57,8 +58,7 @@ def test_a_dry_run_does_nothing(serverdir: Path, capsys: pytest.CaptureFixture[s
     assert files(serverdir) == before
     said = capsys.readouterr().out
     assert [line.split() for line in said.splitlines() if line.startswith("write")] == [
-        ["write", str(serverdir / "hpcext-starter")],
-        ["write", str(serverdir / "esub.hpcext")],
+        ["write", str(serverdir / name)] for name in NAMES
     ]
 
 

@@ -170,7 +170,7 @@ def test_a_queue_of_higher_priority_has_its_host(
     text = f"echo $CUDA_VISIBLE_DEVICES; while ! test -e {release}; do sleep 0.05; done"
     other = cluster.submit("-q", "urgent", "-gpu", "num=2", "-o", "theirs", text=text, how=())
     cluster.wait_state(other, "RUN")
-    assert cluster.job(job).state == "PEND"
+    cluster.wait_state(job, "PEND")
     assert cluster.trainings() == []
     release.touch()
     cluster.wait_state(other, "DONE")
@@ -272,14 +272,15 @@ def test_hostile_command_lines_arrive_byte_for_byte(
     """All texts in one job, since a manager takes a second to begin."""
     cluster = make_cluster()
     draw = random.Random(f"hpcext {shell} {words}")
-    texts = [hostile(draw) for _ in range(20)]
+    # The kernel has no words that are longer than 128 KiB.
+    texts = [hostile(draw) for _ in range(40)]
+    texts = [each for each in texts if len(each[0]) < 3 << 10]
     script = f"command . {cluster.site.serverdir}/hpcext-starter\n".encode()
     script += b"\n".join(b"(" + text + b"\n)" for text, _ in texts)
+    assert len(texts) > 30
     end = b"".join(says for _, says in texts)
     path = tmp_path / "script"
     path.write_bytes(script)
-    if words and len(script) >= 128 << 10:
-        pytest.skip("the kernel has no words as long as that")
     # A leader of its own, as LSF has it; a pipe, so that all is shown at the end.
     ended = subprocess.run(
         [shell, *words, script if words else path, *([b"$0"] if words else []), b"a  b", b"\xff"],
@@ -289,6 +290,55 @@ def test_hostile_command_lines_arrive_byte_for_byte(
         check=False,
     )
     heading, _, said = ended.stdout.partition(b"\n")
-    assert heading.startswith(b"hpcext: attempt 1"), (heading[:200], ended.stderr[-2000:])
+    assert heading.startswith(b"--- attempt 1,"), (heading[:200], ended.stderr[-2000:])
     assert said == end
     assert not (cluster.site.directory / "run").exists()
+
+
+CHECKPOINTED = (*SUSPENDABLE, "-k", "points method=hpcext")
+
+
+def test_a_checkpoint_is_made_and_the_training_goes_on(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    job = cluster.submit(how=CHECKPOINTED)
+    cluster.at_gate()
+    assert cluster.run("bchkpnt", str(job)).returncode == 0
+    assert (cluster.site.directory / "points" / str(job) / "hpcext").exists()
+    assert cluster.job(job).state == "RUN"
+    cluster.at_gate(2)
+    cluster.ends(job)
+
+
+def test_killed_with_a_checkpoint_it_is_restarted_as_another_job(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster("starter_gets_text", queue={"requeue_exit_values": (85,)})
+    job = cluster.submit(how=CHECKPOINTED)
+    cluster.at_gate()
+    assert cluster.run("bchkpnt", "-k", str(job)).returncode == 0
+    cluster.wait_state(job, "EXIT")
+    assert cluster.trainings() == []
+    # LSF may have removed what it kept of the job.
+    for path in (cluster.site.directory / "spool").iterdir():
+        path.unlink()
+    said = cluster.run("brestart", "points", str(job))
+    assert said.returncode == 0, said
+    cluster.at_gate(2)
+    cluster.ends(job + 1)
+    assert {line[0] for line in cluster.steps()} == {"1", "2"}
+
+
+def test_without_a_checkpoint_echkpnt_says_so(make_cluster: MakeCluster) -> None:
+    """A training that does not save itself is killed for it, and begins again."""
+    cluster = make_cluster()
+    how = ("-a", "hpcext(suspendable,lead=10)", "-k", "points method=hpcext")
+    job = cluster.submit(how=how, text=f"{cluster.counter} --deaf")
+    cluster.at_gate()
+    assert cluster.run("bchkpnt", "-k", str(job)).returncode == 1
+    assert not (cluster.site.directory / "points" / str(job) / "hpcext").exists()
+    assert cluster.job(job).state == "RUN"
+    other = cluster.submit(text="sleep 60", how=CHECKPOINTED[2:])
+    cluster.wait_state(other, "RUN")
+    assert cluster.run("bchkpnt", str(other)).returncode == 1
+    for each in (job, other):
+        cluster.run("bkill", str(each))
+    cluster.wait_state(job, "EXIT")
+    cluster.wait_state(other, "EXIT")
