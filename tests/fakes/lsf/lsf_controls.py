@@ -72,6 +72,8 @@ def preempt(site: Site, job_id: int) -> None:
         if site.has_room(job, others):
             victims = others
     for each in victims:
+        if each.killed or each.requeue:
+            continue
         with contextlib.suppress(RefusedError):
             suspend(site, each.id, "SSUSP", SUSP_RESCHED_PREEMPT)
 

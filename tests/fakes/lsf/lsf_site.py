@@ -268,12 +268,22 @@ class Site:
         """Give a job its hosts, if there is room; whether it has them."""
         with self._locked():
             job = self.job(job_id)
-            found = None if job.killed or job.state != "PEND" else self._room_of(job)
+            waits = job.state == "PEND" and not job.killed and not self._others_first(job)
+            found = self._room_of(job) if waits else None
             if found:
                 job.hosts, job.gpus = found
                 self._write(job)
                 return True
             return False
+
+    def _others_first(self, job: Job) -> bool:
+        """Whether a job that waits in a queue of higher priority has room, too."""
+        mine = self.queues[job.queue].priority
+        return any(
+            self.queues[each.queue].priority > mine and self.has_room(each)
+            for each in self.jobs()
+            if each.state == "PEND" and not each.killed
+        )
 
     def has_room(self, job: Job, without: Sequence[Job] = ()) -> bool:
         """Whether there is room for a job beside those that have theirs, but for some of them."""
