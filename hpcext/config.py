@@ -183,7 +183,7 @@ class Settings:
         default="",
         metadata=_row(
             _text,
-            "partition whose jobs all others preempt, for harvesters",
+            "partition or queue whose jobs all others preempt, for harvesters",
             "HPCEXT_HARVEST_PARTITION",
         ),
     )
