@@ -101,7 +101,7 @@ def test_orders_reach_what_runs_there(lease: Lease) -> None:
     assert exit_of(path)["exit_code"] == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGTSTP])
 def test_a_node_that_is_wanted_back_is_left_at_once(lease: Lease, signum: int) -> None:
     process = lease.start()
     path = lease.attempt(1, sys.executable, "-c", SLEEP)
@@ -124,8 +124,14 @@ while not Path(sys.argv[1]).exists():
 """
 
 
-@pytest.mark.parametrize("goes", [True, False], ids=["in time", "too late"])
-def test_what_can_go_on_elsewhere_has_a_moment_to_leave(lease: Lease, goes: bool) -> None:
+@pytest.mark.parametrize(
+    ("goes", "signum"),
+    [(True, signal.SIGTERM), (False, signal.SIGTERM), (True, signal.SIGTSTP)],
+    ids=["in time", "too late", "in time on LSF"],
+)
+def test_what_can_go_on_elsewhere_has_a_moment_to_leave(
+    lease: Lease, goes: bool, signum: int
+) -> None:
     """It is suspended only if it stays; what cannot is suspended at once."""
     process = lease.start()
     gate = lease.path / "gate"
@@ -137,10 +143,10 @@ def test_what_can_go_on_elsewhere_has_a_moment_to_leave(lease: Lease, goes: bool
         me = protocol.Process.me()
         report = {"schema": protocol.REPORT, "pid": 1, "start": me.start, "in_place": True}
         protocol.write_json(path / protocol.REPORT_FILE, report)
-    process.send_signal(signal.SIGTERM)
-    # As Slurm does it: every process of the step hears it.
+    process.send_signal(signum)
+    # As batch systems do it: every process that they know hears it.
     for child in psutil.Process(process.pid).children():
-        child.send_signal(signal.SIGTERM)
+        child.send_signal(signum)
     wait_for((lease.path / agent.LEAVING_FILE).exists, "the notice")
     began = time.time()
     order = {"schema": protocol.ORDER, "attempt": 1, "op": 2, "order": "end"}

@@ -1,0 +1,117 @@
+"""What is asked of LSF for a lease, and what it says of one: bsub(1), bjobs(1)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcext.batch import lsf_leasing
+from hpcext.batch.leasing import Held, Idle, Order
+from hpcext.batch.lsf_leasing import LsfLeasing, options, parse_held
+from hpcext.core.errors import BatchError
+from hpcext.launch import agent
+
+NODE = Idle("h1", True, False, 4, "", 16, 0)
+ORDER = Order("hpcext-a", 7, "killable", ("-P", "ABC"), NODE, 4, 90, Path("/shared/leases/7"))
+
+
+def said(**fields: str) -> str:
+    """Records as bjobs has them: all values are strings, and what is not there is empty."""
+    empty = dict.fromkeys(("STAT", "RUN_TIME", "RUNTIMELIMIT", "TIME_LEFT", "EXEC_HOST"), "")
+    record = {"JOBID": "3", **empty, "JOB_DESCRIPTION": "7", "PEND_REASON": "", **fields}
+    return json.dumps({"COMMAND": "bjobs", "JOBS": 1, "RECORDS": [record]})
+
+
+def test_a_lease_has_all_of_its_host_and_its_own_minutes() -> None:
+    words = options(ORDER)
+    assert words[:8] == ["-J", "hpcext-a", "-Jd", "7", "-q", "killable", "-P", "ABC"]
+    pairs = dict(zip(words[::2], words[1::2], strict=True))
+    assert (pairs["-m"], pairs["-n"], pairs["-R"]) == ("h1", "16", "span[hosts=1]")
+    assert pairs["-gpu"] == "num=4/host:mode=shared:j_exclusive=yes"
+    # Not scaled by the speed of the host that it was submitted on.
+    assert pairs["-W"] == "90/h1"
+
+
+def test_jobs_with_gpus_must_be_rerunnable_to_be_preempted() -> None:
+    """GPU enhancements of 10.1 Fix Pack 7; others are never begun again."""
+    slots = options(ORDER._replace(gpus=0))
+    assert "-rn" not in options(ORDER)
+    assert "-rn" in slots
+    assert "-gpu" not in slots
+
+
+def test_a_host_without_a_limit_of_slots() -> None:
+    words = options(ORDER._replace(node=NODE._replace(cpus=0)))
+    assert words[words.index("-n") + 1] == "1"
+
+
+def test_a_lease_that_runs() -> None:
+    text = said(STAT="RUN", EXEC_HOST="16*h1", RUN_TIME="60 second(s)", RUNTIMELIMIT="90.0/h1")
+    assert parse_held(text, 1000.0) == (Held(3, "7", "running", "h1", 6340.0, ""),)
+
+
+@pytest.mark.parametrize(
+    ("stat", "state", "stopped"),
+    [
+        ("PEND", "pending", False), ("PSUSP", "pending", False), ("SSUSP", "suspended", True),
+        ("USUSP", "suspended", True), ("DONE", "completed", False), ("EXIT", "failed", False),
+        # The host does not answer: what runs there may go on.
+        ("UNKWN", "unknown", False), ("ZOMBI", "unknown", False),
+    ],
+)  # fmt: skip
+def test_states(stat: str, state: str, stopped: bool) -> None:
+    (held,) = parse_held(said(STAT=stat, EXEC_HOST="4*h1:4*h2"), 0.0)
+    assert (held.state, held.stopped, held.end_s) == (state, stopped, None)
+
+
+@pytest.fixture
+def bjobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put a bjobs into the path that says something on stderr and fails."""
+
+    def put(text: str) -> None:
+        path = tmp_path / "bjobs"
+        path.write_text(f"#!/bin/sh\necho '{text}' >&2\nexit 255\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return put
+
+
+@pytest.mark.parametrize("text", ["Job <hpcext-a> is not found", "No unfinished job found"])
+def test_no_lease_is_an_answer(bjobs: Any, text: str) -> None:
+    bjobs(text)
+    assert LsfLeasing().held("hpcext-a") == ()
+
+
+def test_no_answer_is_none(bjobs: Any) -> None:
+    """Leases that nobody could ask for are not gone."""
+    bjobs("LSF is down. Please wait ...")
+    with pytest.raises(BatchError, match="LSF is down"):
+        LsfLeasing().held("hpcext-a")
+
+
+def test_a_lease_is_held_once(tmp_path: Path) -> None:
+    """What LSF begins again, on another host perhaps, ends at once; so does what is over."""
+    directory = tmp_path / "a lease's"
+    directory.mkdir()
+    script = LsfLeasing().script("echo held", directory)
+
+    def run() -> str:
+        ended = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True)
+        return ended.stdout
+
+    assert run() == ""
+    (directory / agent.LEASE_FILE).touch()
+    assert run() == "held\n"
+    (directory / agent.AGENT_FILE).touch()
+    assert run() == ""
+
+
+def test_leases_are_asked_for_by_their_name() -> None:
+    words = lsf_leasing.held_command("hpcext-a")
+    assert words[:4] == ["bjobs", "-a", "-J", "hpcext-a"]
+    assert words[-1] == "-json"
