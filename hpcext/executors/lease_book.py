@@ -376,8 +376,7 @@ class LeaseBook:
 
     async def _waits(self, lease: Lease, held: Held, now: float) -> None:
         if lease.ends_at is not None or lease.devices:
-            # It has run, and has ended; that its job is to begin again is of no use.
-            await asyncio.to_thread(self._system.cancel, held.job_id)
+            # It has run, and has ended; its job, which is to begin again, is a stray now.
             self._over(lease)
         elif now - lease.asked_at > PATIENCE_S:
             log.info("no lease of %s: %s", lease.node, held.why)
