@@ -82,6 +82,17 @@ def _words(value: Any) -> str:
     return str(value)
 
 
+def _one_of(*valid: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in valid:
+            raise InputError(
+                shown(value), valid=", ".join(valid), do=did_you_mean(str(value), valid)
+            )
+        return str(value)
+
+    return read
+
+
 def _nodes(value: Any) -> int:
     return integer(value, 1, MAX_NODES)
 
@@ -105,6 +116,10 @@ class Settings:
     gpus : int or "auto"
     suspend_timeout_s, report_interval_s : float
     state_dir : pathlib.Path
+    batch : {"auto", "slurm", "lsf"}
+    lsf_launcher : {"blaunch", "jsrun"}
+    lsf_options : str
+        For bsub.
     harvest_partition : str
     harvest_options : str
         For sbatch.
@@ -143,6 +158,26 @@ class Settings:
     state_dir: Path = field(
         default_factory=lambda: protocol.user_directory("state"),
         metadata=_row(_directory, "where pilots keep their directories", "HPCEXT_STATE_DIR"),
+    )
+    batch: str = field(
+        default="auto",
+        metadata=_row(
+            _one_of("auto", "slurm", "lsf"),
+            "batch system: auto goes by the command that is there, sbatch or bsub",
+            "HPCEXT_BATCH",
+        ),
+    )
+    lsf_launcher: str = field(
+        default="blaunch",
+        metadata=_row(
+            _one_of("blaunch", "jsrun"),
+            "what starts jobs of a pilot on the hosts of its LSF job",
+            "HPCEXT_LSF_LAUNCHER",
+        ),
+    )
+    lsf_options: str = field(
+        default="",
+        metadata=_row(_words, "options of bsub for each pilot, as -P ABC", "HPCEXT_LSF_OPTIONS"),
     )
     harvest_partition: str = field(
         default="",

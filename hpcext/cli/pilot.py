@@ -1,21 +1,22 @@
-"""``hpcext pilot``: a pilot as a job of Slurm, submitted by whoever may submit jobs."""
+"""``hpcext pilot``: a pilot as a job of Slurm or LSF, submitted by whoever may submit jobs."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from hpcext.batch import slurm
-from hpcext.batch.slurm_reads import reads
+from hpcext.batch import lsf, slurm
+from hpcext.batch.system import NAMES, choose, jobs
 from hpcext.cli.output import Output
 from hpcext.cli.run import name_after
-from hpcext.config import load_settings
+from hpcext.config import Settings, load_settings
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
 from hpcext.jobfile import read_jobs
+from hpcext.manager import lsf_job, slurm_job
 from hpcext.manager import pilot as pilots
-from hpcext.manager import slurm_job
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
@@ -28,14 +29,14 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "pilot",
-        help="submit a pilot as a job of Slurm, or list pilots",
+        help="submit a pilot as a job of Slurm or LSF, or list pilots",
         epilog="example: hpcext pilot submit jobs.toml --nodes 2 --gpus-per-node 6",
     )
     parser.set_defaults(rest=())
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     submit_ = actions.add_parser(
         "submit",
-        usage="hpcext pilot submit JOBS.toml --gpus-per-node GPUS [OPTION...] [-- SBATCH...]",
+        usage="hpcext pilot submit JOBS.toml --gpus-per-node GPUS [OPTION...] [-- OPTION...]",
         help="submit the jobs of a file, to run side by side in one allocation",
         epilog="example: hpcext pilot submit jobs.toml --gpus-per-node 4 --time 2:00:00 -- -p gpu",
     )
@@ -43,7 +44,7 @@ def add(subparsers: Any) -> None:
     submit_.add_argument("--nodes", type=int, default=1, help="nodes of the allocation")
     submit_.add_argument("--gpus-per-node", type=int, required=True, help="GPUs on each of them")
     submit_.add_argument("--cpus-per-gpu", type=int, default=1, help="CPUs beside each GPU")
-    submit_.add_argument("--time", help="time limit, as sbatch takes it")
+    submit_.add_argument("--time", help="time limit, as sbatch or bsub takes it")
     submit_.add_argument(
         "--lead",
         type=int,
@@ -78,14 +79,16 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     ):
         if not least <= value <= most:
             raise InputError(str(value), where=flag, valid=f"{least} to {most}")
-    time_s = slurm.parse_time_limit(args.time) if args.time else None
+    settings = load_settings(flags={"policy": args.policy})
+    system = choose(settings.batch)
+    parse = lsf.parse_time_limit if system == "lsf" else slurm.parse_time_limit
+    time_s = parse(args.time) if args.time else None
     if time_s is not None and time_s <= args.lead:
         raise InputError(
             f"{args.time}: its jobs would be suspended {args.lead} s before the end, so at once",
             where="--time",
             do="give it more time, or a smaller --lead",
         )
-    settings = load_settings(flags={"policy": args.policy})
     specs = read_jobs(
         args.jobs,
         suspend_timeout_s=settings.suspend_timeout_s,
@@ -101,45 +104,64 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         logical=False,
         settings=settings,
         directory=args.dir,
-        slurm=True,
+        batch="lsf" if system == "lsf" else "slurm",
+        launcher=_launcher(settings) if system == "lsf" else "",
         nodes=args.nodes,
         lead_s=args.lead,
         requeue=args.requeue,
     )
-    time_limit = [f"--time={args.time}"] if args.time else []
+    shape = {
+        "nodes": args.nodes,
+        "gpus": args.gpus_per_node,
+        "cpus_per_gpu": args.cpus_per_gpu,
+        "requeue": args.requeue,
+    }
     try:
-        job_id = slurm_job.submit(
-            directory,
-            nodes=args.nodes,
-            gpus=args.gpus_per_node,
-            cpus_per_gpu=args.cpus_per_gpu,
-            requeue=args.requeue,
-            options=[*time_limit, *args.rest],
-        )
+        if system == "lsf":
+            limit = ["-W", args.time] if args.time else []
+            options = [*limit, *shlex.split(settings.lsf_options), *args.rest]
+            job_id = lsf_job.submit(
+                directory, launcher=settings.lsf_launcher, options=options, **shape
+            )
+        else:
+            limit = [f"--time={args.time}"] if args.time else []
+            job_id = slurm_job.submit(directory, options=[*limit, *args.rest], **shape)
     except BatchError:
         pilots.remove(directory, settings.state_dir)
         raise
-    out.line(f"pilot {directory.name}: job {job_id} of Slurm; {directory}")
+    out.line(f"pilot {directory.name}: job {job_id} of {NAMES[system]}; {directory}")
     return 0
+
+
+def _launcher(settings: Settings) -> Literal["blaunch", "jsrun"]:
+    return "jsrun" if settings.lsf_launcher == "jsrun" else "blaunch"
 
 
 def resubmit(args: argparse.Namespace, out: Output) -> int:
     """Submit a pilot again."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
-    out.line(f"pilot {directory.name}: job {slurm_job.resubmit(directory)} of Slurm")
+    system = pilots.load(directory).batch or "slurm"
+    job_id = lsf_job.resubmit(directory) if system == "lsf" else slurm_job.resubmit(directory)
+    out.line(f"pilot {directory.name}: job {job_id} of {NAMES[system]}")
     return 0
 
 
 def show(args: argparse.Namespace, out: Output) -> int:
     """List the pilots, newest first."""
     found = pilots.known(load_settings().state_dir)
-    jobs = {path: slurm_job.job_of(path) for path, _ in found}
-    ids = [job_id for job_id in jobs.values() if job_id is not None]
-    states = reads().states(ids)
+    ids = {path: _SUBMITTED[pilot.batch or "slurm"].job_of(path) for path, pilot in found}
+    states: dict[str, dict[int, str]] = {}
+    for system in {pilot.batch or "slurm" for path, pilot in found if ids[path] is not None}:
+        asked = [ids[path] for path, pilot in found if (pilot.batch or "slurm") == system]
+        states[system] = jobs(system).states([each for each in asked if each is not None])
     rows = []
     for path, pilot in found:
-        job_id = jobs[path]
-        state = "" if job_id is None else states.get(job_id, "forgotten by Slurm")
+        job_id, system = ids[path], pilot.batch or "slurm"
+        unknown = f"forgotten by {NAMES[system]}"
+        state = "" if job_id is None else states[system].get(job_id, unknown)
         rows.append((pilot.id, str(job_id or ""), state, str(path)))
     out.table(("pilot", "job", "state", "directory"), rows)
     return 0
+
+
+_SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}

@@ -22,8 +22,8 @@ from hpcext.cli.pilot import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.jobfile import Gpus, JobSpec
+from hpcext.manager import batch_job, slurm_job
 from hpcext.manager import pilot as pilots
-from hpcext.manager import slurm_job
 from hpcext.protocol import Allocation
 from hpcext.text import shown
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     settings = load_settings()
     directory = _found(here, settings) or _made(here, settings, args.rest, lead_s)
     _append()
-    os.execv("/bin/sh", ["/bin/sh", str(slurm_job.write_script(directory))])
+    os.execv("/bin/sh", ["/bin/sh", str(batch_job.write_script(directory))])
 
 
 def _lead_s(given: int | None) -> int:
@@ -114,7 +114,7 @@ def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: 
         logical=not gpus,
         settings=settings,
         directory=directory,
-        slurm=True,
+        batch="slurm",
         lead_s=lead_s,
         requeue=True,
         alone=True,

@@ -1,9 +1,10 @@
-"""What executors have in common that run attempts inside a job of Slurm, which has an end."""
+"""What executors have in common that run attempts inside a batch job, which has an end."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from hpcext.batch.system import jobs
 from hpcext.core.facts import Ended, Outcome
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.walltime import Walltime
@@ -17,19 +18,32 @@ class AllocationExecutor(ProcessExecutor):
     ----------
     job_id : int
         Of the allocation.
-    restarts : int
-        How often that job was put back into the queue: with it, which allocation this is.
+    restarts : int or str
+        How often that job was put back into the queue, or what else differs between its runs:
+        with it, which allocation this is.
+    system : {"slurm", "lsf"}
+        Whose job it is.
     lead_s : float
         How long before its end everything is suspended.
     **common
         Those of the other base classes.
     """
 
-    def __init__(self, *, job_id: int, restarts: int, lead_s: float, **common: Any) -> None:
+    def __init__(
+        self,
+        *,
+        job_id: int,
+        restarts: int | str,
+        lead_s: float,
+        system: str = "slurm",
+        **common: Any,
+    ) -> None:
         super().__init__(**common)
         self._job_id = job_id
         self._allocation = f"{job_id}.{restarts}"
-        self._walltime = Walltime(job_id, lead_s=lead_s, emit=self._emit, loop=self._loop)
+        self._walltime = Walltime(
+            job_id, ask=jobs(system).end, lead_s=lead_s, emit=self._emit, loop=self._loop
+        )
         self._walltime.begin()
         self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)
 
@@ -40,7 +54,7 @@ class AllocationExecutor(ProcessExecutor):
 
     @property
     def preempted(self) -> bool:
-        """Whether Slurm takes the allocation for another job."""
+        """Whether the allocation is taken for another job."""
         return self._walltime.preempted
 
     def close(self) -> None:
@@ -55,7 +69,7 @@ class AllocationExecutor(ProcessExecutor):
             self._finish(watch, ended)
 
     async def _noticed(self, watch: Watch, ended: Ended) -> None:
-        """Slurm has told an attempt to end: is that the end of the allocation, or of it alone?"""
+        """It was told to end from outside: is that the end of the allocation, or of it alone?"""
         await self._look_around(watch, noticed=True)
         self._finish(watch, ended)
 

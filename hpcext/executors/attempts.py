@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from hpcext import protocol
 from hpcext.core.estimate import GoodputReport
 from hpcext.core.facts import Ended, Fact, Outcome, Progressed, Registered
 from hpcext.core.values import Action, Alloc
+from hpcext.executors.readings import MAX_NUMBER, count, instant, number, spans
 from hpcext.executors.sizes import Sizes
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
@@ -36,11 +37,6 @@ KILL_GRACE_S = 5.0
 
 MAX_CODE = 1000
 MAX_METRICS = 32
-MAX_STEPS = 2**53
-"""Larger integers are not exact in JSON of other languages."""
-
-MAX_NUMBER = 1e300
-MAX_INSTANT_S = 1e11
 SUPERVISOR_LOG = "supervisor.log"
 
 _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}\Z")
@@ -105,6 +101,7 @@ class AttemptFiles:
         notices: bool = False,
         rendezvous: str = "",
         allocation: str = "",
+        nodes: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -126,6 +123,9 @@ class AttemptFiles:
             others.
         allocation : str
             In which one of the batch system, for :meth:`begun_in`.
+        nodes : sequence of Mapping
+            Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
+            None if what starts the supervisor sees to that. None: the batch system tells each.
 
         Raises
         ------
@@ -174,6 +174,7 @@ class AttemptFiles:
             "manager": str(manager) if manager else None,
             "notices": notices,
             "allocation": allocation,
+            "nodes": list(nodes),
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
@@ -228,7 +229,7 @@ class AttemptFiles:
         if document is None or document.get("boot_id") != boot_id():
             return None
         try:
-            return protocol.Process(_count(document, "pid"), _count(document, "start"))
+            return protocol.Process(count(document, "pid"), count(document, "start"))
         except ValueError as error:
             self._warn(str(error))
             return None
@@ -269,12 +270,19 @@ class AttemptFiles:
 
     def _elsewhere(self) -> Ended | None:
         """What went wrong on another node, though all went well on the first; None if nothing."""
+        if failed := self.failed_elsewhere():
+            return failed
         for index in self.others:
-            document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
-            if document is None:
+            if not self.ended_on(index):
                 why = f"how it ended on its node {index} is not known"
                 return Ended(self.job, self.op, Outcome.LOST, why=why)
-            code = document.get("exit_code")
+        return None
+
+    def failed_elsewhere(self) -> Ended | None:
+        """How it failed on a node that is not the first; None if none says so."""
+        for index in self.others:
+            document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}
+            code = document.get("exit_code", 0)
             if code != 0:
                 known = code if type(code) is int and -MAX_CODE <= code <= MAX_CODE else None
                 why = f"exit code {shown(code)} on its node {index}"
@@ -289,6 +297,10 @@ class AttemptFiles:
     def _of_node(self, index: int, name: str, schema: str) -> dict[str, Any] | None:
         directory = protocol.node_directory(self.directory, index)
         return self._read(str((directory / name).relative_to(self.directory)), schema)
+
+    def ended_on(self, index: int) -> bool:
+        """Whether the supervisor of a node has said that nothing of the attempt is left there."""
+        return self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) is not None
 
     def noticed(self) -> bool:
         """Whether the batch system told the attempt to end."""
@@ -313,12 +325,12 @@ class AttemptFiles:
 
     def _suspend_parts(self, ended: Mapping[str, Any]) -> dict[str, float]:
         said = self._suspended()
-        return _spans(
-            ("", _instant(ended, "suspend_asked_at")),
-            ("agree_s", _instant(said, "agreed_at")),
-            ("write_s", _instant(said, "written_at")),
-            ("acknowledge_s", _instant(said, "acknowledged_at")),
-            ("teardown_s", _instant(ended, "ended_at")),
+        return spans(
+            ("", instant(ended, "suspend_asked_at")),
+            ("agree_s", instant(said, "agreed_at")),
+            ("write_s", instant(said, "written_at")),
+            ("acknowledge_s", instant(said, "acknowledged_at")),
+            ("teardown_s", instant(ended, "ended_at")),
         )
 
     # Reading what the session reports.
@@ -351,13 +363,13 @@ class AttemptFiles:
     def _facts(self, document: Mapping[str, Any]) -> list[Fact]:
         if not self._ours(document):
             raise ValueError("is that of another attempt")
-        resumed_step = _count(document, "resumed_step")
+        resumed_step = count(document, "resumed_step")
         progressed = Progressed(
             self.job,
             self.op,
-            _count(document, "step"),
-            _count(document, "saved_step"),
-            _number(document, "done"),
+            count(document, "step"),
+            count(document, "saved_step"),
+            number(document, "done"),
             self._rate(document),
             self._metrics(document),
             goodput=self._goodput(document),
@@ -367,7 +379,7 @@ class AttemptFiles:
         if self._last is None or (in_place and not self._in_place):
             facts.append(Registered(self.job, self.op, resumed_step, in_place))
             self._in_place = in_place
-        first_step_at = _instant(document, "first_step_at")
+        first_step_at = instant(document, "first_step_at")
         if first_step_at is not None and not self._resumed:
             self._resumed = True
             parts = self._resume_parts(document, first_step_at)
@@ -379,10 +391,10 @@ class AttemptFiles:
 
     def _resume_parts(self, document: Mapping[str, Any], first_step_at: float) -> dict[str, float]:
         began = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
-        return _spans(
-            ("", _instant(began, "at")),
-            ("start_s", _instant(document, "registered_at")),
-            ("restore_s", _instant(document, "restored_at")),
+        return spans(
+            ("", instant(began, "at")),
+            ("start_s", instant(document, "registered_at")),
+            ("restore_s", instant(document, "restored_at")),
             ("first_step_s", first_step_at),
         )
 
@@ -390,7 +402,7 @@ class AttemptFiles:
         if document.get("rate") is None:
             return None
         try:
-            return _number(document, "rate")
+            return number(document, "rate")
         except ValueError as error:
             self._warn(f"{protocol.REPORT_FILE}: {error}")
             return None
@@ -406,7 +418,7 @@ class AttemptFiles:
                 self._warn(f"{protocol.REPORT_FILE}: {shown(name)} is no name of a metric")
                 continue
             try:
-                metrics[name] = _number(stated, name, -MAX_NUMBER)
+                metrics[name] = number(stated, name, -MAX_NUMBER)
             except ValueError as error:
                 self._warn(f"{protocol.REPORT_FILE}: {error}")
         if len(stated) > MAX_METRICS:
@@ -455,45 +467,3 @@ class AttemptFiles:
 
 def _directory(attempt: int) -> str:
     return f"attempt-{attempt:04d}"
-
-
-def _count(document: Mapping[str, Any], key: str) -> int:
-    """A whole number from 0 on."""
-    value = document.get(key)
-    if type(value) is not int or not 0 <= value <= MAX_STEPS:
-        raise ValueError(f"{key} is {shown(value)}, not a whole number from 0 on")
-    return value
-
-
-def _number(document: Mapping[str, Any], key: str, low: float = 0.0) -> float:
-    """A finite number from `low` on."""
-    value = document.get(key)
-    # NaN compares false; compared before it is converted, since an int may be too large for that.
-    if not _is_number(value) or not low <= value <= MAX_NUMBER:
-        raise ValueError(f"{key} is {shown(value)}, not a finite number from {low:g} on")
-    return float(value)
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is an int or a float; a bool is neither."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _instant(document: Mapping[str, Any], key: str) -> float | None:
-    """Seconds since the epoch, or None where that is not said or makes no sense."""
-    value = document.get(key)
-    if not _is_number(value) or not 0 <= value <= MAX_INSTANT_S:
-        return None
-    return float(value)
-
-
-def _spans(*marks: tuple[str, float | None]) -> dict[str, float]:
-    """Durations from each instant to the next, by the name of the later one, where both are known.
-
-    Never negative, though a clock may be set back between the two.
-    """
-    parts = {}
-    for (_, begin), (name, end) in itertools.pairwise(marks):
-        if begin is not None and end is not None:
-            parts[name] = max(0.0, end - begin)
-    return parts

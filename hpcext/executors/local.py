@@ -125,7 +125,7 @@ class LocalExecutor(ProcessExecutor):
         marks += [f"HPCEXT_NOTIFY={each}" for each in (process, watch.process) if each]
         pause_s = SWEEP_PAUSE_S
         # In a thread, since a node may have thousands of processes to look at.
-        while await asyncio.to_thread(_kill_marked, marks, watch.victims):
+        while await asyncio.to_thread(tree.kill_marked, marks, watch.victims):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SWEEP_PAUSE_MAX_S)
         self._finish(watch, watch.files.ended() or self._lost(watch))
@@ -151,17 +151,3 @@ class LocalExecutor(ProcessExecutor):
 
     def _name(self, index: int) -> str:
         return f"{self._node.name}:{index}"
-
-
-def _kill_marked(marks: Sequence[str], victims: set[Process]) -> bool:
-    """Kill what carries a mark and what was chosen before; whether some of it is still there."""
-    try:
-        found = tree.marked(marks)
-    except OSError:
-        return True  # Not all of them could be looked at.
-    victims.update(found)
-    for process in victims:
-        tree.send(process, signal.SIGKILL)
-    # Once more if anything was found, which may have forked meanwhile; and a process that is
-    # dying has no environment any more, but may still hold its GPU.
-    return bool(found) or any(process.alive() for process in victims)

@@ -32,7 +32,7 @@ from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.base import Emit
 from hpcext.executors.lease_book import Lease, LeaseBook
 from hpcext.executors.leases import Terms
-from hpcext.executors.slurm_steps import FIRST_PORT, PORTS
+from hpcext.executors.steps import FIRST_PORT, PORTS
 from hpcext.jobfile import JobSpec
 from hpcext.launch import agent
 from hpcext.rendezvous import SHARED, Rendezvous

@@ -10,37 +10,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import signal
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import NodeLost, Registered, Rescaled, Started
-from hpcext.core.values import Action, Alloc, Kind
-from hpcext.executors.allocation import AllocationExecutor
+from hpcext.core.facts import NodeLost, Started
+from hpcext.core.values import Action
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.processes import Watch
-from hpcext.launch import supervise, tree
+from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
+from hpcext.launch import supervise
 from hpcext.protocol import NEWS_SIGNAL, Process
 
 log = logging.getLogger(__name__)
-
-STEP = "hpcext.step/1"
-STEP_FILE = "step.json"
-"""The ``srun`` of an attempt, for the manager that comes after this one."""
-
-FIRST_PORT, PORTS = 20_000, 12_000
-"""Below those that Linux gives to whoever asks for any (32768 and more)."""
-
-ASK_PAUSE_S, ASK_PAUSE_MAX_S = 0.5, 30.0
-"""Between two questions to slurmctld whether a step is gone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,41 +57,21 @@ class Share:
         return words
 
 
-class SlurmSteps(AllocationExecutor):
+class SlurmSteps(StepExecutor):
     """Carries out actions inside one allocation.
 
     Parameters
     ----------
     shares : Mapping[str, Share]
         Of each node.
-    addresses : Mapping[str, str]
-        How each node is reached by the others.
     **common
-        Those of :class:`~hpcext.executors.allocation.AllocationExecutor`.
+        Those of :class:`~hpcext.executors.steps.StepExecutor`.
     """
 
-    # srun of 26.05 never unblocks what it inherits blocked, and would pass nothing on. It is told
-    # something only when its step runs, or when it is to end.
-    _holds_signals = False
-
-    def __init__(
-        self,
-        *,
-        shares: Mapping[str, Share],
-        addresses: Mapping[str, str],
-        **common: Any,
-    ) -> None:
+    def __init__(self, *, shares: Mapping[str, Share], **common: Any) -> None:
         super().__init__(**common)
         self._shares = dict(shares)
-        self._addresses = dict(addresses)
-        self._allocs: dict[int, Alloc] = {}
         self._told: set[int] = set()
-
-    def perform(self, action: Action) -> None:
-        """As the base class has it."""
-        if action.kind is Kind.START:
-            self._allocs[action.op] = action.alloc
-        super().perform(action)
 
     def _start(self, action: Action) -> None:
         files = AttemptFiles(self._directory, action)
@@ -154,13 +120,6 @@ class SlurmSteps(AllocationExecutor):
             str(files.directory),
         ]
 
-    def _rendezvous(self, action: Action) -> str:
-        """Where the ranks of several nodes meet; each attempt has a port of its own."""
-        if len(action.alloc) == 1:
-            return ""
-        first = next(iter(action.alloc))
-        return f"{self._addresses.get(first, first)}:{FIRST_PORT + action.op % PORTS}"
-
     def _share(self, nodes: Iterable[str]) -> Share:
         """What each of these nodes has, at least; they have as many GPUs."""
         shares = [self._shares[node] for node in nodes]
@@ -169,54 +128,17 @@ class SlurmSteps(AllocationExecutor):
     def _environ(self) -> dict[str, str]:
         return protocol.without_slurm()
 
-    def _record(self, files: AttemptFiles, process: Process) -> None:
-        document = {
-            "schema": STEP,
-            "attempt": files.attempt,
-            "op": files.op,
-            "pid": process.pid,
-            "start": process.start,
-            "boot_id": tree.boot_id(),
-            "at": time.time(),
-        }
-        protocol.write_json(files.directory / STEP_FILE, document)
-
-    def _recorded(self, watch: Watch) -> Process | None:
-        return watch.files.process(STEP_FILE, STEP)
-
     def _look(self, watch: Watch) -> None:
         files = watch.files
         if not watch.gpus and (gpus := files.step_gpus()):
             watch.gpus = gpus
             self._emit(Started(files.job, files.op, gpus))
-        for fact in files.news():
-            if isinstance(fact, Registered):
-                # Whatever the job can do: a step keeps the GPUs that it began with.
-                self._emit(msgspec.structs.replace(fact, in_place=False))
-            else:
-                self._emit(fact)
+        super()._look(watch)
         if files.op in self._told:
             self._send_news(watch)
 
-    def _tell(self, watch: Watch, process: Process, action: Action) -> None:
-        files = watch.files
-        if action.kind is Kind.RESCALE:
-            why = "a step of Slurm keeps its GPUs"
-            had = watch.gpus
-            self._emit(Rescaled(files.job, files.op, action.resize, had, ok=False, why=why))
-            return
-        if action.force:
-            watch.why = "it was killed"
-            # To srun that is the order to end the step, by SIGKILL.
-            process.send(signal.SIGTERM)
-            return
-        try:
-            files.order("suspend" if action.kind is Kind.SUSPEND else "end")
-        except OSError as error:
-            # The deadline of the suspension comes; ending is done by force then.
-            log.warning("job %s could not be told: %s", files.job, error.strerror)
-            return
-        self._told.add(files.op)
+    def _ordered(self, watch: Watch) -> None:
+        self._told.add(watch.files.op)
         self._send_news(watch)
 
     def _send_news(self, watch: Watch) -> None:

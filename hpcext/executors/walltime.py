@@ -1,4 +1,4 @@
-"""When an allocation ends: by its time limit, or because Slurm wants its nodes for another job."""
+"""When an allocation ends: by its time limit, or because its nodes are wanted for another job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Callable
 
-from hpcext.batch.slurm_reads import reads
+from hpcext.batch.slurm import End
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain
 from hpcext.executors.base import Emit
@@ -29,12 +30,14 @@ has suspended is not worth being started again."""
 class Walltime:
     """Has a pilot suspend its jobs in time before its allocation ends.
 
-    slurmctld is asked when the manager begins, when the notice is due (the limit may have been
-    changed), and when a step hears from Slurm that it is to end; not in between.
+    The batch system is asked when the manager begins, when the notice is due (the limit may have
+    been changed), and when a step hears from it that it is to end; not in between.
 
     Parameters
     ----------
     job_id : int
+    ask : callable
+        Job id → its state, and when it ends.
     lead_s : float
         How long before the end.
     emit : Emit
@@ -43,17 +46,24 @@ class Walltime:
     Attributes
     ----------
     leaving, preempted : bool
-        Whether jobs are being suspended, and whether Slurm wants the nodes for another job.
+        Whether jobs are being suspended, and whether the nodes are wanted for another job.
     """
 
     def __init__(
-        self, job_id: int, *, lead_s: float, emit: Emit, loop: asyncio.AbstractEventLoop
+        self,
+        job_id: int,
+        *,
+        ask: Callable[[int], End],
+        lead_s: float,
+        emit: Emit,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._job_id = job_id
+        self._ask = ask
         self._lead_s = lead_s
         self._emit = emit
         self._loop = loop
-        # None until Slurm has said it; infinite if there is none.
+        # None until it was said; infinite if there is none.
         self._end_s: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._looks: set[asyncio.Task[None]] = set()
@@ -80,19 +90,19 @@ class Walltime:
             task.cancel()
 
     async def look(self, *, noticed: bool = False) -> None:
-        """Ask Slurm how long the allocation lasts; if it is time to leave, say so.
+        """Ask how long the allocation lasts; if it is time to leave, say so.
 
         Parameters
         ----------
         noticed : bool
-            Slurm has told a step to end, or sent what ``--signal`` asks for.
+            A step was told to end, or a warning came (Slurm's ``--signal``, LSF's ``-wa``).
         """
         if self.leaving:
             return
         before = self._end_s
         state = "running"
         try:
-            state, end_s = await asyncio.to_thread(reads().end, self._job_id)
+            state, end_s = await asyncio.to_thread(self._ask, self._job_id)
             self._end_s = math.inf if end_s is None else end_s
         except BatchError as error:
             log.warning("how long the allocation lasts is not known: %s", error)
@@ -102,7 +112,7 @@ class Walltime:
             self._leave("the allocation is over")
         elif nearer:
             self.preempted = True
-            self._leave("Slurm wants the nodes of the allocation back")
+            self._leave("the nodes of the allocation are wanted back")
         elif left_s is not None and left_s <= (NOTICE_SLACK_S if noticed else SLACK_S):
             self._leave("the allocation ends soon")
         else:

@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ LEFTOVER_GRACE_S = 2.0
 REMIND_S = 1.0
 """A suspension is told again so often: signals that are pending are not inherited by children
 that are forked later, such as the workers of a torchrun that was still importing."""
+
+LOOK_S = 1.0
+"""How often orders are looked for where no signal tells of one."""
 
 RECORD_PAUSE_MAX_S = 5.0
 KILL_PAUSE_S = 0.02
@@ -112,8 +116,13 @@ class Supervisor:
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
         self._notices = bool(launch.get("notices"))
+        # Nodes that the manager tells apart itself, since the batch system's signals and shares do
+        # not reach them.
+        nodes = launch.get("nodes") or []
+        self._node = dict(nodes[self._index]) if nodes else {}
+        self._look_s = time.monotonic() if nodes else None
         # Who says the index of a node says also when it is to be left.
-        self._agent = index is not None
+        self._agent = index is not None and not nodes
         self._warned = False
         self._pid = 0
         self._exit_code: int | None = None
@@ -167,9 +176,10 @@ class Supervisor:
         protocol.sync_directory(self._own)
         return True
 
-    @staticmethod
-    def _place() -> dict[str, Any]:
+    def _place(self) -> dict[str, Any]:
         """Where Slurm has put us, and on which GPUs."""
+        if self._node:
+            return {"node": str(self._node["name"])}
         place = protocol.Allocation.from_environ()
         if place is None or not place.step:
             return {}
@@ -216,6 +226,9 @@ class Supervisor:
         environ = {**protocol.environ(), **self._added}
         environ["HPCEXT_NOTIFY"] = str(self._me)
         environ["HPCEXT_NODE_INDEX"] = str(self._index)
+        if (positions := self._node.get("gpus")) is not None:
+            environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+            environ["CUDA_VISIBLE_DEVICES"] = _devices(environ, positions)
         # As torchrun sets it for its workers, so that one process and several compute alike.
         environ.setdefault("OMP_NUM_THREADS", "1")
         # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/
@@ -228,7 +241,7 @@ class Supervisor:
 
     def _wait(self) -> int | None:
         """Sleep until a signal that concerns us, or None when a deadline is over."""
-        deadlines = [at for at in (self._remind_s, self._kill_s) if at is not None]
+        deadlines = [at for at in (self._remind_s, self._kill_s, self._look_s) if at is not None]
         if not deadlines:
             return signal.sigwaitinfo(_WAKING).si_signo
         pause_s = max(0.0, min(deadlines) - time.monotonic())
@@ -324,6 +337,9 @@ class Supervisor:
             self._kill_pause_s = min(2 * self._kill_pause_s, KILL_PAUSE_MAX_S)
         if self._remind_s is not None and now_s >= self._remind_s:
             self._tell_suspend()
+        if self._look_s is not None and now_s >= self._look_s:
+            self._look_s = time.monotonic() + LOOK_S
+            self._obey()
 
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:
@@ -461,3 +477,13 @@ class Supervisor:
                 sys.stderr.write(f"hpcext: the end was not recorded: {failure}\n")
                 return
             pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
+
+
+def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
+    """What ``CUDA_VISIBLE_DEVICES`` is to be for some of the GPUs that this host has for us."""
+    said = environ.get("CUDA_VISIBLE_DEVICES", "")
+    # Where nothing says which GPUs these are, they are all that can be seen.
+    devices = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
+    if max(positions) >= len(devices):
+        raise ValueError(f"GPU {max(positions)} of CUDA_VISIBLE_DEVICES={said}: there is none")
+    return ",".join(devices[each] for each in positions)

@@ -139,6 +139,28 @@ def marked(marks: Collection[str]) -> list[Process]:
     return found
 
 
+def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
+    """Kill what carries a mark and what was chosen before; whether some of it is still there.
+
+    Parameters
+    ----------
+    marks : collection of str
+        As :func:`marked` has them.
+    victims : set of Process
+        Those that were chosen before; what is found is added.
+    """
+    try:
+        found = marked(marks)
+    except OSError:
+        return True  # Not all of them could be looked at.
+    victims.update(found)
+    for process in victims:
+        send(process, signal.SIGKILL)
+    # Once more if anything was found, which may have forked meanwhile; and a process that is
+    # dying has no environment any more, but may still hold its GPU.
+    return bool(found) or any(process.alive() for process in victims)
+
+
 def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdecimal())
 

@@ -20,7 +20,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -48,7 +48,7 @@ from hpcext.text import shown
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""A harvester looks so often at what its leases have written."""
+"""A manager that no signal reaches from other nodes looks so often at what was written there."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -70,8 +70,11 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     began_at : float
     profiles : str
         Directory of the stored scaling curves that its jobs name and refine.
-    slurm : bool
-        It is the batch script of a Slurm job, and has the GPUs `gpus` on each of its nodes.
+    batch : {"", "slurm", "lsf"}
+        It is the script of a job of this batch system, and has the GPUs `gpus` on each of its
+        nodes.
+    launcher : {"", "blaunch", "jsrun"}
+        What starts its jobs on the hosts of an LSF job.
     nodes : int
         How many nodes that job has.
     lead_s : float
@@ -97,7 +100,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     suspend_timeout_s: float
     began_at: float
     profiles: str = ""
-    slurm: bool = False
+    batch: Literal["", "slurm", "lsf"] = ""
+    launcher: Literal["", "blaunch", "jsrun"] = ""
     nodes: int = 1
     lead_s: float = 0.0
     requeue: bool = False
@@ -120,7 +124,8 @@ def create(
     logical: bool,
     settings: Settings,
     directory: Path | None = None,
-    slurm: bool = False,
+    batch: Literal["", "slurm", "lsf"] = "",
+    launcher: Literal["", "blaunch", "jsrun"] = "",
     nodes: int = 1,
     lead_s: float = 0.0,
     requeue: bool = False,
@@ -140,7 +145,7 @@ def create(
             f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
         )
     find_policy(settings.policy, settings.origins.get("policy", "--policy"))
-    node = "a node of this pilot" if slurm or harvest else host()
+    node = "a node of this pilot" if batch or harvest else host()
     check_fits(specs, Node(node, len(gpus)), where, nodes)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     pilot = Pilot(
@@ -154,7 +159,8 @@ def create(
         suspend_timeout_s=settings.suspend_timeout_s,
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
-        slurm=slurm,
+        batch=batch,
+        launcher=launcher,
         nodes=nodes,
         lead_s=lead_s,
         requeue=requeue,
@@ -200,7 +206,11 @@ def load(directory: Path) -> Pilot:
         There is no pilot there.
     """
     try:
-        return msgspec.json.decode((directory / "pilot.json").read_bytes(), type=Pilot)
+        document = msgspec.json.decode((directory / "pilot.json").read_bytes(), type=dict[str, Any])
+        if document.pop("slurm", False):
+            # As releases before LSF wrote it.
+            document["batch"] = "slurm"
+        return msgspec.convert(document, Pilot)
     except (OSError, msgspec.DecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise NoManagerError(f"no pilot there ({reason})", where=str(directory)) from None
@@ -252,7 +262,7 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
     ----------
     directory : pathlib.Path
     deaf : bool
-        Slurm's signals to the batch script that we run in do not reach us.
+        The batch system's signals to the script that we run in do not reach us.
 
     Raises
     ------
@@ -271,15 +281,17 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
                 do="hpcext status shows it",
             ) from None
         me = protocol.Process.me()
-        here = protocol.Allocation.from_environ()
+        system, job_id = places.batch_job()
         facts = {
             "schema": spool.MANAGER,
             "pid": me.pid,
             "start": me.start,
             "host": host(),
             "boot_id": boot_id(),
-            "slurm_job": here.job_id if here else None,
-            "deaf": deaf,
+            "batch": system,
+            "batch_job": job_id,
+            # What a job of LSF is sent reaches all that it has started, and ends some of it.
+            "deaf": deaf or system == "lsf",
         }
         protocol.write_json(directory / spool.MANAGER_FILE, facts)
         yield
@@ -317,8 +329,8 @@ def run(
     """
     spool.check_private(directory)
     pilot = load(directory)
-    if interval_s is None and pilot.harvest is not None:
-        # Of what happens on other nodes no signal tells.
+    if interval_s is None and (pilot.harvest is not None or pilot.batch == "lsf"):
+        # Of what happens on other nodes no signal tells, nor of requests from there.
         interval_s = min(LOOK_S, pilot.report_interval_s)
     if interval_s is not None:
         pilot = msgspec.structs.replace(pilot, report_interval_s=interval_s)
@@ -366,7 +378,7 @@ async def _run(
     past = journals.read(path)
     engine, node_time = past.recount(find_policy(past.header.policy))
     place = places.find(pilot, engine, directory)
-    here = not pilot.slurm and pilot.harvest is None
+    here = not pilot.batch and pilot.harvest is None
     if here:
         pilot = msgspec.structs.replace(pilot, node=host())
     if here and not moved:

@@ -1,4 +1,4 @@
-"""Where a pilot runs its jobs: this machine, the nodes of a Slurm job, or idle nodes as leases."""
+"""Where a pilot runs its jobs: this machine, the nodes of a batch job, or idle nodes as leases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcext.batch import runner, slurm
+from hpcext.batch import lsf, runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
@@ -20,10 +20,11 @@ from hpcext.executors.gpus import find_gpus
 from hpcext.executors.lease_book import LeaseBook
 from hpcext.executors.leases import Terms, wanted
 from hpcext.executors.local import LocalExecutor
+from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
 from hpcext.executors.slurm_leases import LeaseExecutor
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
-from hpcext.manager import slurm_job
+from hpcext.manager import lsf_job, slurm_job
 from hpcext.protocol import Allocation
 
 if TYPE_CHECKING:
@@ -74,11 +75,21 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     Raises
     ------
     NoManagerError
-        It is a pilot for Slurm, and this is no job of Slurm.
+        It is a pilot for a batch system, and this is no job of that.
     """
     if pilot.harvest is not None:
         return _leases(pilot, pilot.harvest, engine, directory)
-    return _allocation(pilot) if pilot.slurm else _machine(pilot)
+    if pilot.batch == "lsf":
+        return _lsf(pilot, directory)
+    return _allocation(pilot) if pilot.batch else _machine(pilot)
+
+
+def batch_job() -> tuple[str, int | None]:
+    """The batch system whose job this process is in, and that job's id; ``"", None`` if in none."""
+    if (here := Allocation.from_environ()) is not None:
+        return "slurm", here.job_id
+    inside = lsf.Allocation.from_environ()
+    return ("lsf", inside.job_id) if inside else ("", None)
 
 
 def _machine(pilot: Pilot) -> Place:
@@ -119,10 +130,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
 def _allocation(pilot: Pilot) -> Place:
     here = Allocation.from_environ()
     if here is None:
-        raise NoManagerError(
-            f"pilot {pilot.name} runs inside a job of Slurm, and this is none",
-            do=f"hpcext pilot resubmit {pilot.id}",
-        )
+        raise _outside(pilot, "Slurm")
     nodes, kind, more = _script(pilot, here) if pilot.alone else _steps(pilot, here)
     made: list[AllocationExecutor] = []
 
@@ -141,6 +149,49 @@ def _allocation(pilot: Pilot) -> Place:
             log.warning("nothing was saved before the time limit: not put back into the queue")
 
     return Place(nodes, executor, carry_on)
+
+
+def _outside(pilot: Pilot, system: str) -> NoManagerError:
+    return NoManagerError(
+        f"pilot {pilot.name} runs inside a job of {system}, and this is none",
+        do=f"hpcext pilot resubmit {pilot.id}",
+    )
+
+
+def _lsf(pilot: Pilot, directory: Path) -> Place:
+    """The hosts of an LSF job; if that is one, and the manager there, without a launcher."""
+    here = lsf.Allocation.from_environ()
+    if here is None:
+        raise _outside(pilot, "LSF")
+    # Where there is jsrun the script runs on a launch node, which is named first.
+    listed = here.hosts[1:] if pilot.launcher == "jsrun" else here.hosts
+    if not listed:
+        raise NoManagerError(f"LSF does not say which hosts job {here.job_id} has")
+    gpus = len(pilot.gpus)
+    nodes = tuple(Node(name, gpus) for name, _ in listed)
+    times = lsf_job.restarts(directory)
+    more: dict[str, Any] = {
+        "job_id": here.job_id,
+        "restarts": here.number or times,
+        "lead_s": pilot.lead_s,
+        "system": "lsf",
+    }
+    kind: type[AllocationExecutor] = LsfSteps
+    if pilot.launcher == "blaunch" and len(nodes) == 1:
+        kind = LsfHost
+        more |= {"node": nodes[0], "indices": here.devices or pilot.gpus}
+    else:
+        more |= {"nodes": nodes, "launcher": Launcher(pilot.launcher, dict(listed), gpus)}
+
+    def carry_on(*, gained: bool) -> None:
+        if times >= MAX_RESTARTS:
+            log.warning("restarted %d times: not put back into the queue again", times)
+        elif gained:
+            lsf_job.requeue(directory)
+        else:
+            log.warning("nothing was saved before the time limit: not put back into the queue")
+
+    return Place(nodes, lambda **common: kind(**more, **common), carry_on)
 
 
 _Executor = tuple[tuple[Node, ...], type[AllocationExecutor], dict[str, Any]]

@@ -1,46 +1,20 @@
-"""The Slurm job that is a pilot: its script, its submission, what became of it."""
+"""The Slurm job that is a pilot: its submission, what became of it."""
 
 from __future__ import annotations
 
 import logging
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
-from hpcext.core.errors import BatchError, NoManagerError
+from hpcext.core.errors import BatchError
+from hpcext.manager import batch_job
 
 log = logging.getLogger(__name__)
 
-SUBMITTED = "hpcext.slurm-job/1"
-FILE = "slurm.json"
-SCRIPT = "batch.sh"
-
-_SCRIPT = """#!/bin/sh
-# The manager of an hpcext pilot; its jobs are steps of this job.
-manager=
-trap '[ -z "$manager" ] || kill -USR1 "$manager"' USR1
-trap '[ -z "$manager" ] || kill -USR2 "$manager"' USR2
-trap '[ -z "$manager" ] || kill -TERM "$manager"' TERM
-for try in 1 2 3 4 5; do
-    {manage} &
-    manager=$!
-    # A wait that a signal interrupts is not the end of the manager.
-    while :; do
-        wait "$manager"
-        code=$?
-        kill -0 "$manager" 2>/dev/null || break
-    done
-    # Killed, or crashed: the steps go on, and the next manager takes them over.
-    case "$code" in 132|134|135|136|137|139) ;; *) break ;; esac
-    echo "hpcext: the manager was killed by signal $((code - 128)) (try $try)" >&2
-done
-exit "$code"
-"""
+SUBMITTED = batch_job.Submitted("slurm.json", "hpcext.slurm-job/1", "Slurm")
 
 
 def submit(
@@ -76,9 +50,9 @@ def submit(
     BatchError
         Slurm refused it.
     """
-    write_script(directory)
+    batch_job.write_script(directory)
     words = [
-        f"--job-name={_job_name(directory)}",
+        f"--job-name={batch_job.name_of(directory)}",
         f"--nodes={nodes}",
         "--ntasks-per-node=1",
         f"--cpus-per-task={gpus * cpus_per_gpu}",
@@ -93,17 +67,9 @@ def submit(
     return _submit(directory, words)
 
 
-def write_script(directory: Path) -> Path:
-    """Write the batch script of a pilot; where it is."""
-    manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
-    script = _SCRIPT.format(manage=shlex.join(manage))
-    protocol.write_file(directory / SCRIPT, script.encode())
-    return directory / SCRIPT
-
-
 def adopt(directory: Path, job_id: int) -> None:
     """Note that a job that runs already is that of a pilot."""
-    protocol.write_json(directory / FILE, {"schema": SUBMITTED, "job_id": job_id, "options": []})
+    SUBMITTED.write(directory, job_id, [])
 
 
 def resubmit(directory: Path) -> int:
@@ -116,10 +82,7 @@ def resubmit(directory: Path) -> int:
     BatchError
         Slurm refused it.
     """
-    options = _read(directory)["options"]
-    if not options:
-        raise NoManagerError("was not submitted by hpcext", where=str(directory), do="use sbatch")
-    return _submit(directory, options)
+    return _submit(directory, SUBMITTED.options(directory))
 
 
 def requeue(job_id: int) -> None:
@@ -136,32 +99,9 @@ def requeue(job_id: int) -> None:
         log.warning("job %d is not put back into the queue: %s", job_id, error)
 
 
-def job_of(directory: Path) -> int | None:
-    """The id of the last job of a pilot, or None if it has none."""
-    try:
-        return int(_read(directory)["job_id"])
-    except NoManagerError:
-        return None
-
-
 def _submit(directory: Path, options: Sequence[str]) -> int:
-    command = slurm.submit_command(str(directory / SCRIPT), options)
+    command = slurm.submit_command(str(directory / batch_job.SCRIPT), options)
     # Submitted from inside another job, it would inherit that job's options.
     job_id = slurm.parse_job_id(runner.run(command, environ=protocol.without_slurm()))
-    document = {"schema": SUBMITTED, "job_id": job_id, "options": list(options)}
-    protocol.write_json(directory / FILE, document)
+    SUBMITTED.write(directory, job_id, options)
     return job_id
-
-
-def _read(directory: Path) -> dict[str, Any]:
-    try:
-        return protocol.read_json(directory / FILE, SUBMITTED)
-    except (OSError, ValueError) as error:
-        raise NoManagerError(
-            f"it was not submitted to Slurm ({error})", where=str(directory)
-        ) from None
-
-
-def _job_name(directory: Path) -> str:
-    """What the job is called in Slurm's lists."""
-    return f"hpcext-{directory.name}"[:64]

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
-from hpcext.batch.slurm_reads import reads
+from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.launch.tree import boot_id
 
@@ -33,8 +33,8 @@ REPLY = "hpcext.reply/1"
 MANAGER = "hpcext.manager/1"
 MANAGER_FILE = "manager.json"
 
-ASK_SLURM_S = 5.0
-"""Between two questions to slurmctld whether a manager is still there."""
+ASK_BATCH_S = 5.0
+"""Between two questions to a batch system whether a manager is still there."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -134,36 +134,38 @@ class Manager(Protocol):
 
 
 class BatchManager:
-    """The manager in the batch script of a Slurm job, seen from another machine.
+    """The manager in the script of a batch job, seen from another machine.
 
     Parameters
     ----------
     job_id : int
+    system : {"slurm", "lsf"}
     deaf : bool
         Its script passes no signals on, or would die of them: the manager looks by itself.
     """
 
-    def __init__(self, job_id: int, *, deaf: bool = False) -> None:
+    def __init__(self, job_id: int, *, system: str = "slurm", deaf: bool = False) -> None:
         self._job_id = job_id
+        self._system = system
         self._deaf = deaf
         self._alive = True
         self._asked_s = float("-inf")
 
     def __str__(self) -> str:
-        return f"in job {self._job_id} of Slurm"
+        return f"in job {self._job_id} of {NAMES[self._system]}"
 
     def alive(self) -> bool:
-        """Whether the job runs; slurmctld is not asked at every call."""
-        if self._alive and time.monotonic() - self._asked_s >= ASK_SLURM_S:
+        """Whether the job runs; which is not asked for at every call."""
+        if self._alive and time.monotonic() - self._asked_s >= ASK_BATCH_S:
             self._asked_s = time.monotonic()
             with contextlib.suppress(BatchError):
                 # One that it has forgotten, or does not know, is an error.
                 self._alive = False
-                self._alive = reads().end(self._job_id).state == "running"
+                self._alive = jobs(self._system).end(self._job_id).state == "running"
         return self._alive
 
     def send(self, signum: int) -> bool:
-        """Have Slurm signal the script, which passes it on."""
+        """Have Slurm signal the script, which passes it on; on LSF all are deaf."""
         if self._deaf:
             return True
         name = signal.Signals(signum).name.removeprefix("SIG")
@@ -179,13 +181,22 @@ def manager_of(directory: Path) -> Manager | None:
     try:
         facts = protocol.read_json(directory / MANAGER_FILE, MANAGER)
         process = protocol.Process(int(facts["pid"]), int(facts["start"]))
-        job_id = int(facts.get("slurm_job") or 0)
-        elsewhere = BatchManager(job_id, deaf=facts.get("deaf") is True) if job_id else None
+        elsewhere = _elsewhere(facts)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     here = facts.get("boot_id", boot_id()) == boot_id()
     manager: Manager | None = process if here else elsewhere
     return manager if manager is not None and manager.alive() else None
+
+
+def _elsewhere(facts: dict[str, Any]) -> Manager | None:
+    """The manager that ``manager.json`` names, if it is in a batch job."""
+    # Releases before LSF wrote the first one.
+    job_id = int(facts.get("slurm_job") or facts.get("batch_job") or 0)
+    system = str(facts.get("batch") or "slurm")
+    if not job_id or system not in NAMES:
+        return None
+    return BatchManager(job_id, system=system, deaf=facts.get("deaf") is True)
 
 
 def place_of(manager: Manager) -> str:

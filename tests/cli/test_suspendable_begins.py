@@ -61,7 +61,7 @@ def test_a_job_is_not_put_back_into_the_queue_for_ever(
 ) -> None:
     pilot = pilots.Pilot(
         id="p", name="p", policy="exclusive", node="n1", gpus=(0,), logical=True,
-        report_interval_s=1.0, suspend_timeout_s=60.0, began_at=0.0, slurm=True, alone=True,
+        report_interval_s=1.0, suspend_timeout_s=60.0, began_at=0.0, batch="slurm", alone=True,
     )  # fmt: skip
     requeued: list[int] = []
     monkeypatch.setattr(slurm_job, "requeue", requeued.append)

@@ -154,6 +154,7 @@ def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
         "manager": str(manager),
         "notices": False,
         "allocation": "",
+        "nodes": [],
     }
     assert files.sizes.held() == ("n:0", "n:2")
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpcext.batch import runner
+from hpcext.batch.slurm_reads import Commands
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain, Fact
 from hpcext.executors.walltime import Walltime
@@ -50,7 +51,7 @@ def watch(
 
     async def main() -> Walltime:
         loop = asyncio.get_running_loop()
-        walltime = Walltime(7, lead_s=LEAD_S, emit=facts.append, loop=loop)
+        walltime = Walltime(7, ask=Commands().end, lead_s=LEAD_S, emit=facts.append, loop=loop)
         await walltime.look()
         for noticed in looks:
             await walltime.look(noticed=noticed)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import lsf_run
 import pytest
-from lsf_site import Queue, Site
+from lsf_site import Host, Queue, Site
 from lsf_tools import MakeSite, command, output
 
-NAMES = ("lsf_command", "lsf_run", "lsf_site", "lsf_submit")
+NAMES = ("lsf_command", "lsf_launch", "lsf_run", "lsf_site", "lsf_submit")
 
 
 def add_esub(site: Site, name: str, *lines: str) -> None:
@@ -209,7 +209,7 @@ def test_bjobs(make_site: MakeSite) -> None:
         ["bsub", "-a", "user", "true"],
         ["bsub", "-a", "none", "true"],
         ["bsub", "-q", "none", "true"],
-        ["bjobs", "-o", "run_time"],
+        ["bjobs", "-o", "cpu_used"],
         ["bkill", "-r", "1"],
         ["bkill", "-s", "TSTP", "1"],
     ],
@@ -223,3 +223,38 @@ def test_what_it_does_not_play_it_refuses(site: Site, words: list[str]) -> None:
     assert [job.id for job in site.jobs()] == [job_id]
     command(site, "bkill", str(job_id))
     ended(site, job_id)
+
+
+def test_jobs_get_hosts_and_gpus_and_are_told(make_site: MakeSite) -> None:
+    site = make_site(hosts=(Host("a", 2, 0), Host("b", 4, 4), Host("c", 4, 4)))
+    wanted = ("-n", "4", "-R", "span[ptile=2]", "-gpu", "num=3/host")
+    told = output(
+        site,
+        *wanted,
+        'echo "$LSB_HOSTS|$LSB_MCPU_HOSTS|$CUDA_VISIBLE_DEVICES"; cat $LSB_DJOB_HOSTFILE',
+    )
+    assert told.decode().split("\n") == ["b b c c|b 2 c 2|0,1,2", "b", "b", "c", "c", ""]
+    assert site.jobs()[-1].gpus == {"b": [0, 1, 2], "c": [0, 1, 2]}
+    told = output(site, "-n", "3", "-gpu", "num=1/task", "echo $CUDA_VISIBLE_DEVICES $LSB_HOSTS")
+    assert told.decode() == "0,1,2 b b b\n"
+
+
+def test_a_job_waits_for_its_gpus_and_can_be_killed_meanwhile(make_site: MakeSite) -> None:
+    site = make_site(hosts=(Host("a", 4, 2),), terminate_interval_s=0.1)
+    first = begun(site, "-gpu", "num=2", f"touch {site.directory}/begun; exec sleep 600")
+    for _ in range(2):
+        command(site, "bsub", "-gpu", "num=1", "true")
+    second, third = (job.id for job in site.jobs()[-2:])
+    assert site.job(second).state == site.job(third).state == "PEND"
+    command(site, "bkill", str(third))
+    assert ended(site, third) == "EXIT"
+    command(site, "bkill", str(first))
+    assert ended(site, second) == "DONE"
+
+
+def test_on_a_launch_node_a_job_sees_no_gpu(make_site: MakeSite) -> None:
+    site = make_site(hosts=(Host("a", 2, 2),), launch_node="batch1")
+    told = output(
+        site, "-n", "2", "-gpu", "num=2", "echo ${CUDA_VISIBLE_DEVICES-none} $LSB_MCPU_HOSTS"
+    )
+    assert told.decode() == "none batch1 1 a 2\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,14 @@ def test_a_file_system_without_locks_is_refused(
     with pytest.raises(NoManagerError, match="no locks"), pilots.sole_manager(path):
         pass
     assert not (path / spool.MANAGER_FILE).exists()
+
+
+def test_a_pilot_of_an_older_release_says_in_another_way_that_it_is_for_slurm(
+    tmp_path: Path,
+) -> None:
+    path = create(tmp_path)
+    document = json.loads((path / "pilot.json").read_text())
+    del document["batch"], document["launcher"]
+    for slurm, batch in ((True, "slurm"), (False, "")):
+        (path / "pilot.json").write_text(json.dumps({**document, "slurm": slurm}))
+        assert pilots.load(path).batch == batch

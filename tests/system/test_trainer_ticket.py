@@ -98,7 +98,7 @@ class Tickets:
 
     def manager(self) -> int:
         """The job that is the manager."""
-        return int(json.loads((self.harvester / "manager.json").read_text())["slurm_job"])
+        return int(json.loads((self.harvester / "manager.json").read_text())["batch_job"])
 
 
 @pytest.fixture

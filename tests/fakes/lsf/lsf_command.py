@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import lsf_launch
 import lsf_run
 import lsf_submit
 from lsf_site import Job, RefusedError, Site
@@ -24,8 +25,9 @@ FIELDS: dict[str, Callable[[Job], object]] = {
     "queue": lambda job: job.queue,
     "job_name": lambda job: job.name,
     "exit_code": lambda job: job.exit_code if job.exit_code is not None else "",
+    "exec_host": lambda job: ":".join(f"{slots}*{host}" for host, slots in job.hosts.items()),
 }
-"""What bjobs -o can say here."""
+"""What bjobs -o can say here, and times (:func:`_times`)."""
 
 
 def bsub(site: Site, argv: Sequence[str]) -> int:
@@ -63,7 +65,8 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
             fields = [word for word in said.split() if not word.startswith("delimiter=")]
         elif option != "-a":
             raise RefusedError(f"{option}: not played by this engine")
-    unknown = [name for name in fields if name not in FIELDS]
+    times = ("run_time", "runtimelimit", "time_left")
+    unknown = [name for name in fields if name not in FIELDS and name not in times]
     if unknown:
         raise RefusedError(f"-o: {unknown[0]}: not played by this engine")
     rows = []
@@ -71,12 +74,13 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
         try:
             job = site.job(job_id)
         except RefusedError as error:
-            if not as_json:
+            if not as_json or site.quirks.forgotten_fails:
                 raise
             rows.append({"JOBID": str(job_id), "ERROR": str(error)})
             continue
         empty = "-" if site.quirks.empty_is_dash else ""
-        rows.append({name.upper(): str(FIELDS[name](job)) or empty for name in fields})
+        said = {**_times(site, job), **{name: str(read(job)) for name, read in FIELDS.items()}}
+        rows.append({name.upper(): said[name] or empty for name in fields})
     if as_json:
         print(json.dumps({"COMMAND": "bjobs", "JOBS": len(rows), "RECORDS": rows}))
         return 0
@@ -84,6 +88,43 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
         print(delimiter.join(fields).upper())
     for row in rows:
         print(delimiter.join(row.values()))
+    return 0
+
+
+def _times(site: Site, job: Job) -> dict[str, str]:
+    """Run time and limit of a job; a minute of -W is as long as the site says, and said so."""
+    ran_s = time.time() - job.started_at if job.state == "RUN" else 0.0
+    limit_s = job.run_limit * site.minute_s
+    left_s = max(0.0, limit_s - ran_s)
+    if site.quirks.times_in_hms:
+        ran, limit = _clock(ran_s), _clock(limit_s)
+    else:
+        ran, limit = f"{ran_s:.0f} second(s)", f"{limit_s / 60:.3f}"
+    left = f"{_clock(left_s).rpartition(':')[0]} L"
+    return {
+        "run_time": ran,
+        "runtimelimit": limit if job.run_limit else "",
+        "time_left": left if job.run_limit and job.state == "RUN" else "",
+    }
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
+
+
+def bhosts(site: Site, argv: Sequence[str]) -> int:
+    """Names and states of hosts, as JSON."""
+    words = list(argv)
+    if words[:3] != ["-o", "host_name status", "-json"]:
+        raise RefusedError("bhosts: only -o 'host_name status' -json is played")
+    down = site.down()
+    rows = [
+        {"HOST_NAME": host.name, "STATUS": "unavail" if host.name in down else "ok"}
+        for host in site.hosts
+        if host.name in words[3:] or not words[3:]
+    ]
+    print(json.dumps({"COMMAND": "bhosts", "HOSTS": len(rows), "RECORDS": rows}))
     return 0
 
 
@@ -112,7 +153,10 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
     return 0
 
 
-COMMANDS = {each.__name__: each for each in (bsub, bjobs, bkill, bstop, bresume)}
+COMMANDS = {
+    each.__name__: each
+    for each in (bsub, bjobs, bhosts, bkill, bstop, bresume, lsf_launch.blaunch, lsf_launch.jsrun)
+}
 
 
 def main() -> int:

@@ -10,9 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from lsf_site import Job, RefusedError, Site
+from lsf_site import ENDED, Job, RefusedError, Site
 
-ENDED = ("DONE", "EXIT")
 POLL_S = 0.01
 TERMINATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
@@ -20,13 +19,19 @@ TERMINATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 def run(site: Site, job_id: int) -> Job:
     """Run a job to its end, again whenever its exit value says so."""
     while True:
+        while not site.placed(job_id):
+            if site.job(job_id).killed:
+                with site.changed(job_id) as job:
+                    job.state = "EXIT"
+                return job
+            time.sleep(POLL_S)
         job = site.job(job_id)
         value = _run_once(site, job)
         with site.changed(job_id) as job:
             queue = site.queues[job.queue]
             again = value in job.requeue_exit_values and job.runs <= queue.max_job_requeue
             if again and not job.killed:
-                job.state = "PEND"
+                job.state, job.hosts, job.gpus = "PEND", {}, {}
                 continue
             job.exit_code = value
             job.state = "EXIT" if value or job.killed else "DONE"
@@ -41,6 +46,7 @@ def _run_once(site: Site, job: Job) -> int:
         "LSB_JOBNAME": job.name[:4094],
         "LSB_QUEUE": job.queue,
         "LSB_JOBFILENAME": str(site.spooled(job.id).with_suffix("")),
+        **_hosts(site, job),
     }
     steps = [lambda: _pre_exec(job, environ), lambda: _eexec(site, job, environ, "START")]
     for step in reversed(steps) if site.quirks.eexec_before_pre_exec else steps:
@@ -48,8 +54,8 @@ def _run_once(site: Site, job: Job) -> int:
     cwd = Path(job.cwd)
     # Whoever stops the job waits until it is known to run.
     with (
-        open(cwd / job.output, "ab") as out,
-        open(cwd / job.errors, "ab") as err,
+        open(cwd / job.output.replace("%J", str(job.id)), "ab") as out,
+        open(cwd / job.errors.replace("%J", str(job.id)), "ab") as err,
         site.changed(job.id) as found,
     ):
         leader = subprocess.Popen(
@@ -62,12 +68,47 @@ def _run_once(site: Site, job: Job) -> int:
             start_new_session=True,
         )
         found.state, found.group, found.runs = "RUN", leader.pid, found.runs + 1
+        found.started_at = time.time()
     value = _wait(site, job.id, leader)
     # What the job left behind ends with it.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
+    while _kill_left(site, job):
+        time.sleep(POLL_S)
     _eexec(site, job, environ, "END")
     return value
+
+
+def _kill_left(site: Site, job: Job) -> bool:
+    """Kill what the job has started anywhere, as LSF does that tracks it (LSF_PROCESS_TRACKING)."""
+    marks = {f"LSB_JOBID={job.id}".encode(), f"LSF_ENVDIR={site.directory}".encode()}
+    found = False
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if marks <= set(path.read_bytes().split(b"\0")):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+                found = True
+    return found
+
+
+def _hosts(site: Site, job: Job) -> dict[str, str]:
+    """What a job is told of its hosts; the environment variables of LSF."""
+    names = job.slot_hosts(site.launch_node)
+    file = site.spooled(job.id).with_suffix(".hosts")
+    file.write_text("".join(f"{name}\n" for name in names))
+    counts = ([f"{site.launch_node} 1"] if site.launch_node else []) + [
+        f"{name} {slots}" for name, slots in job.hosts.items()
+    ]
+    said = {
+        "LSB_DJOB_HOSTFILE": str(file),
+        "LSB_DJOB_NUMPROC": str(job.slots),
+        "LSB_HOSTS": " ".join(names),
+        "LSB_MCPU_HOSTS": " ".join(counts),
+    }
+    first = next(iter(job.hosts))
+    if job.gpus_wanted and not site.launch_node:
+        said["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.gpus[first]))
+    return said
 
 
 def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:

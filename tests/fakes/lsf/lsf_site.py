@@ -1,9 +1,9 @@
 """Contract engine of LSF, written from the vendor's documentation: a site, its queues, its jobs.
 
-It stands for a cluster of one host with room for every job. Each field of `Quirks` is off as the
-documentation has it, and on as it was seen on an LSF-compatible engine. What it does not play it
-refuses: JOB_CONTROLS (and with them LSB_JOBPIDS), warnings, checkpoints, arrays, resizing, GPUs,
-and the commands that no test of ours needs.
+It stands for a cluster of hosts, all of which are this machine; what has no room waits. Each field
+of `Quirks` is off as the documentation has it, and on as it was seen on an LSF-compatible engine.
+What it does not play it refuses: JOB_CONTROLS (and with them LSB_JOBPIDS), warnings, checkpoints,
+arrays, resizing, and the commands that no test of ours needs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ABORT_VALUE = 97
+ENDED = ("DONE", "EXIT")
 
 
 class RefusedError(Exception):
@@ -52,9 +53,28 @@ class Quirks:
     empty_is_dash: bool = False
     """bjobs prints `-` for what is empty."""
 
+    forgotten_fails: bool = False
+    """bjobs exits with 255 for a job that it does not know. Otherwise it says so as a record with
+    ERROR, and exits with 0."""
+
+    times_in_hms: bool = False
+    """bjobs writes run times and limits as `hh:mm:ss`: LSB_HMS_TIME_FORMAT, or another engine."""
+
+    blaunch_hides_gpus: bool = False
+    """CUDA_VISIBLE_DEVICES of what blaunch starts is what blaunch itself had, if anything."""
+
     signals_do_not_count: bool = False
     """`bkill -s TSTP` leaves the state RUN, and a `bkill -s CONT` after it does not arrive.
     Otherwise both are refused, as the documentation leaves open what they do."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host of lsb.hosts; its GPUs are numbers, which nothing stands for."""
+
+    name: str
+    slots: int = 1000
+    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,11 +106,33 @@ class Job:
     run_limit: int
     """Minutes; 0 is none."""
 
+    ptile: int = 0
+    """Slots on each host; 0: as many as it has room for."""
+
+    gpus_wanted: int = 0
+    gpus_per_task: bool = False
+
+    hosts: dict[str, int] = field(default_factory=dict)
+    """Slots on each of its hosts, in their order; none before it was placed."""
+
+    gpus: dict[str, list[int]] = field(default_factory=dict)
+    started_at: float = 0.0
+    """When it last began, in seconds since the epoch."""
+
     state: str = "PEND"
     exit_code: int | None = None
     group: int = 0
     runs: int = 0
     killed: bool = False
+
+    def holds(self) -> bool:
+        """Whether its hosts are its own now."""
+        return bool(self.hosts) and self.state not in ENDED
+
+    def slot_hosts(self, launch_node: str = "") -> list[str]:
+        """A host for each slot, after the launch node if there is one."""
+        first = [launch_node] if launch_node else []
+        return first + [name for name, slots in self.hosts.items() for _ in range(slots)]
 
 
 @dataclass(frozen=True)
@@ -100,6 +142,10 @@ class Site:
     directory: Path
     quirks: Quirks = Quirks()
     queues: dict[str, Queue] = field(default_factory=lambda: {"normal": Queue()})
+    hosts: tuple[Host, ...] = (Host("host1"),)
+    launch_node: str = ""
+    """Where a job's script runs, if that is on no host of the job: Summit's way."""
+
     esub_method: str = ""
     command_name: bool = True
     """LSB_SUB_COMMANDNAME."""
@@ -127,10 +173,18 @@ class Site:
         said = json.loads((directory / "site.json").read_text())
         quirks = Quirks(**said.pop("quirks"))
         queues = {name: Queue(**stanza) for name, stanza in said.pop("queues").items()}
-        return cls(directory=directory, quirks=quirks, queues=queues, **said)
+        hosts = tuple(Host(**host) for host in said.pop("hosts"))
+        return cls(directory=directory, quirks=quirks, queues=queues, hosts=hosts, **said)
 
     def spooled(self, job_id: int) -> Path:
         return self.directory / "spool" / f"{job_id}.shell"
+
+    def down(self) -> set[str]:
+        """Hosts that cannot be reached, by a file that tests write."""
+        try:
+            return set((self.directory / "down").read_text().split())
+        except FileNotFoundError:
+            return set()
 
     def add(self, job: Job) -> None:
         with self._locked():
@@ -147,6 +201,17 @@ class Site:
     def jobs(self) -> list[Job]:
         ids = [int(path.stem) for path in (self.directory / "jobs").iterdir()]
         return [self.job(job_id) for job_id in sorted(ids)]
+
+    def placed(self, job_id: int) -> bool:
+        """Give a job its hosts, if there is room; whether it has them."""
+        with self._locked():
+            job = self.job(job_id)
+            others = [each for each in self.jobs() if each.id != job_id and each.holds()]
+            if not job.killed and (found := _room(self.hosts, others, job)):
+                job.hosts, job.gpus = found
+                self._write(job)
+                return True
+            return False
 
     @contextlib.contextmanager
     def changed(self, job_id: int) -> Iterator[Job]:
@@ -167,3 +232,23 @@ class Site:
         new = self.directory / f"new-{os.getpid()}"
         new.write_text(json.dumps(dataclasses.asdict(job)))
         new.rename(path)
+
+
+def _room(
+    hosts: Sequence[Host], others: Sequence[Job], job: Job
+) -> tuple[dict[str, int], dict[str, list[int]]] | None:
+    """Slots and GPUs for a job beside others: on the first hosts that have them; None if none."""
+    slots: dict[str, int] = {}
+    gpus: dict[str, list[int]] = {}
+    for host in hosts:
+        free = host.slots - sum(each.hosts.get(host.name, 0) for each in others)
+        left = job.slots - sum(slots.values())
+        taken = min(left, job.ptile or free)
+        wanted = job.gpus_wanted * (taken if job.gpus_per_task else 1)
+        held = {index for each in others for index in each.gpus.get(host.name, [])}
+        free_gpus = [index for index in range(host.gpus) if index not in held]
+        if 0 < taken <= free and wanted <= len(free_gpus):
+            slots[host.name], gpus[host.name] = taken, free_gpus[:wanted]
+        if sum(slots.values()) == job.slots:
+            return slots, gpus
+    return None

@@ -18,7 +18,7 @@ METHOD = re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\(([^()]*)\))?")
 KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J"}
 """What an esub may change here, besides the command."""
 
-VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-env"}
+VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-R", "-gpu", "-nnodes", "-env"}
 SWITCHES = {"-K"}
 SAFE = re.compile(r"[\w./:=@%+,-]+", re.ASCII)
 
@@ -82,6 +82,13 @@ def submit(
         raise RefusedError(f"{queue}: No such queue. Job not submitted.")
     values = request.options.get("-Q", "").split() or site.queues[queue].requeue_exit_values
     output = request.options.get("-o", "/dev/null")
+    ptile = _ptile(request.options.get("-R", ""))
+    gpus, per_task = _gpus(request.options.get("-gpu", "num=0"))
+    if "-nnodes" in request.options:
+        # Whole nodes, with all that they have.
+        first = site.hosts[0]
+        request.options["-n"] = str(int(request.options["-nnodes"]) * first.slots)
+        ptile, gpus = first.slots, first.gpus
     job = Job(
         id=0,
         text=request.text,
@@ -97,6 +104,9 @@ def submit(
         to_eexec=to_eexec,
         pre_exec=request.options.get("-E", ""),
         run_limit=_minutes(request.options.get("-W", "0")),
+        ptile=ptile or (int(request.options.get("-n", "1")) if ptile is None else 0),
+        gpus_wanted=gpus,
+        gpus_per_task=per_task,
     )
     site.add(job)
     return job, said
@@ -108,6 +118,25 @@ def _minutes(text: str) -> int:
         raise RefusedError(f"-W: {text}: not played by this engine")
     hours, _, minutes = text.rpartition(":")
     return 60 * int(hours or 0) + int(minutes)
+
+
+def _ptile(text: str) -> int | None:
+    """Slots on each host by -R; None: all on one; 0: as they come."""
+    if not text:
+        return 0
+    found = re.fullmatch(r"span\[(?:ptile=(\d+)|hosts=1)\]", text, re.ASCII)
+    if not found:
+        raise RefusedError(f"-R: {text}: not played by this engine")
+    return int(found[1]) if found[1] else None
+
+
+def _gpus(text: str) -> tuple[int, bool]:
+    """How many GPUs -gpu asks for, and whether for each task; else for each host."""
+    number, *rest = text.split(":")
+    found = re.fullmatch(r"num=(\d+)(/task|/host)?", number, re.ASCII)
+    if not found or not set(rest) <= {"mode=shared", "mode=exclusive_process", "j_exclusive=yes"}:
+        raise RefusedError(f"-gpu: {text}: not played by this engine")
+    return int(found[1]), found[2] == "/task"
 
 
 def _run_esubs(

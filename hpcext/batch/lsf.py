@@ -1,0 +1,242 @@
+"""LSF's commands, and what they print: IBM Spectrum LSF 10.1 command reference."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcext import protocol
+from hpcext.batch import runner
+from hpcext.batch.slurm import UNKNOWN, End
+from hpcext.core.errors import BatchError
+from hpcext.text import shown
+
+log = logging.getLogger(__name__)
+
+STATES = {
+    "PEND": "pending", "PROV": "pending", "WAIT": "pending", "FWD_PEND": "pending",
+    "PSUSP": "suspended", "USUSP": "suspended", "SSUSP": "suspended", "RUN": "running",
+    "DONE": "completed", "EXIT": "failed",
+}  # fmt: skip
+"""bjobs(1), "Job status", in the words that Slurm has for it. UNKWN and ZOMBI are no ends: the host
+cannot be reached, and what runs there may go on."""
+
+GONE = {"unavail", "unreach"}
+"""Of a host on which nothing can be started any more; bhosts(1), "Host status"."""
+
+MINUTE_S = 60.0
+
+_SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
+_LIMIT = re.compile(r"(?:(\d+):)?(\d+)\Z")
+_CLOCK = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+_FIELDS = "jobid stat run_time runtimelimit time_left"
+
+
+class Allocation(NamedTuple):
+    """The LSF job that this process runs in; "Environment variables set for job execution".
+
+    Attributes
+    ----------
+    job_id : int
+    hosts : tuple of (str, int)
+        Its hosts in their order, and the slots on each.
+    devices : tuple of int
+        GPUs on this host, where LSF says them.
+    number : str
+        Differs each time that the job is begun, where its script says it.
+    """
+
+    job_id: int
+    hosts: tuple[tuple[str, int], ...]
+    devices: tuple[int, ...]
+    number: str = ""
+
+    @classmethod
+    def from_environ(cls) -> Allocation | None:
+        """The one that this process runs in; None outside LSF."""
+        env = protocol.environ()
+        job_id = env.get("LSB_JOBID", "")
+        if not job_id.isdecimal():
+            return None
+        devices = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        return cls(
+            int(job_id),
+            _hosts(env),
+            tuple(int(index) for index in devices if index.isdecimal()),
+            env.get("HPCEXT_ALLOCATION", ""),
+        )
+
+
+def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Hosts by what says them: a file where there are too many for a variable."""
+    names = []
+    file = env.get("LSB_DJOB_HOSTFILE", "")
+    if file:
+        try:
+            names = Path(file).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("LSB_DJOB_HOSTFILE=%s: %s", shown(file), error)
+    words = env.get("LSB_MCPU_HOSTS", "").split()
+    if not names and words and all(count.isdecimal() for count in words[1::2]):
+        pairs = zip(words[::2], words[1::2], strict=False)
+        names = [name for name, count in pairs for _ in range(int(count))]
+    names = names or env.get("LSB_HOSTS", "").split()
+    return tuple((name, names.count(name)) for name in dict.fromkeys(names))
+
+
+def submit_command(options: Sequence[str]) -> list[str]:
+    """Submit the script on standard input; bsub(1).
+
+    Not by its name: the shell that LSF starts for a command would die of signals that the script
+    waits for.
+    """
+    return ["bsub", *options]
+
+
+def parse_job_id(text: str) -> int:
+    """``Job <8> is submitted to queue <normal>.``, after what esubs may have printed."""
+    found = _SUBMITTED.search(text)
+    if found is None:
+        raise BatchError(f"bsub printed {shown(text.strip())}, and no job id")
+    return int(found[1])
+
+
+def parse_time_limit(text: str) -> float | None:
+    """Seconds of ``[hour:]minute``, as ``bsub -W`` takes it; None where it is none that we know.
+
+    Examples
+    --------
+    >>> parse_time_limit("90"), parse_time_limit("2:00"), parse_time_limit("1-12")
+    (5400.0, 7200.0, None)
+    """
+    found = _LIMIT.match(text.strip())
+    return (60 * int(found[1] or 0) + int(found[2])) * MINUTE_S if found else None
+
+
+def jobs_command(job_ids: Sequence[int]) -> list[str]:
+    """Jobs in any state that LSF still holds; bjobs(1), -o and -json (10.1 Fix Pack 2)."""
+    return ["bjobs", "-a", "-o", _FIELDS, "-json", *map(str, job_ids)]
+
+
+def parse_jobs(text: str) -> dict[int, dict[str, str]]:
+    """Job id → its fields by their names in capitals; what it does not know is left out.
+
+    All values are strings. One that is not there is empty, with another engine ``-``.
+    """
+    try:
+        found = {}
+        for record in _records(text):
+            fields = {str(name): _value(value) for name, value in record.items()}
+            if "ERROR" not in fields:
+                found[int(fields["JOBID"])] = fields
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
+    return found
+
+
+def _records(text: str) -> Any:
+    """Those of a document; while mbatchd is busy, commands say so before it."""
+    return json.loads(text[text.index("{") :])["RECORDS"]
+
+
+def _value(value: Any) -> str:
+    text = str(value).strip()
+    return "" if text == "-" else text
+
+
+def state(text: str) -> str:
+    """A state as LSF writes it, in the words that Slurm has."""
+    return STATES.get(text, UNKNOWN)
+
+
+def parse_end(fields: Mapping[str, str], now_s: float) -> End:
+    """A job's state, and when its run limit is over; from its fields."""
+    said = state(fields.get("STAT", ""))
+    ran_s = _seconds(fields.get("RUN_TIME", ""))
+    limit_s = _limit_s(fields.get("RUNTIMELIMIT", ""))
+    if limit_s is not None and ran_s is not None:
+        return End(said, now_s + limit_s - ran_s)
+    left_s = _left_s(fields.get("TIME_LEFT", ""))
+    return End(said, None if left_s is None else now_s + left_s)
+
+
+def _seconds(text: str) -> float | None:
+    """A run time: ``16038 second(s)``, or with -hms (LSB_HMS_TIME_FORMAT) ``04:27:18``."""
+    number = text.partition(" ")[0]
+    if number.isdecimal():
+        return float(number)
+    return _clock_s(text)
+
+
+def _limit_s(text: str) -> float | None:
+    """A run limit: minutes as ``3.0`` or ``3.0/hostA``, or with -hms ``00:03:00``; bjobs(1)."""
+    minutes = text.partition("/")[0].strip()
+    if ":" in minutes:
+        return _clock_s(minutes)
+    try:
+        return float(minutes) * MINUTE_S
+    except ValueError:
+        return None
+
+
+def _left_s(text: str) -> float | None:
+    """The time that is left: ``hours:minutes`` and a letter; L is that of a run limit."""
+    clock, _, letter = text.partition(" ")
+    return None if letter.strip() not in {"", "L"} else _clock_s(clock)
+
+
+def _clock_s(text: str) -> float | None:
+    """``hours:minutes`` or ``hours:minutes:seconds``."""
+    found = _CLOCK.fullmatch(text.strip())
+    if found is None:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float((hours * 60 + minutes) * 60 + seconds)
+
+
+def hosts_command(names: Sequence[str]) -> list[str]:
+    """The states of hosts; bhosts(1), -o and -json."""
+    return ["bhosts", "-o", "host_name status", "-json", *names]
+
+
+def parse_hosts(text: str) -> dict[str, str]:
+    """Host → ``ok``, ``closed``, ``unavail``, ``unreach``, or with a reason as ``closed_Adm``."""
+    try:
+        return {str(each["HOST_NAME"]): str(each["STATUS"]).lower() for each in _records(text)}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BatchError(f"bhosts printed {shown(text.strip())}, and no hosts") from None
+
+
+class Commands:
+    """What is asked of LSF about jobs; as :class:`hpcext.batch.system.Jobs` has it."""
+
+    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+        """States of jobs; one that nobody knows any more is left out."""
+        if not job_ids:
+            return {}
+        try:
+            printed = runner.run(jobs_command(job_ids))
+        except BatchError as error:
+            # Some releases fail for one that they have forgotten, and name the others too.
+            if not error.stdout.strip():
+                log.info("no jobs: %s", error)
+                return {}
+            printed = error.stdout
+        return {job_id: state(each.get("STAT", "")) for job_id, each in parse_jobs(printed).items()}
+
+    def end(self, job_id: int) -> End:
+        """A job's state, and when it ends at the latest."""
+        found = parse_jobs(runner.run(jobs_command([job_id])))
+        if job_id not in found:
+            raise BatchError(f"LSF does not know job {job_id}")
+        return parse_end(found[job_id], time.time())
+
+    def gone(self, names: Sequence[str]) -> list[str]:
+        """Which of these hosts LSF has given up."""
+        states = parse_hosts(runner.run(hosts_command(names)))
+        return [name for name in names if states.get(name) in GONE]

@@ -1,0 +1,57 @@
+"""Which batch system a site has, and what is asked of either in the same words."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import Protocol
+
+from hpcext.batch import lsf, slurm_reads
+from hpcext.batch.slurm import End
+from hpcext.core.errors import InputError
+
+SUBMIT = {"slurm": "sbatch", "lsf": "bsub"}
+"""Batch system → the command by which it is known to be there."""
+
+NAMES = {"slurm": "Slurm", "lsf": "LSF"}
+
+
+class Jobs(Protocol):
+    """Questions about jobs. Each raises BatchError where there is no answer."""
+
+    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+        """States of jobs; one that nobody knows any more is left out."""
+
+    def end(self, job_id: int) -> End:
+        """A job's state, and when it ends at the latest."""
+
+
+def jobs(system: str) -> Jobs:
+    """How a batch system is asked."""
+    return lsf.Commands() if system == "lsf" else slurm_reads.reads()
+
+
+def choose(said: str) -> str:
+    """The batch system to use.
+
+    Parameters
+    ----------
+    said : {"auto", "slurm", "lsf"}
+        The setting ``batch``.
+
+    Raises
+    ------
+    InputError
+        It is to be found out, and there is none here, or both.
+    """
+    if said != "auto":
+        return said
+    found = [name for name, command in SUBMIT.items() if shutil.which(command)]
+    if len(found) == 1:
+        return found[0]
+    raise InputError(
+        "both sbatch and bsub are here" if found else "neither sbatch nor bsub is here",
+        where="batch",
+        valid=", ".join(SUBMIT),
+        do="set HPCEXT_BATCH" if found else "run it where a batch system's commands are",
+    )

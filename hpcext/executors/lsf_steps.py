@@ -1,0 +1,257 @@
+"""Runs attempts on the hosts of an LSF job, by ``blaunch`` or ``jsrun``.
+
+LSF shares out hosts, and nothing inside a job: which GPUs an attempt has on which host is chosen
+here, and the supervisor there sees to it. One process stands for an attempt (``launch/spread.py``):
+it starts a launcher for each host, with the index of the node as an argument, so that nobody has
+to find out where he is. No signal crosses hosts: supervisors look for orders themselves, and a
+manager for reports. What a launcher leaves behind when it dies is not documented, so the GPUs of an
+attempt are free when each of its hosts has said that nothing is left (``launch/sweep.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.batch import lsf, runner
+from hpcext.core.errors import BatchError
+from hpcext.core.facts import Ended, NodeLost, Started
+from hpcext.core.values import Action, Node
+from hpcext.executors.allocation import AllocationExecutor
+from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.local import LocalExecutor
+from hpcext.executors.processes import Watch
+from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
+from hpcext.launch import spread, supervise, sweep
+
+log = logging.getLogger(__name__)
+
+SWEEP_TIMEOUT_S = 60.0
+"""A launcher that has not said anything by then is asked again."""
+
+CORE_THREADS = 4
+"""Logical CPUs of a slot where there is jsrun: POWER9 in SMT4, as Summit has it by default."""
+
+_PYTHON = (sys.executable, "-I", "-S")
+
+
+class LsfHost(AllocationExecutor, LocalExecutor):
+    """Carries out actions on the one host of an LSF job, where the manager is."""
+
+    def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
+        return {**super()._more(gpus), "notices": True, "allocation": self._allocation}
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    """How a command is started on one host of a job.
+
+    Attributes
+    ----------
+    name : {"blaunch", "jsrun"}
+    slots : Mapping[str, int]
+        Of each host.
+    gpus : int
+        Of each host.
+    """
+
+    name: str
+    slots: Mapping[str, int]
+    gpus: int
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether it lets a command have the GPUs that it names, and no others."""
+        return self.name == "jsrun"
+
+    def argv(self, host: str, gpus: Sequence[int], command: Sequence[str], erf: Path) -> list[str]:
+        """The launcher's command.
+
+        Parameters
+        ----------
+        host : str
+        gpus : sequence of int
+            By position; none for what needs none.
+        command : sequence of str
+        erf : pathlib.Path
+            Where an explicit resource file may be written.
+
+        Raises
+        ------
+        OSError
+            It could not be written.
+        """
+        if self.name == "blaunch":
+            return ["blaunch", host, *command]
+        protocol.write_file(erf, self._resources(host, gpus).encode())
+        return ["jsrun", "--erf_input", str(erf), *command]
+
+    def _resources(self, host: str, gpus: Sequence[int]) -> str:
+        """One resource set; "Explicit Resource File (ERF) format" of JSM."""
+        each = self.slots[host] * CORE_THREADS // max(1, self.gpus)
+        cpus = ",".join(f"{gpu * each}-{(gpu + 1) * each - 1}" for gpu in gpus or (0,))
+        devices = f" gpu: {{{','.join(map(str, gpus))}}} ;" if gpus else ""
+        return (
+            # What sweeps has no share of its own.
+            "overlapping_rs: allow\n"
+            "cpu_index_using: logical\n"
+            f"rank: 0: {{ hostname: {host}; cpu: {{{cpus}}} ;{devices} mem: * }}\n"
+        )
+
+
+class LsfSteps(StepExecutor):
+    """Carries out actions on the hosts of one LSF job.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+    launcher : Launcher
+    **common
+        Those of :class:`~hpcext.executors.steps.StepExecutor`.
+    """
+
+    def __init__(self, *, nodes: Sequence[Node], launcher: Launcher, **common: Any) -> None:
+        super().__init__(addresses={}, **common)
+        self._nodes = {node.name: node for node in nodes}
+        self._launcher = launcher
+
+    def _start(self, action: Action) -> None:
+        files = AttemptFiles(self._directory, action)
+        places = {name: self._free(name)[:count] for name, count in action.alloc.items()}
+        if any(len(places[name]) < count for name, count in action.alloc.items()):
+            self._not_started(files, "not all of its GPUs are free")
+            return
+        gpus = tuple(f"{name}:{index}" for name, found in places.items() for index in found)
+        watch = Watch(files, gpus)
+        told = None if self._launcher.shares_gpus else places
+        try:
+            files.write_launch(
+                self._spec(action.job),
+                action.alloc,
+                gpus=gpus,
+                manager=self._manager_file,
+                notices=True,
+                rendezvous=self._rendezvous(action),
+                allocation=self._allocation,
+                nodes=[{"name": name, "gpus": told and told[name]} for name in places],
+            )
+            self._write_launchers(files, places)
+            self._spawn(watch)
+            assert watch.process is not None
+            self._record(files, watch.process)
+        except OSError as error:
+            self._not_started(files, str(error.strerror))
+            return
+        self._watches[action.op] = watch
+        self._emit(Started(action.job, action.op, gpus))
+
+    def _write_launchers(self, files: AttemptFiles, places: Mapping[str, Sequence[int]]) -> None:
+        launchers = []
+        for index, (host, gpus) in enumerate(places.items()):
+            command = [*_PYTHON, supervise.__file__, str(files.directory), str(index)]
+            erf = files.directory / f"resources-{index}.erf"
+            launchers.append(self._launcher.argv(host, gpus, command, erf))
+        document = {"schema": spread.SPREAD, "launchers": launchers}
+        protocol.write_json(files.directory / spread.SPREAD_FILE, document)
+
+    def _argv(self, watch: Watch) -> Sequence[str]:
+        return [*_PYTHON, spread.__file__, str(watch.files.directory)]
+
+    def _free(self, node: str) -> list[int]:
+        """Positions of GPUs of a node that no attempt holds, ascending."""
+        held = {gpu for watch in self._watches.values() for gpu in watch.gpus}
+        indices = range(self._nodes[node].gpus) if node in self._nodes else ()
+        return [index for index in indices if f"{node}:{index}" not in held]
+
+    # The end.
+
+    def _over(self, watch: Watch, ended: Ended) -> None:
+        """The first node has said how it ended; the others, that they have?"""
+        if all(watch.files.ended_on(index) for index in (0, *watch.files.others)):
+            super()._over(watch, ended)
+        else:
+            self._later(self._sweep(watch, None))
+
+    async def _sweep(self, watch: Watch, process: protocol.Process | None) -> None:
+        """End what is left on each host, and wait until each says that nothing is."""
+        files = watch.files
+        # What it said before it was told to end is how it ended.
+        ended = files.ended() or files.failed_elsewhere()
+        self._say_end(files)
+        pause_s = ASK_PAUSE_S
+        # In an earlier allocation nothing is left: LSF has ended what ran there.
+        left = self._left(watch)
+        while left:
+            done = await asyncio.gather(
+                *(asyncio.to_thread(self._swept, files, *each) for each in left)
+            )
+            left = [each for each, gone in zip(left, done, strict=True) if not gone]
+            if left:
+                down = await asyncio.to_thread(self._down, [host for _, host in left])
+                for host in down:
+                    self._emit(NodeLost(host))
+                left = [each for each in left if each[1] not in down]
+            if left:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
+        await self._look_around(watch)
+        self._finish(watch, ended or self._lost(watch))
+
+    def _left(self, watch: Watch) -> list[tuple[int, str]]:
+        """Index and host of each node of an attempt that may still have something of it."""
+        launch = watch.files.launch() or {}
+        if launch.get("allocation") != self._allocation:
+            return []
+        return [
+            (index, str(node["name"]))
+            for index, node in enumerate(launch.get("nodes", ()))
+            if not watch.files.ended_on(index)
+        ]
+
+    def _say_end(self, files: AttemptFiles) -> None:
+        try:
+            files.order("end")
+        except OSError as error:
+            # It is killed then.
+            log.warning("job %s could not be told to end: %s", files.job, error.strerror)
+
+    def _swept(self, files: AttemptFiles, index: int, host: str) -> bool:
+        """Have a host end what is left there; whether it says that nothing is."""
+        nonce = secrets.token_hex(8)
+        command = [*_PYTHON, sweep.__file__, str(files.directory), str(index), nonce]
+        own = protocol.node_directory(files.directory, index)
+        try:
+            argv = self._launcher.argv(host, (), command, files.directory / f"sweep-{index}.erf")
+            runner.run(argv, timeout_s=SWEEP_TIMEOUT_S)
+        except (BatchError, OSError) as error:
+            log.info("%s on %s: %s", files.job, host, error)
+        try:
+            said = protocol.read_json(own / sweep.SWEPT_FILE, sweep.SWEPT, owner=os.getuid())
+        except (OSError, ValueError):
+            said = {}
+        if said.get("nonce") != nonce:
+            log.warning("what is left of job %s on %s is not known to be gone", files.job, host)
+        return said.get("nonce") == nonce
+
+    @staticmethod
+    def _down(hosts: Sequence[str]) -> list[str]:
+        """Which of these hosts LSF has given up; nothing starts there any more."""
+        try:
+            return lsf.Commands().gone(hosts)
+        except BatchError as error:
+            log.warning("whether %s is up is not known: %s", ", ".join(hosts), error)
+            return []
+
+    def _why_lost(self, files: AttemptFiles, process: protocol.Process | None) -> str:
+        if files.claimed() and process is None:
+            return "its allocation is over"
+        last = "its step was ended" if files.claimed() else "its step did not begin"
+        return files.supervisor_said() or last

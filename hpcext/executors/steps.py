@@ -1,0 +1,116 @@
+"""What executors have in common whose attempts are steps: on nodes where our signals do not reach.
+
+A step is represented by the process that started it. Orders are files; who tells a supervisor that
+there is one differs.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hpcext import protocol
+from hpcext.core.facts import Registered, Rescaled
+from hpcext.core.values import Action, Alloc, Kind
+from hpcext.executors.allocation import AllocationExecutor
+from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.processes import Watch
+from hpcext.launch import tree
+from hpcext.protocol import Process
+
+log = logging.getLogger(__name__)
+
+STEP = "hpcext.step/1"
+STEP_FILE = "step.json"
+"""The process of a step, for the manager that comes after this one."""
+
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Below those that Linux gives to whoever asks for any (32768 and more)."""
+
+ASK_PAUSE_S, ASK_PAUSE_MAX_S = 0.5, 30.0
+"""Between two attempts to find out that a step is gone."""
+
+
+class StepExecutor(AllocationExecutor):
+    """Carries out actions by steps inside one allocation.
+
+    Parameters
+    ----------
+    addresses : Mapping[str, str]
+        How each node is reached by the others, if not by its name.
+    **common
+        Those of :class:`~hpcext.executors.allocation.AllocationExecutor`.
+    """
+
+    # The process of a step never unblocks what it inherits blocked: srun of 26.05 does not. It is
+    # told something only when its step runs, or when it is to end.
+    _holds_signals = False
+
+    def __init__(self, *, addresses: Mapping[str, str], **common: Any) -> None:
+        super().__init__(**common)
+        self._addresses = dict(addresses)
+        self._allocs: dict[int, Alloc] = {}
+
+    def perform(self, action: Action) -> None:
+        """As the base class has it."""
+        if action.kind is Kind.START:
+            self._allocs[action.op] = action.alloc
+        super().perform(action)
+
+    def _rendezvous(self, action: Action) -> str:
+        """Where the ranks of several nodes meet; each attempt has a port of its own."""
+        if len(action.alloc) == 1:
+            return ""
+        first = next(iter(action.alloc))
+        return f"{self._addresses.get(first, first)}:{FIRST_PORT + action.op % PORTS}"
+
+    def _record(self, files: AttemptFiles, process: Process) -> None:
+        document = {
+            "schema": STEP,
+            "attempt": files.attempt,
+            "op": files.op,
+            "pid": process.pid,
+            "start": process.start,
+            "boot_id": tree.boot_id(),
+            "at": time.time(),
+        }
+        protocol.write_json(files.directory / STEP_FILE, document)
+
+    def _recorded(self, watch: Watch) -> Process | None:
+        return watch.files.process(STEP_FILE, STEP)
+
+    def _look(self, watch: Watch) -> None:
+        for fact in watch.files.news():
+            if isinstance(fact, Registered):
+                # Whatever the job can do: a step keeps the GPUs that it began with.
+                self._emit(msgspec.structs.replace(fact, in_place=False))
+            else:
+                self._emit(fact)
+
+    def _tell(self, watch: Watch, process: Process, action: Action) -> None:
+        files = watch.files
+        if action.kind is Kind.RESCALE:
+            why = "a step keeps its GPUs"
+            had = watch.gpus
+            self._emit(Rescaled(files.job, files.op, action.resize, had, ok=False, why=why))
+            return
+        if action.force:
+            watch.why = "it was killed"
+            # The order to end the step.
+            process.send(signal.SIGTERM)
+            return
+        try:
+            files.order("suspend" if action.kind is Kind.SUSPEND else "end")
+        except OSError as error:
+            # The deadline of the suspension comes; ending is done by force then.
+            log.warning("job %s could not be told: %s", files.job, error.strerror)
+            return
+        self._ordered(watch)
+
+    def _ordered(self, watch: Watch) -> None:
+        """An order was written down."""

@@ -1,0 +1,93 @@
+"""Starts the supervisors of one attempt on its nodes, by a launcher for each, and waits for them.
+
+Run as ``python -I -S .../hpcext/launch/spread.py DIRECTORY``, where the batch system has launchers
+for one host each (LSF: ``blaunch``, ``jsrun``). It ends when all launchers have; if one node has
+gone wrong, soon after, though others go on: what is left is then for the manager to end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+# With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from hpcext import protocol
+
+SPREAD = "hpcext.spread/1"
+SPREAD_FILE = "spread.json"
+"""What starts the supervisor of each node: ``launchers``, a command for each."""
+
+OTHERS_S = 10.0
+"""When one node has gone wrong, ranks on the others may fail by themselves and say why."""
+
+HARMLESS = (protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL, protocol.SUSPEND_SIGNAL, signal.SIGINT)
+"""A batch system may send these to all that it has started. What they tell is told elsewhere."""
+
+
+def spread(directory: Path) -> int:
+    """Start them, wait; 0 if every node has ended well."""
+    for signum in HARMLESS:
+        signal.signal(signum, signal.SIG_IGN)
+    document = protocol.read_json(directory / SPREAD_FILE, SPREAD, owner=os.getuid())
+    with open(directory / SPREAD_FILE, "rb") as file:
+        # A manager that died before it had noted us starts another one of us: that waits, and finds
+        # what became of the attempt.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return _start(directory, document["launchers"])
+
+
+def _start(directory: Path, launchers: Sequence[Sequence[str]]) -> int:
+    # What this host has for GPUs is not what others have.
+    environ = {k: v for k, v in protocol.environ().items() if k != "CUDA_VISIBLE_DEVICES"}
+    children = {
+        index: subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, cwd="/")
+        for index, argv in enumerate(launchers)
+    }
+    wrong_s: float | None = None
+    while children:
+        signal.sigtimedwait({signal.SIGCHLD}, 1.0)
+        for index, child in list(children.items()):
+            if child.poll() is not None:
+                del children[index]
+                if wrong_s is None and not _ended_well(directory, index):
+                    wrong_s = time.monotonic() + OTHERS_S
+        if wrong_s is not None and time.monotonic() >= wrong_s:
+            break
+    return int(wrong_s is not None)
+
+
+def _ended_well(directory: Path, index: int) -> bool:
+    """Whether a node's supervisor has said that all is over, and well."""
+    own = protocol.node_directory(directory, index)
+    try:
+        ended = protocol.read_json(own / protocol.EXIT_FILE, protocol.EXIT)
+    except (OSError, ValueError):
+        return False
+    return ended.get("exit_code") == 0 or ended.get("suspended") is True
+
+
+def main() -> int:
+    """Read the arguments."""
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: spread.py DIRECTORY\n")
+        return 64
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        return spread(Path(sys.argv[1]))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
+        return 71
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)

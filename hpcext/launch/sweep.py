@@ -1,0 +1,85 @@
+"""Ends what is left of an attempt on the host where this runs, and says when nothing is.
+
+Run as ``python -I -S .../hpcext/launch/sweep.py DIRECTORY INDEX NONCE``. The acknowledgement is a
+file with the nonce in it: whether a launcher passes exit codes on does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+# With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from hpcext import protocol
+from hpcext.launch import tree
+
+SWEPT = "hpcext.swept/1"
+SWEPT_FILE = "swept.json"
+
+END_S = 15.0
+"""A supervisor that has read the order to end has so long for it."""
+
+PAUSE_S = 0.05
+
+
+def sweep(directory: Path, index: int, nonce: str) -> None:
+    """Have the supervisor end if there is one, kill what is left, and say that it is gone."""
+    own = protocol.node_directory(directory, index)
+    _bar(own)
+    supervisor = _supervisor(own)
+    deadline_s = time.monotonic() + END_S
+    while supervisor is not None and supervisor.alive() and time.monotonic() < deadline_s:
+        # The order to end lies there already.
+        supervisor.send(protocol.NEWS_SIGNAL)
+        time.sleep(PAUSE_S)
+    marks = [f"HPCEXT_REPORT_DIR={directory}"]
+    victims = {supervisor} if supervisor is not None else set()
+    while tree.kill_marked(marks, victims):
+        time.sleep(PAUSE_S)
+    protocol.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})
+
+
+def _bar(own: Path) -> None:
+    """See to it that no supervisor begins from here on, if none has: theirs is the same claim."""
+    me = protocol.Process.me()
+    document = {"schema": protocol.SUPERVISOR, "pid": me.pid, "start": me.start, "boot_id": ""}
+    own.mkdir(mode=0o700, exist_ok=True)
+    temporary = own / f".{protocol.SUPERVISOR_FILE}.{me.pid}-{me.start}"
+    protocol.write_json(temporary, document)
+    try:
+        os.link(temporary, own / protocol.SUPERVISOR_FILE)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+
+
+def _supervisor(own: Path) -> protocol.Process | None:
+    """The one of this node; None if there was none, or the machine was restarted since."""
+    try:
+        said = protocol.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        process = protocol.Process(int(said["pid"]), int(said["start"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return process if said.get("boot_id") == tree.boot_id() else None
+
+
+def main() -> int:
+    """Read the arguments."""
+    if len(sys.argv) != 4 or not sys.argv[2].isdecimal():
+        sys.stderr.write("usage: sweep.py DIRECTORY INDEX NONCE\n")
+        return 64
+    try:
+        sweep(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    except OSError as error:
+        sys.stderr.write(f"hpcext: what is left was not swept: {error}\n")
+        return 71
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""The batch job that is a pilot, of whichever batch system: its script, and what is known of it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.core.errors import NoManagerError
+
+SCRIPT = "batch.sh"
+
+_SCRIPT = """#!/bin/sh
+# The manager of an hpcext pilot; its jobs are parts of this job.
+{begin}manager=
+trap '[ -z "$manager" ] || kill -USR1 "$manager"' USR1
+trap '[ -z "$manager" ] || kill -USR2 "$manager"' USR2
+trap '{told}[ -z "$manager" ] || kill -TERM "$manager"' {ends}
+for try in 1 2 3 4 5; do
+    {manage} &
+    manager=$!
+    # A wait that a signal interrupts is not the end of the manager.
+    while :; do
+        wait "$manager"
+        code=$?
+        kill -0 "$manager" 2>/dev/null || break
+    done
+    # Killed, or crashed: what it started goes on, and the next manager takes it over.
+    case "$code" in 132|134|135|136|137|139) ;; *) break ;; esac
+    echo "hpcext: the manager was killed by signal $((code - 128)) (try $try)" >&2
+done
+{finish}exit "$code"
+"""
+
+
+def write_script(
+    directory: Path, *, begin: str = "", ends: str = "TERM", told: str = "", finish: str = ""
+) -> Path:
+    """Write the batch script of a pilot; where it is.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    begin, finish : str
+        Lines before the manager begins, and when it has ended for good.
+    ends : str
+        Signals at which it is to end.
+    told : str
+        What else is done at these.
+    """
+    manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
+    script = _SCRIPT.format(
+        manage=shlex.join(manage), begin=begin, ends=ends, told=told, finish=finish
+    )
+    protocol.write_file(directory / SCRIPT, script.encode())
+    return directory / SCRIPT
+
+
+class Submitted:
+    """What is written down of the job of a pilot.
+
+    Parameters
+    ----------
+    file : str
+        Its name in the directory of the pilot.
+    schema : str
+    system : str
+        The batch system, for people.
+    """
+
+    def __init__(self, file: str, schema: str, system: str) -> None:
+        self._file = file
+        self._schema = schema
+        self._system = system
+
+    def write(self, directory: Path, job_id: int, options: Sequence[str]) -> None:
+        """Note which job it is, and with which options it was submitted."""
+        document = {"schema": self._schema, "job_id": job_id, "options": list(options)}
+        protocol.write_json(directory / self._file, document)
+
+    def read(self, directory: Path) -> dict[str, Any]:
+        """What was noted.
+
+        Raises
+        ------
+        NoManagerError
+            It was never submitted.
+        """
+        try:
+            return protocol.read_json(directory / self._file, self._schema)
+        except (OSError, ValueError) as error:
+            raise NoManagerError(
+                f"it was not submitted to {self._system} ({error})", where=str(directory)
+            ) from None
+
+    def job_of(self, directory: Path) -> int | None:
+        """The id of the last job of a pilot, or None if it has none."""
+        try:
+            return int(self.read(directory)["job_id"])
+        except NoManagerError:
+            return None
+
+    def options(self, directory: Path) -> list[str]:
+        """The options that it was submitted with.
+
+        Raises
+        ------
+        NoManagerError
+            It was never submitted by us.
+        """
+        options = self.read(directory)["options"]
+        if not options:
+            raise NoManagerError(
+                "was not submitted by hpcext", where=str(directory), do="use sbatch"
+            )
+        return list(options)
+
+
+def name_of(directory: Path) -> str:
+    """What the job of a pilot is called in the lists of a batch system."""
+    return f"hpcext-{directory.name}"[:64]

@@ -1,0 +1,369 @@
+"""A pilot as a job of LSF, on the hosts of the contract engine, by blaunch and by jsrun."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lsf_run
+import lsf_site
+import psutil
+import pytest
+from lsf_tools import ROOT, MakeSite
+from site_of_test import Site, wait_for
+
+from hpcext.protocol import Process
+
+OTHER = Path(__file__).parent / "other_rank.py"
+SIX = {"min": 1, "max": 6, "optimal": 6}
+
+
+class OnLsf(Site):
+    """A place whose commands find those of an engine."""
+
+    def __init__(self, path: Path, lsf: lsf_site.Site, **variables: str) -> None:
+        paths = f"{lsf.directory}:{os.environ['PATH']}"
+        environ = {key: value for key, value in os.environ.items() if "SLURM" not in key}
+        environ |= {"LSF_ENVDIR": str(lsf.directory), "PATH": paths, "HPCEXT_BATCH": "lsf"}
+        super().__init__(path, environ={**environ, **variables})
+        self.lsf = lsf
+
+    def submit(self, *words: str, nodes: int = 2, time: str = "60") -> int:
+        """Submit the place's jobs as a pilot; the id of the LSF job."""
+        shape = ("--nodes", str(nodes), "--gpus-per-node", "6", "--time", time)
+        ended = self.run(
+            "pilot", "submit", str(self.jobs), *shape, "--dir", str(self.pilot), *words
+        )
+        assert ended.code == 0, ended
+        found = re.search(r"job (\d+) of LSF", ended.out)
+        assert found, ended
+        return int(found[1])
+
+    def wide(self, name: str, *, fail: bool = False) -> dict[str, Any]:
+        """A counter of two nodes, which has six GPUs on each and is gated."""
+        one = self.counter(name, gated=True)
+        gate = self.path / "fails" if fail else self._gate(name)
+        other = [self.python, str(OTHER), str(gate), str(self.path / f"{name}.others")]
+        one["env"]["COUNTER"] = json.dumps([one["command"], other + (["--fail"] if fail else [])])
+        choose = (
+            "import json, os; both = json.loads(os.environ['COUNTER']);"
+            "argv = both[min(1, int(os.environ['HPCEXT_NODE_INDEX']))];"
+            "os.execv(argv[0], argv)"
+        )
+        return {**one, "command": [self.python, "-c", choose], "nodes": 2, "gpus": 6}
+
+    def others(self, name: str) -> list[list[str]]:
+        """What the second nodes of a wide counter have noted: attempt, node, GPUs, pid."""
+        path = self.path / f"{name}.others"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+    def over(self, job: int, state: str = "DONE") -> dict[str, dict[str, Any]]:
+        """Wait for the end of a pilot; its jobs by name."""
+        wait_for(lambda: self.lsf.job(job).state in lsf_run.ENDED, "the end of the pilot")
+        log = "".join(path.read_text() for path in self.pilot.glob("lsf-*.out"))
+        assert self.lsf.job(job).state == state, log
+        document = self.document("status", str(self.pilot))
+        return {each["name"]: each for each in document["jobs"]}
+
+    def again(self, job: str, attempt: int) -> None:
+        path = self.pilot / "jobs" / job / f"attempt-{attempt:04d}" / "report.json"
+        wait_for(path.exists, f"attempt {attempt}")
+
+    def manager(self) -> int:
+        return int(json.loads((self.pilot / "manager.json").read_text())["pid"])
+
+    def from_another_host(self) -> None:
+        """Have commands take the manager for one of another machine."""
+        facts = json.loads((self.pilot / "manager.json").read_text())
+        (self.pilot / "manager.json").write_text(json.dumps({**facts, "boot_id": "another"}))
+
+    def at_the_gate(self, name: str, steps: int = 40) -> None:
+        def there() -> bool:
+            done = self.steps(name)
+            return bool(done) and done[-1].step == steps - 1
+
+        wait_for(there, f"{name} to come to its gate")
+
+    def launchers(self) -> list[psutil.Process]:
+        """Processes of blaunch or jsrun that stand for a node of an attempt."""
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if (words := process.info["cmdline"])
+            and str(self.pilot) in " ".join(words)
+            and any(Path(word).name in {"blaunch", "jsrun"} for word in words)
+        ]
+
+    def never_twice(self, name: str) -> None:
+        """Attempts of a counter did not overlap, and its steps are all there."""
+        last: dict[int, float] = {}
+        for step in self.steps(name):
+            assert all(each <= step.attempt for each in last), "an attempt that went on"
+            last[step.attempt] = step.time_s
+        assert self.steps(name)[-1].step == 40
+
+    def clear(self) -> None:
+        for job in self.lsf.jobs():
+            with contextlib.suppress(lsf_site.RefusedError):
+                lsf_run.kill(self.lsf, job.id)
+        wait_for(
+            lambda: all(job.state in lsf_run.ENDED for job in self.lsf.jobs()),
+            "the end of all jobs",
+        )
+
+
+@pytest.fixture
+def place(make_site: MakeSite, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OnLsf]:
+    """Two hosts of six GPUs; a parameter says the launcher, and what else is different."""
+    launcher, *quirks = getattr(request, "param", ["blaunch"])
+    more = {"launch_node": "batch1"} if launcher == "jsrun" else {}
+    hosts = (lsf_site.Host("h1", 12, 6), lsf_site.Host("h2", 12, 6))
+    lsf = make_site(*quirks, hosts=hosts, terminate_interval_s=1.0, minute_s=1.0, **more)
+    one = OnLsf(tmp_path, lsf, HPCEXT_LSF_LAUNCHER=launcher)
+    yield one
+    one.clear()
+    for process in one.left_behind():
+        process.kill()
+
+
+BOTH = pytest.mark.parametrize("place", [["blaunch"], ["jsrun"]], indirect=True, ids=lambda p: p[0])
+
+
+@BOTH
+def test_jobs_share_two_hosts(place: OnLsf) -> None:
+    """Primaries at their best size, a secondary on what is left, promoted when GPUs come free."""
+    place.write_jobs(
+        place.counter("left", gated=True, gpus={"min": 1, "max": 6, "optimal": 4}),
+        place.counter("right", gated=True, gpus=SIX),
+        place.counter("second", gated=True, gpus={"min": 1, "max": 6, "optimal": 5}),
+    )
+    job = place.submit(time="600")
+    for name in ("left", "right", "second"):
+        place.at_the_gate(name)
+    held = {name: len(place.steps(name)[-1].gpus) for name in ("left", "right", "second")}
+    assert held == {"left": 4, "right": 6, "second": 2}
+    assert not place.steps("left")[-1].gpus & place.steps("second")[-1].gpus
+    place.open("left")
+    place.again("3", 2)
+    place.open("right")
+    place.open("second")
+    jobs = place.over(job)
+    assert {each["state"] for each in jobs.values()} == {"completed"}
+    assert len(place.steps("second")[-1].gpus) == 5
+    assert jobs["second"]["suspends"] == 1
+    assert [step.step for step in place.steps("second")] == list(range(1, 41))
+
+
+@BOTH
+def test_a_job_of_two_hosts_is_suspended_and_goes_on(place: OnLsf) -> None:
+    place.write_jobs(place.wide("wide"))
+    job = place.submit(time="600")
+    place.at_the_gate("wide")
+    wait_for(lambda: place.others("wide"), "the other node")
+    place.run_until_done("suspend", str(place.pilot), "wide")
+    attempt = place.pilot / "jobs" / "1" / "attempt-0001"
+    for each in (attempt / "exit.json", attempt / "node-0001" / "exit.json"):
+        wait_for(each.exists, "its end")
+        assert json.loads(each.read_text())["suspended"] is True
+    assert place.run("resume", str(place.pilot), "wide").code == 0
+    wait_for(lambda: len(place.others("wide")) == 2, "the other node, again")
+    place.open("wide")
+    jobs = place.over(job)
+    assert jobs["wide"]["state"] == "completed"
+    assert [each[:3] for each in place.others("wide")] == [
+        ["1", "1", "0,1,2,3,4,5"], ["2", "1", "0,1,2,3,4,5"],
+    ]  # fmt: skip
+
+
+def test_on_one_host_without_a_launcher(place: OnLsf) -> None:
+    """What can be asked from another host: of the manager, which looks for requests itself."""
+    place.write_jobs(place.counter("only", gated=True, gpus={"min": 1, "max": 6, "optimal": 4}))
+    job = place.submit(nodes=1, time="600")
+    place.at_the_gate("only")
+    assert not place.launchers()
+    place.from_another_host()
+    assert f"in job {job} of LSF" in place.run("run", "--resume", str(place.pilot)).err
+    place.run_until_done("suspend", str(place.pilot), "only")
+    wait_for(lambda: "suspended" in place.run("why", str(place.pilot), "only").out, "suspension")
+    assert place.run("resume", str(place.pilot), "only").code == 0
+    place.again("1", 2)
+    place.run_until_done("resize", str(place.pilot), "only", "2")
+    place.again("1", 3)
+    assert "attempt 3, 2 GPUs" in place.run("logs", str(place.pilot), "only").out
+    listed = place.run("pilot", "list")
+    assert f"{job} " in listed.out
+    assert "running" in listed.out
+    assert place.run("cancel", str(place.pilot), "only").code == 0
+    (only,) = place.over(job, "EXIT").values()
+    assert only["state"] == "cancelled"
+
+
+QUIRKS = pytest.mark.parametrize(
+    "place",
+    [["blaunch"], ["blaunch", "times_in_hms", "empty_is_dash", "blaunch_hides_gpus"]],
+    indirect=True,
+    ids=["as documented", "as others"],
+)
+
+
+@QUIRKS
+def test_before_the_run_limit_all_is_suspended_and_goes_on(place: OnLsf) -> None:
+    """Requeued by its exit value as the same job, nothing lost and nothing run twice."""
+    place.write_jobs(place.counter("only", gated=True, gpus=SIX))
+    job = place.submit("--lead", "20", "--requeue", time="60")
+    place.at_the_gate("only")
+    wait_for(lambda: place.lsf.job(job).runs == 2, "the next allocation")
+    place.again("1", 2)
+    place.open("only")
+    jobs = place.over(job)
+    assert jobs["only"]["state"] == "completed"
+    assert jobs["only"]["attempts"] == 2
+    first = json.loads((place.pilot / "jobs" / "1" / "attempt-0001" / "exit.json").read_text())
+    assert first["suspended"] is True
+    assert [step.step for step in place.steps("only")] == list(range(1, 41))
+
+
+def test_a_warning_is_a_notice(place: OnLsf) -> None:
+    """SIGUSR2, as at the run limit, or by -wa and -wt: suspended at once if the end is near."""
+    place.write_jobs(place.counter("only", gated=True, gpus=SIX))
+    job = place.submit("--lead", "10", time="60")
+    place.at_the_gate("only")
+    lsf_run.send(place.lsf, job, "USR2")
+    jobs = place.over(job, "DONE")
+    assert jobs["only"]["state"] != "completed"
+    assert jobs["only"]["suspends"] == 1
+    place.open("only")
+    again = place.run("pilot", "resubmit", str(place.pilot))
+    assert again.code == 0, again
+    assert place.over(job + 1)["only"]["state"] == "completed"
+    place.never_twice("only")
+
+
+def test_killed_while_it_suspends_it_stays_killed(place: OnLsf) -> None:
+    place.write_jobs(place.counter("only", gated=True, deaf=True, gpus=SIX))
+    job = place.submit("--lead", "10", "--requeue", time="60")
+    place.at_the_gate("only")
+    lsf_run.send(place.lsf, job, "USR2")
+
+    def suspending() -> bool:
+        (only,) = place.document("status", str(place.pilot))["jobs"]
+        return bool(only["state"] == "stopping")
+
+    wait_for(suspending, "the suspension")
+    lsf_run.kill(place.lsf, job)
+    wait_for(lambda: place.lsf.job(job).state in lsf_run.ENDED, "the end")
+    assert place.lsf.job(job).state == "EXIT"
+    assert place.lsf.job(job).runs == 1
+    assert not place.left_behind()
+
+
+@BOTH
+def test_a_killed_manager_loses_nothing(place: OnLsf) -> None:
+    """The script starts another one, which takes over what goes on."""
+    place.write_jobs(
+        place.counter("one", gated=True, gpus=SIX), place.counter("two", gated=True, gpus=SIX)
+    )
+    job = place.submit(time="600")
+    for name in ("one", "two"):
+        place.at_the_gate(name)
+    first = place.manager()
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: place.manager() != first, "another manager")
+    place.open("one")
+    place.open("two")
+    jobs = place.over(job)
+    assert {each["attempts"] for each in jobs.values()} == {1}
+    assert {each["state"] for each in jobs.values()} == {"completed"}
+
+
+@BOTH
+def test_a_launcher_that_dies_alone_leaves_nothing_behind(place: OnLsf) -> None:
+    """Its supervisor goes on: nothing is started again before that has been ended there."""
+    place.write_jobs(place.wide("wide"))
+    job = place.submit(time="600")
+    place.at_the_gate("wide")
+    wait_for(lambda: place.others("wide"), "the other node")
+    for process in place.launchers():
+        process.kill()
+    wait_for(lambda: len(place.others("wide")) == 2, "the next attempt")
+    (first, second) = (int(each[3]) for each in place.others("wide"))
+    assert Process.of(first) is None
+    assert Process.of(second) is not None
+    place.at_the_gate("wide")
+    place.open("wide")
+    jobs = place.over(job)
+    assert jobs["wide"]["state"] == "completed"
+    place.never_twice("wide")
+
+
+def test_what_fails_on_one_host_is_ended_on_the_others(place: OnLsf) -> None:
+    wide = place.wide("wide", fail=True)
+    place.write_jobs({**wide, "retries": 0})
+    job = place.submit(time="600")
+    place.at_the_gate("wide")
+    (place.path / "fails").touch()
+    jobs = place.over(job, "EXIT")
+    assert jobs["wide"]["state"] == "failed"
+    assert not place.left_behind()
+
+
+def test_a_host_that_is_down_is_given_up(place: OnLsf) -> None:
+    place.write_jobs(place.counter("only", gated=True, gpus=SIX))
+    job = place.submit(time="600")
+    place.at_the_gate("only")
+    (only,) = place.document("status", str(place.pilot))["jobs"]
+    host = only["segments"][-1]["gpus"][0].partition(":")[0]
+    (place.lsf.directory / "down").write_text(host)
+    for process in (*place.launchers(), *place.left_behind()):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+    def elsewhere() -> bool:
+        (only,) = place.document("status", str(place.pilot))["jobs"]
+        gpus = only["segments"][-1]["gpus"]
+        return bool(gpus) and not gpus[0].startswith(host)
+
+    wait_for(elsewhere, "an attempt on the other host")
+    place.open("only")
+    assert place.over(job)["only"]["state"] == "completed"
+    place.never_twice("only")
+
+
+def shown() -> list[list[str]]:
+    """The commands of hpcext pilot that the page on LSF shows."""
+    lines = (ROOT / "docs" / "lsf.md").read_text().splitlines()
+    return [shlex.split(line) for line in lines if line.startswith("hpcext pilot ")]
+
+
+def test_what_the_page_shows_works(place: OnLsf) -> None:
+    # With minutes of 60 seconds.
+    dataclasses.replace(place.lsf, minute_s=60.0).save()
+    place.write_jobs(place.counter("only", gpus=SIX))
+    submit, *others = shown()
+    ended = place.run(*submit[1:])
+    assert ended.code == 0, ended
+    for words in others:
+        assert "jobs-" in place.run(*words[1:]).out
+    wait_for(lambda: place.lsf.job(1).state in lsf_run.ENDED, "the end of the pilot")
+    assert place.lsf.job(1).state == "DONE"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_the_example_jobs(place: OnLsf) -> None:
+    """Those of examples/jobs.toml, as they are."""
+    place.jobs = ROOT / "examples" / "jobs.toml"
+    job = place.submit(time="6000")
+    deadline_s = time.monotonic() + 1800
+    while place.lsf.job(job).state not in lsf_run.ENDED and time.monotonic() < deadline_s:
+        time.sleep(1)
+    assert {each["state"] for each in place.over(job).values()} == {"completed"}
