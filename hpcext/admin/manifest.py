@@ -37,8 +37,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     directories: list[str] = []
 
 
-def load(home: Path) -> Manifest | None:
+def load(home: Path, *, trusted: bool = True) -> Manifest | None:
     """Read the manifest of an installation; None where there is none.
+
+    Parameters
+    ----------
+    home : pathlib.Path
+    trusted : bool
+        Whatever it says may be done. To be only shown it may be anybody's.
 
     Raises
     ------
@@ -46,7 +52,8 @@ def load(home: Path) -> Manifest | None:
         It is not root's alone, or not what hpcext wrote.
     """
     path = home / NAME
-    check_trusted(path)
+    if trusted:
+        check_trusted(path)
     if not path.exists():
         return None
     try:

@@ -45,8 +45,35 @@ def run(
     BatchError
         It is not there, failed, or took too long; carries argv, exit code and both outputs.
     """
+    ended = _ended(argv, environ, timeout_s, stdin)
+    if ended.returncode:
+        raise BatchError(
+            f"{argv[0]} failed: {_said(ended.stderr) or f'exit code {ended.returncode}'}",
+            argv=argv,
+            exit_code=ended.returncode,
+            stdout=ended.stdout,
+            stderr=ended.stderr,
+        )
+    return ended.stdout
+
+
+def everything_said(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str:
+    """Both outputs of a command, however it ended: help texts, whose exit codes say nothing.
+
+    Raises
+    ------
+    BatchError
+        It is not there, or took too long.
+    """
+    ended = _ended(argv, None, timeout_s, "")
+    return ended.stdout + ended.stderr
+
+
+def _ended(
+    argv: Sequence[str], environ: Mapping[str, str] | None, timeout_s: float, stdin: str
+) -> subprocess.CompletedProcess[str]:
     try:
-        ended = subprocess.run(
+        return subprocess.run(
             argv,
             env=dict(environ) if environ is not None else None,
             input=stdin,
@@ -66,15 +93,6 @@ def run(
         raise BatchError(
             f"{argv[0]} gave no answer within {timeout_s:g} s", argv=argv, do="try again later"
         ) from None
-    if ended.returncode:
-        raise BatchError(
-            f"{argv[0]} failed: {_said(ended.stderr) or f'exit code {ended.returncode}'}",
-            argv=argv,
-            exit_code=ended.returncode,
-            stdout=ended.stdout,
-            stderr=ended.stderr,
-        )
-    return ended.stdout
 
 
 def _said(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from hpcext import __version__
 from hpcext.cli import (
     config,
+    doctor,
     harvest,
     launch,
     output,
@@ -44,6 +45,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     reproduce.add,
     verbs.add,
     config.add,
+    doctor.add,
 )
 """Each registers its commands: parsers whose defaults hold ``run(args, out) -> exit status``."""
 

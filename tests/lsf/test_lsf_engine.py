@@ -12,7 +12,7 @@ import pytest
 from lsf_site import Host, Queue, Site
 from lsf_tools import MakeSite, command, output
 
-NAMES = ("lsf_command", "lsf_launch", "lsf_run", "lsf_site", "lsf_submit")
+NAMES = ("lsf_command", "lsf_hosts", "lsf_launch", "lsf_run", "lsf_site", "lsf_submit")
 
 
 def add_esub(site: Site, name: str, *lines: str) -> None:

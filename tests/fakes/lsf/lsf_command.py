@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import lsf_hosts
 import lsf_launch
 import lsf_run
 import lsf_submit
@@ -113,21 +114,6 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
 
 
-def bhosts(site: Site, argv: Sequence[str]) -> int:
-    """Names and states of hosts, as JSON."""
-    words = list(argv)
-    if words[:3] != ["-o", "host_name status", "-json"]:
-        raise RefusedError("bhosts: only -o 'host_name status' -json is played")
-    down = site.down()
-    rows = [
-        {"HOST_NAME": host.name, "STATUS": "unavail" if host.name in down else "ok"}
-        for host in site.hosts
-        if host.name in words[3:] or not words[3:]
-    ]
-    print(json.dumps({"COMMAND": "bhosts", "HOSTS": len(rows), "RECORDS": rows}))
-    return 0
-
-
 def bkill(site: Site, argv: Sequence[str]) -> int:
     if argv[:1] == ["-s"]:
         lsf_run.send(site, int(argv[2]), argv[1])
@@ -155,14 +141,17 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
 
 COMMANDS = {
     each.__name__: each
-    for each in (bsub, bjobs, bhosts, bkill, bstop, bresume, lsf_launch.blaunch, lsf_launch.jsrun)
+    for each in (bsub, bjobs, bkill, bstop, bresume, lsf_launch.blaunch, lsf_launch.jsrun)
 }
+COMMANDS |= lsf_hosts.COMMANDS
 
 
 def main() -> int:
     try:
         site = Site.load(Path(os.environ["LSF_ENVDIR"]))
-        return COMMANDS[Path(sys.argv[0]).name](site, sys.argv[1:])
+        name, argv = Path(sys.argv[0]).name, sys.argv[1:]
+        lsf_hosts.check_options(site, name, argv)
+        return COMMANDS[name](site, argv)
     except RefusedError as error:
         print(error, file=sys.stderr)
         return REFUSED

@@ -67,6 +67,15 @@ class Quirks:
     """`bkill -s TSTP` leaves the state RUN, and a `bkill -s CONT` after it does not arrive.
     Otherwise both are refused, as the documentation leaves open what they do."""
 
+    no_gpus: bool = False
+    """bsub and bhosts have no -gpu."""
+
+    no_bslots: bool = False
+    """There is neither bslots nor brsvs."""
+
+    no_json: bool = False
+    """bjobs and bhosts have neither -json nor, bhosts, -o."""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -75,6 +84,12 @@ class Host:
     name: str
     slots: int = 1000
     gpus: int = 0
+    model: str = "TeslaV100_SXM2_16GB"
+    closed: str = ""
+    """A status, as `closed_Adm`."""
+
+    kept: int = 0
+    """Slots that are kept for a pending job; of whose, the engine does not know."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +99,13 @@ class Queue:
     job_starter: str = ""
     requeue_exit_values: tuple[int, ...] = ()
     max_job_requeue: int = 3
+    status: str = "Open:Active"
+    run_limit: int = 0
+    """Minutes; 0 is none."""
+
+    hosts: str = "all"
+    policies: str = ""
+    preemption: str = ""
 
 
 @dataclass
@@ -143,6 +165,12 @@ class Site:
     quirks: Quirks = Quirks()
     queues: dict[str, Queue] = field(default_factory=lambda: {"normal": Queue()})
     hosts: tuple[Host, ...] = (Host("host1"),)
+    windows: tuple[tuple[int, dict[str, int]], ...] = ()
+    """What bslots knows: seconds (0: without limit), and slots by host."""
+
+    reservations: str = ""
+    """What brsvs prints below its header."""
+
     launch_node: str = ""
     """Where a job's script runs, if that is on no host of the job: Summit's way."""
 

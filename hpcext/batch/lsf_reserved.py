@@ -1,0 +1,91 @@
+"""Advance reservations of an LSF: which hosts, and from when on; brsvs(1)."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import NamedTuple
+
+from hpcext.core.errors import BatchError
+from hpcext.text import shown
+
+_DAY_S = 86_400.0
+
+
+class Reserved(NamedTuple):
+    """An advance reservation: when it begins, or now where it has, and its hosts."""
+
+    name: str
+    start_s: float
+    hosts: tuple[str, ...]
+
+
+def reserved_command() -> list[str]:
+    """All advance reservations, with names that are not cut; brsvs(1)."""
+    return ["brsvs", "-w"]
+
+
+def parse_reserved(text: str, now_s: float) -> tuple[Reserved, ...]:
+    """Rows of RSVID, TYPE, USER, NCPUS, RSV_HOSTS and TIME_WINDOW; further hosts follow below.
+
+    Parameters
+    ----------
+    text : str
+    now_s : float
+        Epoch: windows have no year, or come again each day or week (``*``).
+    """
+    found: list[Reserved] = []
+    # Wide, there are blanks beside the bars.
+    for line in re.sub(r" +/ +", "/", text).splitlines():
+        hosts = tuple(re.findall(r"(?<=\s)([^\s:/]+):(?:-|\d+)(?:/(?:-|\d+))?(?=\s|$)", f" {line}"))
+        window = re.search(r"(?<=\s)([\d:/]+)-([\d:/]+)(\s*\*)?(?=\s|$)", line)
+        if window and not line[:1].isspace():
+            start = _next_start(window[1], window[2], bool(window[3]), now_s)
+            found.append(Reserved(line.split()[0], start, hosts))
+        elif found and hosts and line[:1].isspace():
+            found[-1] = found[-1]._replace(hosts=found[-1].hosts + hosts)
+    return tuple(found)
+
+
+def _next_start(begin: str, end: str, again: bool, now_s: float) -> float:
+    """When a window begins, or now if it is open."""
+    if not again and "/" in begin:
+        start, over = _instant(begin, now_s), _instant(end, now_s)
+        if over < start:
+            # Neither names its year, and one lies in the next.
+            year = time.localtime(now_s).tm_year
+            if over < now_s - _DAY_S:
+                over = _instant(f"{year + 1}/{end}", now_s)
+            else:
+                start = _instant(f"{year - 1}/{begin}", now_s)
+        elif over < now_s - _DAY_S:
+            start = _instant(f"{time.localtime(now_s).tm_year + 1}/{begin}", now_s)
+        return max(start, now_s)
+    first, last = _minute(begin), _minute(end)
+    period = 7 * 1440 if begin.count(":") == 2 else 1440
+    here = time.localtime(now_s)
+    today = (here.tm_wday + 1) % 7 if period > 1440 else 0
+    now = (today * 24 + here.tm_hour) * 60 + here.tm_min
+    if (now - first) % period < ((last - first) % period or period):
+        return now_s
+    return now_s - here.tm_sec + (first - now) % period * 60
+
+
+def _instant(text: str, now_s: float) -> float:
+    """``[YEAR/]MONTH/DAY/HOUR/MINUTE``, where LSF is: in local time."""
+    numbers = [int(part) for part in text.split("/") if part.isdecimal()]
+    if len(numbers) == 4:
+        numbers.insert(0, time.localtime(now_s).tm_year)
+    if len(numbers) != 5:
+        raise BatchError(f"brsvs printed {shown(text)}, and no instant")
+    year, month, day, hour, minute = numbers
+    return time.mktime((year, month, day, hour, minute, 0, 0, 0, -1))
+
+
+def _minute(text: str) -> int:
+    """``[DAY:]HOUR[:MINUTE]``, of the day or of the week, which begins on Sunday."""
+    parts = [int(part) for part in text.split(":") if part.isdecimal()]
+    if not 1 <= len(parts) <= 3:
+        raise BatchError(f"brsvs printed {shown(text)}, and no time of a day")
+    days, hours, minutes = parts if len(parts) == 3 else (0, *[*parts, 0][:2])
+    return (days * 24 + hours) * 60 + minutes

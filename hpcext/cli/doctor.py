@@ -1,0 +1,54 @@
+"""``hpcext doctor``: what is there and works, what is not, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from hpcext import __version__
+from hpcext.cli.output import Output
+from hpcext.config import Settings, load_settings
+from hpcext.core.errors import InputError
+from hpcext.doctor.checks import CHECKS
+from hpcext.doctor.checkup import Asked, Finding, examine
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="say what works on this machine, and what to do about what does not",
+        epilog="example: hpcext doctor",
+    )
+    parser.add_argument(
+        "--submit",
+        action="store_true",
+        help="find out by a job of two minutes what only a job can tell (LSF)",
+    )
+    parser.add_argument("--queue", default="", metavar="NAME", help="where --submit submits it")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Run all checks."""
+    if args.queue and not args.submit:
+        raise InputError("belongs to --submit", where="--queue")
+    found: list[Finding] = []
+    for finding in examine(CHECKS, Asked(_settings(), args.submit, args.queue)):
+        found.append(finding)
+        do = f"; {finding.do}" if finding.do else ""
+        out.line(f"{finding.verdict:5} {finding.name}: {finding.says}{do}")
+    works = all(finding.verdict != "wrong" for finding in found)
+    if args.json:
+        checks = [finding._asdict() for finding in found]
+        document = {"schema": "hpcext.doctor/1", "hpcext": __version__, "works": works}
+        out.document({**document, "findings": checks})
+    return 0 if works else 1
+
+
+def _settings() -> Settings | None:
+    try:
+        return load_settings()
+    except InputError:
+        return None  # one of the checks says why

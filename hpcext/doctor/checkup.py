@@ -1,0 +1,117 @@
+"""Checks and what they find: each is bounded in time, and none can end the others.
+
+A check is a function that yields findings. To add one, write it and put it in the table of
+:mod:`hpcext.doctor.checks`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from hpcext.config import Settings
+from hpcext.core.errors import HpcextError
+from hpcext.text import clean
+
+Verdict = Literal["ok", "note", "wrong"]
+"""``note``: it is not there, and whoever needs it should know."""
+
+
+class Asked(NamedTuple):
+    """What a check is given.
+
+    Attributes
+    ----------
+    settings : Settings or None
+        None where they cannot be read.
+    submit : bool
+        A job may be submitted to find something out.
+    queue : str
+        Where to; empty: wherever the batch system sends it.
+    """
+
+    settings: Settings | None
+    submit: bool = False
+    queue: str = ""
+
+
+class Finding(NamedTuple):
+    """One of the things that were looked at.
+
+    Attributes
+    ----------
+    name : str
+    verdict : Verdict
+    says, do : str
+        What was found, and what to do about it.
+    """
+
+    name: str
+    verdict: Verdict
+    says: str
+    do: str = ""
+
+
+class Check(NamedTuple):
+    """A row of the table.
+
+    Attributes
+    ----------
+    name : str
+    run : callable
+        Yields what it finds; whatever it raises becomes a finding.
+    within_s : float
+        Longer nobody waits for it.
+    """
+
+    name: str
+    run: Callable[[Asked], Iterable[Finding]]
+    within_s: float = 60.0
+
+
+class _Run:
+    """A check at work. What hangs, as a file system may for ever, is left behind in its thread."""
+
+    def __init__(self, check: Check, asked: Asked) -> None:
+        self._check = check
+        self._asked = asked
+        self._found: list[Finding] = []
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        name = self._check.name
+        try:
+            for finding in self._check.run(self._asked):
+                self._found.append(finding)
+        except HpcextError as error:
+            said = f"{error.where}: {error.what}" if error.where else error.what
+            self._found.append(Finding(name, "wrong", clean(said), error.do))
+        except Exception as error:  # a check that is wrong must not hide the others
+            said = clean(f"{type(error).__name__}: {error}")
+            self._found.append(Finding(name, "wrong", f"could not be looked at: {said}"))
+
+    def found(self, until: float) -> list[Finding]:
+        """What it has found by an instant of the monotonic clock."""
+        self._thread.join(max(0.0, until - time.monotonic()))
+        late = self._thread.is_alive()
+        findings = list(self._found)
+        if late:
+            says = f"no answer within {self._check.within_s:g} s"
+            findings.append(Finding(self._check.name, "wrong", says))
+        return findings
+
+
+def examine(checks: Sequence[Check], asked: Asked) -> Iterator[Finding]:
+    """Run all checks at once, and give what they find in their order.
+
+    Parameters
+    ----------
+    checks : sequence of Check
+    asked : Asked
+    """
+    began = time.monotonic()
+    for check, run in [(check, _Run(check, asked)) for check in checks]:
+        yield from run.found(began + check.within_s)

@@ -1,0 +1,197 @@
+"""What there is of LSF: what the engine can do, our esub and starter, and what a job finds out."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcext import __version__, protocol
+from hpcext.admin import manifest
+from hpcext.admin.manifest import Manifest
+from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
+from hpcext.batch.lsf_probe import ANSWER_S, Engine
+from hpcext.core.errors import BatchError, InputError
+from hpcext.doctor.checkup import Asked, Finding
+from hpcext.text import clean, listed
+
+JOB_S = 300.0
+"""So long a job may wait and run; that of the warning lasts more than a minute."""
+
+_POLL_S = 1.0
+_INSTALL = "the owner of LSF_SERVERDIR runs hpcext-admin install lsf"
+
+ABILITIES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("GPUs of jobs", "bsub", ("-gpu",), "ask for GPUs as the site says, and not by -gpu"),
+    ("exit values that requeue", "bsub", ("-Q",), "REQUEUE_EXIT_VALUES of the queue must have 85"),
+    ("warning of the end", "bsub", ("-wa", "-wt"), "only SIGUSR2 at the end of -W says so"),
+    ("jobs as JSON", "bjobs", ("-o", "-json"), "hpcext pilot cannot ask for its jobs"),
+    ("hosts as JSON", "bhosts", ("-o", "-json"), "hosts are read from tables"),
+    ("GPUs of hosts", "bhosts", ("-gpu",), "models of GPUs are not known"),
+    ("backfill windows", "bslots", (), "hosts that LSF keeps for a job are left alone"),
+    ("reservations", "brsvs", (), "leases may be lost to reservations"),
+)
+"""What it is, the command and options that it needs, what follows where they are not there."""
+
+
+def check(asked: Asked) -> Iterator[Finding]:
+    """What can be known without a job."""
+    if not lsf_probe.is_there():
+        yield Finding("lsf", "note", "no commands of LSF on this machine")
+        return
+    engine = lsf_probe.probe()
+    missing = sorted(lsf_probe.NEEDED - engine.commands)
+    if missing:
+        do = "is the profile of LSF sourced?"
+        yield Finding("lsf", "wrong", f"commands are missing: {listed(missing)}", do)
+    release = engine.release
+    cluster = release.cluster or "none that answers"
+    says = f"{release.product} {release.number}, cluster {cluster}"
+    yield Finding("lsf", "ok" if release.cluster else "wrong", clean(says))
+    for name, command, options, without in ABILITIES:
+        words = " ".join((command, *options))
+        there = engine.takes(command, *options) if options else command in engine.commands
+        if there:
+            yield Finding("lsf", "ok", f"{name}: {words}")
+        else:
+            yield Finding("lsf", "note", f"{name}: no {words}; {without}")
+    yield _launcher(asked, engine)
+    yield from _queues(engine)
+    yield _scripts()
+    if not asked.submit:
+        do = "hpcext doctor --submit runs one"
+        says = "arguments of -a, commands with quotes, -wa: only a job can tell"
+        yield Finding("lsf", "note", says, do)
+
+
+def _launcher(asked: Asked, engine: Engine) -> Finding:
+    """Whether jobs of several hosts can be started as the settings have it."""
+    there = sorted({"blaunch", "jsrun"} & engine.commands)
+    wanted = asked.settings.lsf_launcher if asked.settings else "blaunch"
+    if wanted in there:
+        return Finding("lsf", "ok", f"jobs of several hosts: {wanted}")
+    do = f"set lsf_launcher to {there[0]}" if there else ""
+    says = f"jobs of several hosts: no {wanted} here, which may be only where jobs begin"
+    return Finding("lsf", "note", says, do)
+
+
+def _queues(engine: Engine) -> Iterator[Finding]:
+    queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"], timeout_s=ANSWER_S))
+    started = [queue.name for queue in queues if "hpcext-starter" in queue.starter]
+    again = [queue.name for queue in queues if "85" in queue.requeue.split()]
+    if started:
+        yield Finding("lsf queues", "ok", f"hpcext-starter in {listed(started)}")
+    else:
+        yield Finding("lsf queues", "note", "no queue has hpcext-starter", "see docs/lsf.md")
+    if again:
+        yield Finding("lsf queues", "ok", f"exit value 85 requeues in {listed(again)}")
+    elif not engine.takes("bsub", "-Q"):
+        yield Finding("lsf queues", "note", "no queue requeues jobs that exit with 85")
+    if "bparams" in engine.commands:
+        most = lsf_probe.parameters().get("MAX_JOB_REQUEUE")
+        if most is not None:
+            yield Finding("lsf queues", "ok", f"a job is requeued {clean(most)} times at most")
+
+
+def _scripts() -> Finding:
+    """Whether the esub and the starter are what hpcext-admin put in place."""
+    name = "lsf scripts"
+    place = protocol.environ().get("LSF_SERVERDIR", "")
+    if not place:
+        return Finding(
+            name, "note", "LSF_SERVERDIR is not set", "source the profile of LSF, to look at them"
+        )
+    try:
+        installed = manifest.load(Path(place) / "hpcext", trusted=False)
+    except OSError as error:
+        return Finding(name, "wrong", clean(f"{place}: {error.strerror}"))
+    if installed is None:
+        says = "no esub of ours: bsub -a hpcext does not work"
+        return Finding(name, "note", says, _INSTALL)
+    wrong = _changed(installed)
+    if installed.hpcext != __version__:
+        wrong = f"they are of hpcext {installed.hpcext}, this is {__version__}"
+    if wrong:
+        return Finding(name, "wrong", clean(wrong), _INSTALL)
+    return Finding(name, "ok", clean(f"esub and starter of hpcext {__version__} in {place}"))
+
+
+def _changed(installed: Manifest) -> str:
+    """What is said of the first file that is not as it was installed."""
+    for name, known in installed.files.items():
+        try:
+            found = manifest.checksum(Path(name))
+        except (InputError, OSError) as error:
+            return f"{name}: {error}"
+        if found not in known:
+            return f"{name} is not {'there' if found is None else 'what was installed'}"
+    return ""
+
+
+def job(asked: Asked) -> Iterator[Finding]:
+    """What only a job can tell."""
+    if not asked.submit or not lsf_probe.is_there():
+        return
+    name = "lsf job"
+    if asked.settings is None:
+        yield Finding(name, "note", "not submitted, as the settings cannot be read")
+        return
+    engine = lsf_probe.probe()
+    serverdir = protocol.environ().get("LSF_SERVERDIR", "")
+    esub = bool(serverdir) and (Path(serverdir) / "esub.hpcext").exists()
+    asked.settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=asked.settings.state_dir, prefix="doctor-") as scratch:
+        output = Path(scratch) / "out"
+        words = lsf_probe.trial_command(engine, str(output), asked.queue, esub=esub)
+        # What is set here would be in the job without an esub, too.
+        environ = {k: v for k, v in protocol.environ().items() if k != "HPCEXT_GPUS"}
+        said = runner.run(words, environ=environ, timeout_s=ANSWER_S)
+        job_id = lsf.parse_job_id(said)
+        text = _wait(output, job_id)
+        if text is None:
+            runner.everything_said(["bkill", str(job_id)], timeout_s=ANSWER_S)
+            says = f"job {job_id} did not end within {JOB_S:g} s"
+            yield Finding(name, "note", says, "try again, or with --queue NAME")
+            return
+    found = lsf_probe.parse_trial(text, engine)
+    if found.intact:
+        yield Finding(name, "ok", "commands arrive as they were written")
+    else:
+        do = "write JOB_STARTER as docs/lsf.md has it"
+        yield Finding(name, "wrong", "two commands with quotes did not arrive as written", do)
+    if not esub:
+        yield Finding(name, "note", "arguments of -a were not tried: no esub of ours", _INSTALL)
+    elif found.esub:
+        yield Finding(name, "ok", 'arguments of -a arrive: bsub -a "hpcext(gpus=1)"')
+    else:
+        do = "set the variables (HPCEXT_GPUS) instead"
+        yield Finding(name, "wrong", "arguments of -a do not arrive in the job", do)
+    if found.warned:
+        yield Finding(name, "ok", "the signal of -wa comes before the end of -W")
+    elif found.warned is not None:
+        do = "leave -wa out: nothing relies on it"
+        yield Finding(name, "note", "the signal of -wa does not come before the end of -W", do)
+
+
+def _wait(output: Path, job_id: int) -> str | None:
+    """The job's output when it has ended, however it did; None where it has not in time."""
+    until = time.monotonic() + JOB_S
+    while time.monotonic() < until:
+        ended = _has_ended(job_id)
+        try:
+            text = output.read_text(errors="replace")
+        except OSError:
+            text = ""
+        if ended or lsf_probe.TRIAL_ENDS in text.splitlines():
+            return text
+        time.sleep(_POLL_S)
+    return None
+
+
+def _has_ended(job_id: int) -> bool:
+    try:
+        state = lsf.Commands().states([job_id]).get(job_id, "")
+    except BatchError:
+        return False
+    return state in {"completed", "failed"}

@@ -1,0 +1,205 @@
+"""What this machine has: Python, packages, GPUs, settings, a place for the state of pilots."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hpcext
+from hpcext import config
+from hpcext.batch import system
+from hpcext.core.errors import InputError
+from hpcext.doctor.checkup import Asked, Finding
+from hpcext.executors.gpus import find_gpus
+from hpcext.manager import locks
+from hpcext.text import clean
+
+PACKAGES = (
+    "numpy", "filelock", "msgspec", "psutil", "rich", "scipy", "threadpoolctl", "nvidia-ml-py",
+)  # fmt: skip
+"""Those of install_requires in setup.cfg. A test holds both lists equal."""
+
+IMPORT_S = 100.0
+"""A framework on a slow file system is read for a minute."""
+
+SHARED = frozenset(
+    {
+        "nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "panfs", "wekafs", "cifs",
+        "smb3", "afs", "pvfs2", "ocfs2", "gfs2",
+    }
+)  # fmt: skip
+LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"})
+
+_FRAMEWORKS = {
+    "torch": "import torch; print(torch.__version__, torch.cuda.device_count())",
+    "tensorflow": "import tensorflow as tf; "
+    "print(tf.__version__, len(tf.config.list_physical_devices('GPU')))",
+}
+"""What prints the version, and how many GPUs it sees."""
+
+_MIB = 1 << 20
+
+
+def python(asked: Asked) -> Iterator[Finding]:
+    """The interpreter, and this hpcext."""
+    here = Path(hpcext.__file__).parent
+    yield Finding("hpcext", "ok", f"{hpcext.__version__} in {clean(str(here))}")
+    yield Finding("python", "ok", f"{platform.python_version()}, {clean(sys.executable)}")
+
+
+def packages(asked: Asked) -> Iterator[Finding]:
+    """What hpcext needs."""
+    found, missing = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if found:
+        yield Finding("packages", "ok", ", ".join(found))
+    for name in missing:
+        yield Finding("packages", "wrong", f"{name} is not installed", f"pip install {name}")
+
+
+def torch(asked: Asked) -> Iterator[Finding]:
+    """PyTorch, as trainings would import it."""
+    yield _framework("torch")
+
+
+def tensorflow(asked: Asked) -> Iterator[Finding]:
+    """TensorFlow, as trainings would import it."""
+    yield _framework("tensorflow")
+
+
+def _framework(name: str) -> Finding:
+    if importlib.util.find_spec(name) is None:
+        return Finding(
+            name, "note", "not installed", f"pip install hpcext[{name}], if trainings need it"
+        )
+    try:
+        # In a process of its own: a broken one may take its process down.
+        ended = subprocess.run(
+            [sys.executable, "-c", _FRAMEWORKS[name]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=IMPORT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(name, "note", f"takes more than {IMPORT_S:g} s to import")
+    said = ended.stdout.split()[-2:]
+    if ended.returncode or len(said) < 2:
+        why = clean((ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1])
+        return Finding(
+            name, "wrong", f"installed, and cannot be imported: {why}", "install it again"
+        )
+    version, seen = said
+    gpus = len(find_gpus())
+    if gpus and seen == "0":
+        says = f"{version}: sees none of the {gpus} GPUs"
+        return Finding(name, "wrong", says, "install a build for the GPUs of this machine")
+    return Finding(name, "ok", f"{version}, {seen} GPUs" if gpus else version)
+
+
+def gpus(asked: Asked) -> Iterator[Finding]:
+    """GPUs, by NVML, that this process may use."""
+    none = "jobs get logical slots: say --gpus N"
+    nvml: Any = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+        try:
+            driver, names = nvml.nvmlSystemGetDriverVersion(), _names(nvml)
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError as error:
+        yield Finding("gpus", "note", clean(f"none on this machine: {error}"), none)
+        return
+    usable = find_gpus()
+    if not usable:
+        yield Finding("gpus", "note", f"none of {len(names)} may be used here", none)
+        return
+    kinds = ", ".join(sorted(set(names)))
+    says = f"{len(usable)} of {len(names)}: {kinds}; driver {_text(driver)}"
+    yield Finding("gpus", "ok", clean(says))
+
+
+def _names(nvml: Any) -> list[str]:
+    handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+    return [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
+
+
+def _text(said: str | bytes) -> str:
+    # Before version 11.5 nvidia-ml-py gave bytes.
+    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+
+
+def settings(asked: Asked) -> Iterator[Finding]:
+    """Whether all settings can be read, and where those that are not defaults are from."""
+    found = config.load_settings()
+    stated = [f"{name} ({origin})" for name, origin in found.origins.items() if origin != "default"]
+    yield Finding("settings", "ok", ", ".join(stated) or "all are defaults")
+
+
+def state_directory(asked: Asked) -> Iterator[Finding]:
+    """Whether pilots can keep their directories where they are to, and nodes can see them."""
+    name = "state_dir"
+    if asked.settings is None:
+        yield Finding(name, "note", "not looked at, as the settings cannot be read")
+        return
+    wanted = asked.settings.state_dir
+    place = next(path for path in (wanted, *wanted.parents) if path.exists())
+    try:
+        with (
+            tempfile.TemporaryDirectory(dir=place, prefix=".hpcext-doctor-") as scratch,
+            locks.held(Path(scratch) / "lock", do="set another state_dir"),
+        ):
+            free = shutil.disk_usage(place).free // _MIB
+    except OSError as error:
+        says = f"{clean(str(place))}: {error.strerror}"
+        yield Finding(name, "wrong", says, "make it writable, or set another state_dir")
+        return
+    kind = file_system(place)
+    says = f"{clean(str(wanted))}: can be written and locked, {free} MiB free, {kind}"
+    others = any(shutil.which(command) for command in system.SUBMIT.values())
+    if others and kind in LOCAL:
+        says += ": jobs on other nodes cannot see it"
+        yield Finding(name, "note", says, "set state_dir to a place that all nodes share")
+    else:
+        shared = ", shared" if kind in SHARED else ""
+        yield Finding(name, "ok", says + shared)
+
+
+def batch(asked: Asked) -> Iterator[Finding]:
+    """Which batch system hpcext would use."""
+    if asked.settings is None:
+        return
+    try:
+        yield Finding("batch", "ok", system.NAMES[system.choose(asked.settings.batch)])
+    except InputError as error:
+        # Both is something that a user must decide.
+        none = not any(shutil.which(command) for command in system.SUBMIT.values())
+        yield Finding("batch", "note" if none else "wrong", error.what, error.do)
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that a path is on; proc(5), ``/proc/PID/mountinfo``."""
+    path = path.resolve()
+    best, kind = 0, "unknown"
+    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4].encode().decode("unicode_escape"))
+        # The last of those that are mounted at one place is the one that is seen.
+        if path.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), after.split()[0]
+    return kind

@@ -1,0 +1,203 @@
+"""What hpcext doctor says of an LSF, of the contract engine with what an engine may lack."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lsf_site import Host, Queue, Site
+from lsf_tools import SOURCED, MakeSite
+
+from hpcext import __version__, config
+from hpcext.admin import manifest
+from hpcext.batch import lsf_probe
+from hpcext.batch.lsf_probe import Engine, Release, Trial
+from hpcext.cli import admin
+from hpcext.cli import main as cli
+from hpcext.core.errors import BatchError
+from hpcext.doctor import lsf
+from hpcext.doctor.checkup import Asked, Finding
+
+QUEUE = Queue(SOURCED, requeue_exit_values=(85,))
+WARNS = Engine(
+    Release("LSF", "10.1.0", "c"), frozenset({"bsub"}), {"bsub": frozenset({"-wa", "-wt"})}
+)
+
+
+@pytest.fixture
+def use(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Site]:
+    """Make a site with our scripts installed, whose commands this process finds first."""
+
+    def used(*quirks: str, **settings: object) -> Site:
+        settings = {"queues": {"q": QUEUE}, "hosts": (Host("a", 4, 2),), **settings}
+        site = make_site(*quirks, minute_s=1.0, **settings)
+        (site.serverdir / "esub.hpcext").unlink()
+        site.serverdir.chmod(0o755)
+        assert admin.main(["install", "lsf", "--serverdir", str(site.serverdir)]) == 0
+        capsys.readouterr()
+        programs = site.directory / "bin"
+        programs.mkdir()
+        # Without what this machine may have of Slurm.
+        for name in ("python3", "sleep"):
+            (programs / name).symlink_to(shutil.which(name) or name)
+        monkeypatch.setenv("PATH", f"{site.directory}:{programs}")
+        monkeypatch.setenv("LSF_ENVDIR", str(site.directory))
+        monkeypatch.setenv("LSF_SERVERDIR", str(site.serverdir))
+        monkeypatch.setenv("HPCEXT_STATE_DIR", str(site.directory / "state"))
+        monkeypatch.setenv("HPCEXT_GPUS", "1")  # must not be taken for what an esub has set
+        return site
+
+    return used
+
+
+def found(check: Callable[[Asked], object] = lsf.check, *, submit: bool = False) -> list[Finding]:
+    return list(check(Asked(config.load_settings(), submit)))  # type: ignore[call-overload]
+
+
+def said(findings: list[Finding], verdict: str) -> str:
+    return "\n".join(each.says for each in findings if each.verdict == verdict)
+
+
+def test_all_is_there(use: Callable[..., Site]) -> None:
+    use()
+    findings = found()
+    assert not said(findings, "wrong")
+    fine = said(findings, "ok")
+    assert "LSF 10.1.0, cluster lsf" in fine
+    for name, _, _, _ in lsf.ABILITIES:
+        assert name == "warning of the end" or f"{name}: " in fine
+    assert "jobs of several hosts: blaunch" in fine
+    assert "hpcext-starter in q" in fine
+    assert "exit value 85 requeues in q" in fine
+    assert "a job is requeued 3 times at most" in fine
+    assert f"esub and starter of hpcext {__version__}" in fine
+    assert "only a job can tell" in said(findings, "note")
+
+
+@pytest.mark.parametrize(
+    ("quirk", "notes"),
+    [
+        ("no_gpus", ["GPUs of jobs: no bsub -gpu", "GPUs of hosts: no bhosts -gpu"]),
+        ("no_json", ["jobs as JSON: no bjobs -o -json", "hosts as JSON: no bhosts -o -json"]),
+        ("no_bslots", ["backfill windows: no bslots", "reservations: no brsvs"]),
+    ],
+)
+def test_what_an_engine_lacks(use: Callable[..., Site], quirk: str, notes: list[str]) -> None:
+    site = use(quirk, queues={"q": Queue()})
+    if quirk == "no_bslots":
+        for name in ("bslots", "brsvs"):
+            (site.directory / name).unlink()
+    findings = found()
+    assert not said(findings, "wrong")
+    for note in (*notes, "no queue has hpcext-starter"):
+        assert note in said(findings, "note")
+
+
+def test_launchers(use: Callable[..., Site]) -> None:
+    site = use()
+    (site.directory / "blaunch").unlink()
+    (note,) = [each for each in found() if "no blaunch" in each.says]
+    assert (note.verdict, note.do) == ("note", "set lsf_launcher to jsrun")
+    (site.directory / "jsrun").unlink()
+    (note,) = [each for each in found() if "no blaunch" in each.says]
+    assert (note.verdict, note.do) == ("note", "")
+
+
+def test_commands_that_are_missing(use: Callable[..., Site]) -> None:
+    site = use()
+    (site.directory / "bjobs").unlink()
+    assert "commands are missing: bjobs" in said(found(), "wrong")
+
+
+def test_an_lsf_that_does_not_answer(use: Callable[..., Site]) -> None:
+    site = use()
+    lsid = site.directory / "lsid"
+    lsid.unlink()
+    lsid.write_text("#!/bin/sh\necho 'ls_getmastername: LIM is down; try later' >&2; exit 255\n")
+    lsid.chmod(0o755)
+    with pytest.raises(BatchError, match="LIM is down"):
+        found()
+
+
+def test_scripts(use: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    site = use()
+    esub = site.serverdir / "esub.hpcext"
+    text = esub.read_text()
+    esub.write_text(f"{text}#\n")
+    assert said(found(), "wrong") == f"{esub} is not what was installed"
+    esub.unlink()
+    assert said(found(), "wrong") == f"{esub} is not there"
+    esub.write_text(text)
+    home = site.serverdir / "hpcext"
+    installed = manifest.load(home)
+    assert installed is not None
+    manifest.save(home, manifest.Manifest(hpcext="0.0.9", files=installed.files))
+    assert said(found(), "wrong") == f"they are of hpcext 0.0.9, this is {__version__}"
+    (home / manifest.NAME).unlink()
+    assert "no esub of ours" in said(found(), "note")
+    monkeypatch.delenv("LSF_SERVERDIR")
+    assert "LSF_SERVERDIR is not set" in said(found(), "note")
+
+
+def test_a_job_finds_out(use: Callable[..., Site], capsys: pytest.CaptureFixture[str]) -> None:
+    site = use("starter_gets_text")
+    assert found(lsf.job) == []
+    findings = found(lsf.job, submit=True)
+    assert not said(findings, "wrong")
+    fine = said(findings, "ok")
+    assert "commands arrive as they were written" in fine
+    assert "arguments of -a arrive" in fine
+    assert [job.name for job in site.jobs()] == ["hpcext-doctor"]
+    assert list((site.directory / "state").iterdir()) == []
+
+
+def test_a_job_that_a_starter_breaks(use: Callable[..., Site]) -> None:
+    use("starter_gets_text", queues={"q": Queue('sh -c "%USRCMD"')})
+    findings = found(lsf.job, submit=True)
+    assert "did not arrive as written" in said(findings, "wrong")
+
+
+def test_a_job_without_an_esub(use: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    use()
+    monkeypatch.delenv("LSF_SERVERDIR")
+    assert "were not tried" in said(found(lsf.job, submit=True), "note")
+
+
+def test_as_a_user_calls_it(use: Callable[..., Site], capsys: pytest.CaptureFixture[str]) -> None:
+    use("starter_gets_text", "no_gpus")
+    assert cli.main(["doctor", "--submit", "--queue", "q", "--json"]) == 0, capsys.readouterr()
+    document = json.loads(capsys.readouterr().out)
+    assert document["works"]
+    assert {"lsf", "lsf queues", "lsf scripts", "lsf job"} <= {
+        each["name"] for each in document["findings"]
+    }
+
+
+@pytest.mark.parametrize(("signal", "warned"), [("URG", True), ("USR2", False)])
+def test_the_job_tells_the_warning_from_the_end(tmp_path: Path, signal: str, warned: bool) -> None:
+    """SIGUSR2 is that of -W itself."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", lsf_probe.trial_script(110)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
+    text = first + process.communicate(timeout=120)[0]
+    assert lsf_probe.parse_trial(text, WARNS) == Trial(esub=False, intact=True, warned=warned)
+    assert text.splitlines()[-1] == lsf_probe.TRIAL_ENDS
+
+
+def test_a_warning_is_asked_for_where_bsub_has_it() -> None:
+    words = lsf_probe.trial_command(WARNS, "out", "q", esub=True)
+    assert words[words.index("-wa") :][:4] == ["-wa", "URG", "-wt", "1"]
+    assert words[words.index("-a") + 1] == "hpcext(gpus=1)"
+    none = Engine(WARNS.release, WARNS.commands, {})
+    words = lsf_probe.trial_command(none, "out", "", esub=False)
+    assert not {"-wa", "-a", "-q"} & set(words)
+    assert lsf_probe.parse_trial("a  b\nesub=\n", none) == Trial(False, True, None)
