@@ -122,7 +122,7 @@ class Settings:
         For bsub.
     harvest_partition : str
     harvest_options : str
-        For sbatch.
+        For sbatch or bsub.
     harvest_max_nodes : int
     harvest_share : float
     harvest_gpus : int or "auto"
@@ -190,7 +190,9 @@ class Settings:
     harvest_options: str = field(
         default="",
         metadata=_row(
-            _words, "options of sbatch for each lease, as --qos=idle", "HPCEXT_HARVEST_OPTIONS"
+            _words,
+            "options of sbatch or bsub for each lease, as --qos=idle",
+            "HPCEXT_HARVEST_OPTIONS",
         ),
     )
     harvest_max_nodes: int = field(

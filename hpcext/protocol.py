@@ -138,6 +138,14 @@ class Process(NamedTuple):
         """Whether this very process still runs."""
         return Process.of(self.pid) == self
 
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it; it may go on some day."""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return text[text.rindex(")") + 2] == "T" and self.alive()
+
     def open(self) -> int | None:
         """A pidfd of this very process (the caller closes it), or None if it is gone."""
         try:
@@ -308,6 +316,54 @@ class Allocation(NamedTuple):
         )
 
 
+class LsfJob(NamedTuple):
+    """The job of LSF that this process runs in; "Environment variables set for job execution".
+
+    Attributes
+    ----------
+    id : int
+    element : int
+        Of a job array; 0 for other jobs.
+    file : str
+        Name of the job's file in the spool, which holds the instant of its submission; empty
+        where LSF does not say it. Ids begin anew some day.
+    gpus : int
+        GPUs on this host.
+    requeues : bool
+        That it exits with :data:`EXIT_SUSPENDED` puts it back into the queue.
+    output : str
+        The file that its output is to be in; empty where LSF does not say it.
+    restarts : str
+        The checkpoint directory of the job that it goes on with (brestart); empty if with none.
+    """
+
+    id: int
+    element: int
+    file: str
+    gpus: int
+    requeues: bool
+    output: str
+    restarts: str
+
+    @classmethod
+    def from_environ(cls) -> LsfJob | None:
+        """The one that this process runs in; None outside LSF."""
+        env = os.environ
+        job_id, index = env.get("LSB_JOBID", ""), env.get("LSB_JOBINDEX", "")
+        if not job_id.isdecimal() or job_id == "0":
+            return None
+        devices = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        return cls(
+            id=int(job_id),
+            element=int(index) if index.isdecimal() else 0,
+            file=os.path.basename(env.get("LSB_JOBFILENAME", "")),
+            gpus=sum(device not in {"", "-1", "NoDevFiles"} for device in devices),
+            requeues=str(EXIT_SUSPENDED) in env.get("LSB_EXIT_REQUEUE", "").split(),
+            output=env.get("LSB_OUTPUTFILE", ""),
+            restarts=env.get("LSB_CHKPNT_DIR", "") if env.get("LSB_RESTART") == "Y" else "",
+        )
+
+
 def node_index() -> int:
     """Which of the nodes of its attempt this process is on, from 0, as its supervisor says."""
     said = os.environ.get("HPCEXT_NODE_INDEX", "")
@@ -358,8 +414,9 @@ def without_task() -> dict[str, str]:
 
 
 def forget_flags() -> None:
-    """Take from our environment what flags of sbatch say of our job, and not of others."""
-    for name in ("HPCEXT_GPUS", "HPCEXT_SCALING", "HPCEXT_TRAINER"):
+    """Take from our environment what flags of sbatch or bsub say of our job, and not of others."""
+    flags = ("GPUS", "SCALING", "TRAINER", "SUSPENDABLE", "LEAD_S")
+    for name in (f"HPCEXT_{flag}" for flag in flags):
         os.environ.pop(name, None)
 
 

@@ -5,17 +5,30 @@ Files of the site are never edited: what is to be added to them is shown.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcext.admin import sources
 from hpcext.admin.install import Piece
+from hpcext.admin.trust import check_command
 from hpcext.core.errors import InputError
 from hpcext.text import clean
 
 # The last is the one that users see.
-SCRIPTS = ("hpcext-starter", "esub.hpcext")
+SCRIPTS = (
+    "hpcext-job-control",
+    "echkpnt.hpcext",
+    "erestart.hpcext",
+    "elim.hpcext",
+    "hpcext-starter",
+    "esub.hpcext",
+)
+
+
+COMMAND_MARK = b"@HPCEXT@"
+"""Stands in the scripts for the command."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +39,12 @@ class Site:
     ----------
     serverdir : pathlib.Path
         ``LSF_SERVERDIR`` of ``lsf.conf``, where LSF looks for esubs.
+    command : pathlib.Path or None
+        ``hpcext`` as jobs run it; not needed to uninstall.
     """
 
     serverdir: Path
+    command: Path | None = None
 
     @property
     def home(self) -> Path:
@@ -42,7 +58,8 @@ def pieces(site: Site) -> list[Piece]:
     Raises
     ------
     InputError
-        There is no such directory, or its path cannot stand in ``lsb.queues``.
+        There is no such directory, or its path cannot stand in ``lsb.queues``; or the command is
+        not one that all users can run and only the owner of both can change.
     """
     where = clean(str(site.serverdir))
     if not site.serverdir.is_dir():
@@ -52,14 +69,25 @@ def pieces(site: Site) -> list[Piece]:
     # It becomes a word of a shell in lsb.queues.
     if not re.fullmatch(r"[\w./+@=,-]+", str(site.serverdir), re.ASCII):
         raise InputError(where, valid="letters, digits and . / + @ = , _ -")
-    source = sources.find() / "lsf_scripts"
-    return [Piece(site.serverdir / name, (source / name).read_bytes(), 0o755) for name in SCRIPTS]
+    command = check_command(site.command, (site.serverdir,))
+    return [Piece(site.serverdir / name, script(name, command), 0o755) for name in SCRIPTS]
+
+
+def script(name: str, command: Path) -> bytes:
+    """A script as it is put in place: it calls that command, and looks for no other."""
+    text = (sources.find() / "lsf_scripts" / name).read_bytes()
+    return text.replace(COMMAND_MARK, os.fsencode(command))
 
 
 def left_to_do(site: Site) -> list[str]:
     """Lines for the site's own files, each under a heading that says where it belongs."""
+    control = site.serverdir / "hpcext-job-control"
     return [
-        "add to each queue of lsb.queues whose jobs shall be told what their settings do:",
+        "add to each queue of lsb.queues whose jobs may be suspendable:",
         f"    JOB_STARTER = command . {site.serverdir}/hpcext-starter; %USRCMD",
+        f"    JOB_CONTROLS = SUSPEND[{control} suspend] RESUME[{control} resume]",
+        "    REQUEUE_EXIT_VALUES = 85",
+        "add to lsb.params, or preempted jobs keep their GPUs:",
+        "    PREEMPTABLE_RESOURCES = ngpus_physical",
         "then: badmin reconfig",
     ]

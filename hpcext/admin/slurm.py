@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcext.admin import sources
 from hpcext.admin.install import Piece
-from hpcext.admin.trust import check_trusted
+from hpcext.admin.trust import check_command
 from hpcext.checks import read_text
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.text import clean
@@ -89,7 +89,7 @@ def pieces(site: Site) -> list[Piece]:
     HpcextError
         The plugin does not compile.
     """
-    command = _command(site)
+    command = check_command(site.command, (site.home, site.conf_dir))
     source = sources.find()
     hooks = source / "spank_hooks"
     found = [
@@ -105,25 +105,6 @@ def pieces(site: Site) -> list[Piece]:
     text = f"optional {site.home}/hpcext.so command={command}\n"
     found.append(Piece(site.conf_dir / "plugstack.conf.d" / "hpcext.conf", text.encode()))
     return found
-
-
-def _command(site: Site) -> Path:
-    command = site.command
-    if command is None or not command.exists():
-        raise InputError(
-            "no such command" if command else "the command hpcext is not beside hpcext-admin",
-            where=clean(str(command or "--hpcext")),
-            do="give its absolute path with --hpcext",
-        )
-    for path in (command, site.home, site.conf_dir):
-        # Paths are words of plugstack.conf and of a Lua string.
-        if not re.fullmatch(r"[\w./+@=,-]+", str(path), re.ASCII):
-            raise InputError(clean(str(path)), valid="letters, digits and . / + @ = , _ -")
-    # Jobs of all users run it: whoever could change it would run as all of them.
-    check_trusted(command, everybody=True)
-    if not command.is_file() or not command.stat().st_mode & 0o001:
-        raise InputError("not a program that all users can run", where=clean(str(command)))
-    return command
 
 
 def _built(hooks: Path, include: Path) -> dict[str, bytes]:

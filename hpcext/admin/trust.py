@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext.core.errors import InputError
@@ -31,6 +33,38 @@ def check_trusted(path: Path, *, everybody: bool = False) -> None:
         Names the first place that is not root's alone. Who is not root may use his own files.
     """
     _walk(path, everybody, MOST_LINKS)
+
+
+def check_command(command: Path | None, others: Sequence[Path] = ()) -> Path:
+    """The command ``hpcext``, if jobs of all users may run it.
+
+    Parameters
+    ----------
+    command : pathlib.Path or None
+        None where none was found.
+    others : sequence of pathlib.Path
+        They stand beside it in files of the site.
+
+    Raises
+    ------
+    InputError
+        It is not there, can be changed by others, or a path has letters that such files cannot.
+    """
+    if command is None or not command.exists():
+        raise InputError(
+            "no such command" if command else "the command hpcext is not beside hpcext-admin",
+            where=clean(str(command or "--hpcext")),
+            do="give its absolute path with --hpcext",
+        )
+    for path in (command, *others):
+        # Paths are words of plugstack.conf, of a Lua string and of shells.
+        if not re.fullmatch(r"[\w./+@=,-]+", str(path), re.ASCII):
+            raise InputError(clean(str(path)), valid="letters, digits and . / + @ = , _ -")
+    # Jobs of all users run it: whoever could change it would run as all of them.
+    check_trusted(command, everybody=True)
+    if not command.is_file() or not command.stat().st_mode & 0o001:
+        raise InputError("not a program that all users can run", where=clean(str(command)))
+    return command
 
 
 def _walk(path: Path, everybody: bool, links: int) -> None:

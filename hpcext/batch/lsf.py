@@ -34,7 +34,7 @@ MINUTE_S = 60.0
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 _LIMIT = re.compile(r"(?:(\d+):)?(\d+)\Z")
 _CLOCK = re.compile(r"(\d+):(\d+)(?::(\d+))?")
-_FIELDS = "jobid stat run_time runtimelimit time_left"
+FIELDS = "jobid stat run_time runtimelimit time_left"
 
 
 class Allocation(NamedTuple):
@@ -120,7 +120,7 @@ def parse_time_limit(text: str) -> float | None:
 
 def jobs_command(job_ids: Sequence[int]) -> list[str]:
     """Jobs in any state that LSF still holds; bjobs(1), -o and -json (10.1 Fix Pack 2)."""
-    return ["bjobs", "-a", "-o", _FIELDS, "-json", *map(str, job_ids)]
+    return ["bjobs", "-a", "-o", FIELDS, "-json", *map(str, job_ids)]
 
 
 def parse_jobs(text: str) -> dict[int, dict[str, str]]:

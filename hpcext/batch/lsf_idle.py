@@ -13,14 +13,12 @@ import itertools
 import json
 import math
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from hpcext.batch import runner
+from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf_probe import Engine
-from hpcext.batch.lsf_reserved import Reserved, parse_reserved, reserved_command
-from hpcext.batch.slurm_idle import Idle
+from hpcext.batch.lsf_reserved import Reserved
 from hpcext.core.errors import BatchError
 from hpcext.text import shown
 
@@ -117,13 +115,6 @@ class Queue(NamedTuple):
     def starts_jobs(self) -> bool:
         """Whether it takes jobs and starts them: bqueues(1), STATUS."""
         return self.status == "Open:Active"
-
-
-class Look(NamedTuple):
-    """The hosts of a queue, and when those that are not free for ever are needed (epoch)."""
-
-    nodes: dict[str, Idle]
-    ends: dict[str, float]
 
 
 def hosts_command(engine: Engine, hosts: Sequence[str] = ()) -> list[str]:
@@ -362,46 +353,6 @@ def ends(
         for name in each.hosts:
             found[name] = min(each.start_s, found.get(name, math.inf))
     return {name: end for name, end in found.items() if end < math.inf}
-
-
-def look(queue_name: str, engine: Engine) -> Look:
-    """Ask LSF for the idle hosts of a queue.
-
-    Parameters
-    ----------
-    queue_name : str
-    engine : Engine
-        What is not there is not asked.
-
-    Raises
-    ------
-    BatchError
-        LSF does not answer, or knows no such queue.
-    """
-    queue = parse_queue(runner.run(queue_command(queue_name)))
-    # bhosts(1) takes names and groups, without what says of them which comes first.
-    named = [re.sub(r"(/|\+\d*|!)+$", "", word) for word in queue.hosts]
-    wanted = [word for word in named if word != "all" and word[0] != "~"]
-    loads = parse_hosts(runner.run(hosts_command(engine, wanted)))
-    if but := [word[1:] for word in named if word[0] == "~"]:
-        without = parse_hosts(runner.run(hosts_command(engine, but)))
-        loads = {name: load for name, load in loads.items() if name not in without}
-    gpus: dict[str, tuple[Gpu, ...]] = {}
-    if engine.takes("bhosts", "-gpu"):
-        # Where no host has any it fails.
-        gpus = parse_gpus(runner.everything_said(gpus_command(wanted)))
-    # How these two end where there is nothing to show is not documented.
-    windows: tuple[Window, ...] = ()
-    if "bslots" in engine.commands:
-        windows = parse_windows(runner.everything_said(windows_command()))
-    now_s = time.time()
-    reserved: tuple[Reserved, ...] = ()
-    if "brsvs" in engine.commands:
-        reserved = parse_reserved(runner.everything_said(reserved_command()), now_s)
-    return Look(
-        idle_nodes(loads, gpus, queue),
-        ends(loads, windows, reserved, now_s, backfill=queue.backfill),
-    )
 
 
 def _records(text: str) -> list[dict[str, str]]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpcext.batch import runner
+from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.slurm import (
     epoch_times,
     gres_kind,
@@ -29,35 +30,6 @@ _ASLEEP = frozenset("~#!%@^")
 """Behind a state: powered down or being, or about to be booted; sinfo(1), NODE STATE CODES."""
 
 
-class Idle(NamedTuple):
-    """What a partition says of a node.
-
-    Attributes
-    ----------
-    name : str
-    idle : bool
-        Nobody uses any of it, and it may be had: up, awake, neither reserved nor drained, in a
-        partition that starts jobs.
-    planned : bool
-        Slurm keeps it for a job.
-    gpus : int
-    kind : str
-        Of its GPUs; empty where they have none, or several.
-    cpus, memory_mb : int
-    limit_s : float
-        So long a job of the partition may last.
-    """
-
-    name: str
-    idle: bool
-    planned: bool
-    gpus: int
-    kind: str
-    cpus: int
-    memory_mb: int
-    limit_s: float = math.inf
-
-
 class Planned(NamedTuple):
     """What Slurm has planned: on which nodes, as it writes them, from when on.
 
@@ -68,30 +40,6 @@ class Planned(NamedTuple):
     name: str
     start_s: float
     nodes: str
-
-
-class Held(NamedTuple):
-    """A job of ours.
-
-    Attributes
-    ----------
-    job_id : int
-    comment : str
-        What we said of it.
-    state, node : str
-        `node` is empty while it is pending.
-    end_s : float or None
-        When it ends at the latest, epoch.
-    why : str
-        Why it is pending.
-    """
-
-    job_id: int
-    comment: str
-    state: str
-    node: str
-    end_s: float | None
-    why: str
 
 
 def idle_command(partition: str) -> list[str]:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hpcext.batch import lsf, slurm_reads
+from hpcext.batch.leasing import Leasing
+from hpcext.batch.lsf_leasing import LsfLeasing
 from hpcext.batch.slurm import End
+from hpcext.batch.slurm_leasing import SlurmLeasing
 from hpcext.core.errors import InputError
 
 SUBMIT = {"slurm": "sbatch", "lsf": "bsub"}
@@ -29,6 +32,11 @@ class Jobs(Protocol):
 def jobs(system: str) -> Jobs:
     """How a batch system is asked."""
     return lsf.Commands() if system == "lsf" else slurm_reads.reads()
+
+
+def leasing(system: str) -> Leasing:
+    """How idle nodes of a batch system are asked for."""
+    return LsfLeasing() if system == "lsf" else SlurmLeasing()
 
 
 def choose(said: str) -> str:

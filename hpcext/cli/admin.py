@@ -55,14 +55,15 @@ def _add_install(commands: Any) -> None:
         default=slurm.INCLUDE,
         help="directory that has slurm/spank.h (default: %(default)s)",
     )
-    for_slurm.add_argument(
-        "--hpcext",
-        metavar="PATH",
-        type=Path,
-        default=_beside(),
-        help="hpcext as users and jobs run it (default: the one beside hpcext-admin)",
-    )
-    _add_lsf(systems, install_lsf, "put the esub and the job starter in place")
+    for_lsf = _add_lsf(systems, install_lsf, "put the esub and the job starter in place")
+    for each in (for_slurm, for_lsf):
+        each.add_argument(
+            "--hpcext",
+            metavar="PATH",
+            type=Path,
+            default=_beside(),
+            help="hpcext as users and jobs run it (default: the one beside hpcext-admin)",
+        )
 
 
 def _add_uninstall(commands: Any) -> None:
@@ -87,8 +88,8 @@ def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
     return parser
 
 
-def _add_lsf(systems: Any, run: Run, goal: str) -> None:
-    parser = systems.add_parser(
+def _add_lsf(systems: Any, run: Run, goal: str) -> cli.Parser:
+    parser: cli.Parser = systems.add_parser(
         "lsf", help=goal, description="For the owner of LSF_SERVERDIR, often lsfadmin."
     )
     parser.add_argument(
@@ -99,6 +100,7 @@ def _add_lsf(systems: Any, run: Run, goal: str) -> None:
         help="LSF_SERVERDIR, as lsf.conf has it",
     )
     _add_common(parser, run)
+    return parser
 
 
 def _add_common(parser: cli.Parser, run: Run) -> None:
@@ -132,7 +134,7 @@ def install_slurm(args: argparse.Namespace, out: Output) -> int:
 
 def install_lsf(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin install lsf``."""
-    site = lsf.Site(args.serverdir)
+    site = lsf.Site(args.serverdir, args.hpcext)
     changes = installing.plan(site.home, lsf.pieces(site))
     out.line(f"hpcext {__version__} for LSF")
     _carry_out(site.home, changes, args, out)

@@ -1,4 +1,4 @@
-"""``hpcext harvest``: train on nodes of a Slurm that nobody else uses, as long as nobody does."""
+"""``hpcext harvest``: train on nodes of a cluster that nobody else uses, as long as nobody does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from hpcext.batch import runner, slurm_idle
-from hpcext.batch.slurm_idle import Idle
+from hpcext.batch import system
+from hpcext.batch.leasing import Idle, Leasing
 from hpcext.cli import harvest_view, sweep, view
 from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
@@ -38,14 +38,14 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "harvest",
-        help="train on idle nodes of a Slurm, at no cost to others",
+        help="train on idle nodes of a cluster, at no cost to others",
         epilog="example: hpcext harvest start trainers.toml --partition preemptible",
     )
     parser.set_defaults(rest=())
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     start_ = actions.add_parser(
         "start",
-        usage="hpcext harvest start [JOBS.toml] --partition NAME [OPTION...] [-- SBATCH...]",
+        usage="hpcext harvest start [JOBS.toml] --partition NAME [OPTION...] [-- SBATCH|BSUB...]",
         help="take idle nodes as leases, and train the jobs of a file on them",
         epilog="example: hpcext harvest start trainers.toml --partition preemptible --max-nodes 8",
     )
@@ -66,7 +66,7 @@ def add(subparsers: Any) -> None:
         type=float,
         default=15,
         metavar="S",
-        help="seconds between two questions to Slurm (default: 15)",
+        help="seconds between two looks at the batch system (default: 15)",
     )
     start_.add_argument(
         "--least",
@@ -108,7 +108,9 @@ def add(subparsers: Any) -> None:
 
 
 def _add_where(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--partition", help="whose jobs all others preempt (default: as set)")
+    parser.add_argument(
+        "--partition", help="or queue, whose jobs all others preempt (default: as set)"
+    )
     parser.add_argument("--gpus-per-node", type=int, help="GPUs to use (default: as most have)")
     parser.add_argument("--slots", type=int, help="slots of each node, where it has no GPUs")
 
@@ -146,6 +148,8 @@ def start(args: argparse.Namespace, out: Output) -> int:
         idle_s=args.idle,
         least_s=args.least,
     )
+    for sentence in system.leasing(terms.system).lacks():
+        out.note(sentence)
     directory = pilots.create(
         specs,
         where=str(args.jobs or ""),
@@ -170,8 +174,9 @@ def start(args: argparse.Namespace, out: Output) -> int:
 def holes(args: argparse.Namespace, out: Output) -> int:
     """Show what could be had now."""
     terms = make_terms(args, load_settings())
-    nodes = _nodes(terms.partition)
-    ends, now_s = slurm_idle.planned_ends(), time.time()
+    leasing = system.leasing(terms.system)
+    nodes = _nodes(leasing, terms.partition)
+    ends, now_s = leasing.ends(), time.time()
     rows = []
     for name, node in nodes.items():
         if not node.idle or (not terms.logical and node.gpus < terms.gpus):
@@ -181,6 +186,8 @@ def holes(args: argparse.Namespace, out: Output) -> int:
         until = view.duration(hole.ends_s - now_s) if name in ends else "not known"
         could = f"{lease[0].minutes} min" if lease else "too short"
         rows.append((name, str(terms.gpus), until, could))
+    for sentence in leasing.lacks():
+        out.note(sentence)
     out.table(("node", "slots" if terms.logical else "GPUs", "ends in", "lease"), rows)
     return 0
 
@@ -224,23 +231,27 @@ def _policy(args: argparse.Namespace) -> str:
     return f"{args.policy}{',' if ':' in args.policy else ':'}{options}"
 
 
-def _nodes(partition: str) -> Mapping[str, Idle]:
-    """The nodes of a partition.
+def _nodes(leasing: Leasing, partition: str) -> Mapping[str, Idle]:
+    """The nodes of a partition, or of a queue.
 
     Raises
     ------
     InputError
         It has none.
     """
-    nodes = slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(partition)))
+    nodes = leasing.idle(partition)
     if not nodes:
         raise InputError(
-            f"{partition} has no nodes, or is no partition", where="--partition", do="see sinfo"
+            f"{partition} has no nodes, or is no partition",
+            where="--partition",
+            do="see sinfo, or bqueues and bhosts",
         )
     return nodes
 
 
-def make_terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Terms:
+def make_terms(
+    args: argparse.Namespace, settings: Settings, *, batch: str = "", **more: Any
+) -> Terms:
     """How nodes are to be taken, by flags and settings.
 
     Parameters
@@ -248,6 +259,8 @@ def make_terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Ter
     args : argparse.Namespace
         Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``.
     settings : Settings
+    batch : {"", "slurm", "lsf"}
+        The batch system; that of the settings by default.
     **more
         Of the terms.
 
@@ -256,6 +269,7 @@ def make_terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Ter
     InputError
         There is no such partition, or its nodes do not have that.
     """
+    chosen: Any = batch or system.choose(settings.batch)
     partition = args.partition or settings.harvest_partition
     if not partition:
         raise InputError(
@@ -264,7 +278,7 @@ def make_terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Ter
             valid="one whose jobs all others preempt",
             do="say it, or set harvest_partition",
         )
-    nodes = _nodes(partition)
+    nodes = _nodes(system.leasing(chosen), partition)
     if args.slots is not None and args.gpus_per_node is not None:
         raise InputError("cannot be given with --gpus-per-node", where="--slots")
     # Most have so many; of two numbers that are as common, the larger.
@@ -287,6 +301,7 @@ def make_terms(args: argparse.Namespace, settings: Settings, **more: Any) -> Ter
         raise InputError(str(gpus), where=flag, valid=f"1 to {MAX_GPUS}")
     return Terms(
         partition=partition,
+        system=chosen,
         options=(*shlex.split(settings.harvest_options), *args.rest),
         gpus=gpus,
         logical=slots is not None,

@@ -22,9 +22,9 @@ from hpcext.cli.pilot import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.jobfile import Gpus, JobSpec
-from hpcext.manager import batch_job, slurm_job
+from hpcext.manager import batch_job, lsf_suspend, slurm_job
 from hpcext.manager import pilot as pilots
-from hpcext.protocol import Allocation
+from hpcext.protocol import Allocation, LsfJob
 from hpcext.text import shown
 
 STDOUT, STDERR = 1, 2
@@ -46,12 +46,30 @@ def add(commands: Any) -> None:
         type=int,
         help=f"seconds before the end at which it is suspended (default: {LEAD_S})",
     )
+    parser.add_argument(
+        "--shell",
+        type=int,
+        metavar="PID",
+        help="for hpcext-starter of LSF: what this shell runs, once more and suspendable",
+    )
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="for erestart.hpcext of LSF: go on with what LSB_CHKPNT_DIR has a checkpoint of",
+    )
     parser.set_defaults(rest=(), run=run)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Become the batch script of a pilot; returns only if that is not possible."""
+    """Become the batch script of a pilot."""
     here = Allocation.from_environ()
+    lsf = LsfJob.from_environ()
+    if here is None and lsf is not None:
+        return _run_lsf(lsf, args)
+    return _run_slurm(here, args)
+
+
+def _run_slurm(here: Allocation | None, args: argparse.Namespace) -> int:
     # The shell of salloc is on no node of its job, and cannot be put back into the queue.
     if here is None or here.step or not here.node:
         raise InputError(
@@ -66,6 +84,50 @@ def run(args: argparse.Namespace, out: Output) -> int:
     directory = _found(here, settings) or _made(here, settings, args.rest, lead_s)
     _append()
     os.execv("/bin/sh", ["/bin/sh", str(batch_job.write_script(directory))])
+
+
+def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
+    """Become the leader of an LSF job; or, for its shell, make what that becomes."""
+    if here.element:
+        raise InputError(
+            "the elements of a job array cannot be suspended",
+            where="hpcext suspendable",
+            do="submit them one by one",
+        )
+    directory, restarted = lsf_suspend.find(here)
+    words = [os.fsencode(word) for word in args.rest]
+    if args.shell is not None:
+        words = lsf_suspend.words_of_shell(args.shell)
+    if not words and not restarted:
+        raise InputError("no command", valid="hpcext suspendable [--lead SECONDS] -- COMMAND ...")
+    lead_s = _lead_s(args.lead)
+    settings = load_settings()
+    name = f"job-{lsf_suspend.key(here)}"
+    new = directory is None
+    if directory is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        directory = settings.state_dir / "suspendable" / f"{lsf_suspend.key(here)}-{stamp}"
+        command = ("/bin/sh", str(directory / lsf_suspend.COMMAND))
+        spec = _spec(command, here.gpus or 1, lead_s)
+        _create(spec, here.gpus, settings, directory, name=name, lead_s=lead_s, batch="lsf")
+    try:
+        # What brestart has run is the training of another job.
+        if not restarted and not here.restarts:
+            lsf_suspend.write_command(directory, words, here)
+        lsf_suspend.note(here, directory)
+        _log_to_output(directory, here.output)
+        lsf_suspend.write_script(directory)
+        lsf_suspend.register(here, directory)
+    except OSError:
+        if new:
+            pilots.remove(directory, settings.state_dir)
+        raise
+    _append()
+    if args.shell is None:
+        # Else a job that this one submits would be as it is.
+        protocol.forget_flags()
+        os.execv("/bin/sh", ["/bin/sh", str(directory / batch_job.SCRIPT)])
+    return 0
 
 
 def _lead_s(given: int | None) -> int:
@@ -90,35 +152,14 @@ def _found(here: Allocation, settings: Settings) -> Path | None:
 
 def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: int) -> Path:
     gpus = len(here.gpus)
-    # A job without GPUs is one slot: all that it has of the node.
     slots = gpus or 1
     stamp = time.strftime("%Y%m%d-%H%M%S")
     directory = settings.state_dir / "suspendable" / f"{here.job_id}-{stamp}"
     script = Path(command[0]) if Path(command[0]).name == SCRIPT else None
     # The next allocation may be on another node, where slurmd's spool is another.
     program = str(directory / SCRIPT) if script else command[0]
-    spec = JobSpec(
-        name="job",
-        command=(program, *command[1:]),
-        gpus=Gpus(min=slots, max=slots, optimal=slots),
-        workdir=str(Path.cwd()),
-        # Its exit code is what the user of sbatch is to see, at once.
-        retries=0,
-        suspend_timeout_s=float(lead_s),
-    )
-    pilots.create(
-        [spec],
-        where="hpcext suspendable",
-        name=_name(here),
-        gpus=range(slots),
-        logical=not gpus,
-        settings=settings,
-        directory=directory,
-        batch="slurm",
-        lead_s=lead_s,
-        requeue=True,
-        alone=True,
-    )
+    spec = _spec((program, *command[1:]), slots, lead_s)
+    _create(spec, gpus, settings, directory, name=_name(here), lead_s=lead_s, batch="slurm")
     try:
         if script:
             protocol.write_file(directory / SCRIPT, script.read_bytes(), mode=0o700)
@@ -131,16 +172,50 @@ def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: 
     return directory
 
 
+def _spec(command: Sequence[str], slots: int, lead_s: int) -> JobSpec:
+    return JobSpec(
+        name="job",
+        command=tuple(command),
+        gpus=Gpus(min=slots, max=slots, optimal=slots),
+        workdir=str(Path.cwd()),
+        # Its exit code is what the user of sbatch is to see, at once.
+        retries=0,
+        suspend_timeout_s=float(lead_s),
+    )
+
+
+def _create(spec: JobSpec, gpus: int, settings: Settings, directory: Path, **more: Any) -> None:
+    """Make the pilot of one job that has the whole allocation."""
+    pilots.create(
+        [spec],
+        where="hpcext suspendable",
+        # A job without GPUs is one slot: all that it has of the node.
+        gpus=range(gpus or 1),
+        logical=not gpus,
+        settings=settings,
+        directory=directory,
+        requeue=True,
+        alone=True,
+        **more,
+    )
+
+
 def _name(here: Allocation) -> str:
     return f"job-{here.job_id}"
 
 
-def _log_to_output(directory: Path) -> None:
-    """Have the job's output go where that of its batch script goes, if that is a file."""
+def _log_to_output(directory: Path, wanted: str | None = None) -> None:
+    """Have the job's output go where that of its batch script goes, if that is a file.
+
+    Where the batch system says which one is `wanted` in the end, it must be that: what LSF only
+    keeps until the job ends does not outlive a requeue.
+    """
     output = os.readlink(f"/proc/self/fd/{STDOUT}")
-    if stat.S_ISREG(os.fstat(STDOUT).st_mode):
-        (directory / "jobs" / "1").mkdir(mode=0o700)
-        (directory / "jobs" / "1" / "log.txt").symlink_to(output)
+    log = directory / "jobs" / "1" / "log.txt"
+    kept = wanted is None or (wanted and os.path.realpath(wanted) == output)
+    if kept and stat.S_ISREG(os.fstat(STDOUT).st_mode) and not os.path.lexists(log):
+        log.parent.mkdir(mode=0o700, exist_ok=True)
+        log.symlink_to(output)
 
 
 def _append() -> None:

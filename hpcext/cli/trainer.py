@@ -132,7 +132,7 @@ def _gpus(text: str, most: int) -> Range:
 def _harvester(settings: Settings) -> Path:
     def terms() -> Terms:
         none = argparse.Namespace(partition=None, gpus_per_node=None, slots=None, rest=())
-        return make_terms(none, settings, max_nodes=settings.harvest_max_nodes)
+        return make_terms(none, settings, batch="slurm", max_nodes=settings.harvest_max_nodes)
 
     for _ in range(tickets.TRIES):
         try:

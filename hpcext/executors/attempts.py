@@ -101,6 +101,7 @@ class AttemptFiles:
         notices: bool = False,
         rendezvous: str = "",
         allocation: str = "",
+        leader: protocol.Process | None = None,
         nodes: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Make the directory, and write down what is to be run.
@@ -123,6 +124,8 @@ class AttemptFiles:
             others.
         allocation : str
             In which one of the batch system, for :meth:`begun_in`.
+        leader : Process, optional
+            What the batch system stops and kills in place of the attempt: it is to do alike.
         nodes : sequence of Mapping
             Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
             None if what starts the supervisor sees to that. None: the batch system tells each.
@@ -174,6 +177,7 @@ class AttemptFiles:
             "manager": str(manager) if manager else None,
             "notices": notices,
             "allocation": allocation,
+            "leader": str(leader) if leader else "none",
             "nodes": list(nodes),
         }
         protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)

@@ -1,8 +1,8 @@
 """The leases of a harvester: asked for, held, given back.
 
-Slurm is asked once in a while, with three commands, in a thread; everything else is small files in
-the directory of each lease (:mod:`hpcext.launch.agent`). What is not known of a lease after a
-restart is asked of Slurm by the name of its job and its comment.
+The batch system is asked once in a while, in a thread (:mod:`hpcext.batch.leasing`); everything
+else is small files in the directory of each lease (:mod:`hpcext.launch.agent`). What is not known
+of a lease after a restart is asked by the name of its job and what we said of it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
-from hpcext.batch import runner, slurm, slurm_idle
-from hpcext.batch.slurm_idle import Held, Idle
+from hpcext.batch import system
+from hpcext.batch.leasing import THERE, WAITING, Held, Idle, Order
+from hpcext.batch.slurm import UNKNOWN
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
 from hpcext.core.fragments import Fragments
@@ -42,24 +43,24 @@ AT_ONCE = 16
 """Leases that are asked for in one cycle at most."""
 
 REFUSED_S = 120.0
-"""A node of which Slurm gave no lease is not asked for again before."""
+"""A node of which there was no lease is not asked for again before."""
 
 WITHDRAW_S = 15.0
-"""So long the end of a harvester waits for Slurm. What is left over ends by itself."""
+"""So long the end of a harvester waits for an answer. What is left over ends by itself."""
 
 SOON = 1 / 3
 """Of a cycle: after that a node is looked at again that was idle for the first time. Once in a
-row, so that nodes that come and go do not have Slurm asked all the time."""
+row, so that nodes that come and go do not have it asked all the time. As soon it is asked what has
+become of a lease that was stopped."""
 
 MOVED_S = 60.0
 """An end that moved by less is no news."""
 
-_SCRIPT = """#!/bin/sh
-# A lease of an hpcext harvester: one node, for as long as nobody else needs it.
-trap '' USR1 USR2
-exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mem=0 \\
-    --cpu-bind=none --mpi=none --quiet {agent}
-"""
+HEARD_S = 5.0
+"""So long after its job was stopped an agent has said that it leaves, if it could hear of it."""
+
+STOPPED_S = 120.0
+"""A lease whose job was stopped is killed then: its node is others', whatever still runs there."""
 
 
 @dataclasses.dataclass
@@ -78,7 +79,7 @@ class Lease:
     idle_at : float
         Since when its node was idle, as far as was seen; epoch.
     job_id : int or None
-        None until Slurm has said it.
+        None until the batch system has said it.
     ends_at : float or None
         When its job ends at the latest, epoch.
     planned : bool
@@ -90,7 +91,9 @@ class Lease:
     leaving : bool
         The node is wanted back.
     missing : int
-        How many times in a row Slurm did not know its job.
+        How many times in a row its job was not known.
+    stopped_at : float or None
+        When it was first seen that its job was stopped; epoch.
     stale : bool
         Its file is to be written again.
     """
@@ -108,6 +111,7 @@ class Lease:
     joined: bool = False
     leaving: bool = False
     missing: int = 0
+    stopped_at: float | None = None
     stale: bool = False
 
     def closing(self) -> bool:
@@ -154,7 +158,7 @@ class LeaseBook:
     directory : pathlib.Path
         ``HARVESTER/leases``.
     name : str
-        Of the jobs of all leases, in Slurm; unlike that of any other harvester.
+        Of the jobs of all leases; unlike that of any other harvester.
     terms : Terms
     emit : Emit
     loop : asyncio.AbstractEventLoop
@@ -184,6 +188,7 @@ class LeaseBook:
         self._directory = directory
         self._name = name
         self._terms = terms
+        self._system = system.leasing(terms.system)
         self._emit = emit
         self._loop = loop
         self._began_at = began_at
@@ -214,7 +219,7 @@ class LeaseBook:
         )
 
     def look(self) -> None:
-        """See what agents have said, and ask Slurm if it is time."""
+        """See what agents have said, and ask the batch system if it is time."""
         for lease in list(self.leases.values()):
             self._look(lease)
         pause_s = self._terms.cycle_s * (SOON if self._soon else 1)
@@ -235,7 +240,7 @@ class LeaseBook:
                     (lease.directory / agent.RELEASE_FILE).touch()
         if any(not lease.joined for lease in self.leases.values()):
             try:
-                runner.run(slurm_idle.withdraw_command(self._name), timeout_s=WITHDRAW_S)
+                self._system.withdraw(self._name, WITHDRAW_S)
             except BatchError as error:
                 log.warning("leases may be left that wait to begin: %s", error)
 
@@ -312,7 +317,7 @@ class LeaseBook:
             self._emit(NodeLost(lease.node, lease.unneeded()))
         shutil.rmtree(lease.directory, ignore_errors=True)
 
-    # Slurm.
+    # The batch system.
 
     async def _ask(self) -> None:
         """One cycle: what has become of leases, and which others to ask for."""
@@ -327,21 +332,20 @@ class LeaseBook:
                 log.warning("leases are looked after again")
             self._failing = False
         except (BatchError, OSError) as error:
-            # Of what could not be written down Slurm will be asked again.
+            # What could not be written down will be asked again.
             if not self._failing:
                 log.warning("leases are not looked after: %s", error)
             self._failing = True
 
     def _held(self) -> dict[int, Held]:
-        """Lease → what Slurm says of its job."""
-        text = runner.run(slurm_idle.held_command(self._name), environ=slurm.epoch_times())
-        jobs = slurm_idle.parse_held(text)
+        """Lease → what is said of its job."""
+        jobs = self._system.held(self._name)
         return {int(job.comment): job for job in jobs if job.comment.isdecimal()}
 
     async def _settle(self, lease: Lease, held: Held | None) -> None:
         now = time.time()
         if held is None:
-            # Slurm forgets jobs after a while, and may not know one yet that was just asked for.
+            # Jobs are forgotten after a while, and one that was just asked for may not be known.
             lease.missing += 1
             if lease.missing > 1 and now - lease.asked_at > PATIENCE_S:
                 self._over(lease)
@@ -349,35 +353,56 @@ class LeaseBook:
         lease.missing = 0
         known = (lease.job_id, lease.ends_at)
         lease.job_id = held.job_id
-        if held.state in _WAITING:
-            if now - lease.asked_at > PATIENCE_S:
-                log.info("no lease of %s: %s", lease.node, held.why)
-                self._refused[lease.node] = now + REFUSED_S
-                self._account.withdrawn += 1
-                await asyncio.to_thread(runner.run, slurm.cancel_command(str(held.job_id)))
-        elif held.state in _THERE:
+        if held.state in WAITING:
+            await self._waits(lease, held, now)
+        elif held.state in THERE:
+            if held.stopped:
+                await self._stopped(lease, held, now)
+            else:
+                lease.stopped_at = None
             if lease.ends_at is None or abs((held.end_s or 0.0) - lease.ends_at) > MOVED_S:
                 lease.ends_at = held.end_s
                 if lease.joined and not lease.leaving:
                     self._join(lease)
-        elif held.state != slurm.UNKNOWN:
+        elif held.state != UNKNOWN:
             if not lease.leaving or lease.unused():
                 # Nobody wanted it back: it did not begin, or nothing ran on it.
                 self._refused[lease.node] = now + REFUSED_S
             self._over(lease)
             return
         lease.stale |= known != (lease.job_id, lease.ends_at)
-        if lease.stale:
+        if lease.stale and lease.number in self.leases:
             self._write(lease)
+
+    async def _waits(self, lease: Lease, held: Held, now: float) -> None:
+        if lease.ends_at is not None or lease.devices:
+            # It has run, and has ended; that its job is to begin again is of no use.
+            await asyncio.to_thread(self._system.cancel, held.job_id)
+            self._over(lease)
+        elif now - lease.asked_at > PATIENCE_S:
+            log.info("no lease of %s: %s", lease.node, held.why)
+            self._refused[lease.node] = now + REFUSED_S
+            self._account.withdrawn += 1
+            await asyncio.to_thread(self._system.cancel, held.job_id)
+
+    async def _stopped(self, lease: Lease, held: Held, now: float) -> None:
+        """Its node is others' now. An agent that has heard of it leaves; one that cannot is killed,
+        and what was lost with it goes on elsewhere when that has ended."""
+        if lease.stopped_at is None:
+            lease.stopped_at = now
+        patience_s = STOPPED_S if lease.closing() else HEARD_S
+        if now - lease.stopped_at >= patience_s:
+            log.info("the lease of %s was stopped, and is ended", lease.node)
+            await asyncio.to_thread(self._system.cancel, held.job_id)
 
     async def _stray(self, held: Held) -> None:
         """A job of ours that no lease stands for: nobody would use it."""
-        if held.state in _WAITING | _THERE:
-            await asyncio.to_thread(runner.run, slurm.cancel_command(str(held.job_id)))
+        if held.state in WAITING | THERE:
+            await asyncio.to_thread(self._system.cancel, held.job_id)
 
     async def _more(self) -> None:
         now = time.time()
-        nodes = await asyncio.to_thread(self._idle)
+        nodes = await asyncio.to_thread(self._system.idle, self._terms.partition)
         self._refused = {node: until for node, until in self._refused.items() if until > now}
         idle = [name for name, node in nodes.items() if node.idle and self._suits(node)]
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
@@ -385,8 +410,9 @@ class LeaseBook:
         taken = {lease.node for lease in self.leases.values()}
         new = set(idle) - steady - taken - self._refused.keys()
         self._soon = not self._soon and bool(new) and self._want() > len(taken)
+        self._soon |= any(lease.stopped_at is not None for lease in self.leases.values())
         free = [name for name in idle if name in steady and name not in taken]
-        ends = await asyncio.to_thread(slurm_idle.planned_ends, self._name) if free else {}
+        ends = await asyncio.to_thread(self._system.ends, self._name) if free else {}
         holes = {
             name: Hole(name, ends.get(name, math.inf), nodes[name].limit_s, self._fits_s(name))
             for name in free
@@ -401,7 +427,7 @@ class LeaseBook:
             now_s=now,
         )
         for request in asked[:AT_ONCE]:
-            await self._request(request, nodes[request.node].kind)
+            await self._request(request, nodes[request.node])
 
     def _fits_s(self, node: str) -> float:
         age_s = time.time() - self._idle_since[node]
@@ -418,7 +444,7 @@ class LeaseBook:
             return
         there = [lease for lease in self.leases.values() if not lease.leaving]
         held = {lease.node for lease in there if lease.joined}
-        # What has begun is not idle to Slurm, though its agent is not there yet.
+        # What has begun is not idle to anybody, though its agent is not there yet.
         coming = {lease.node for lease in there if lease.ends_at is not None}
         self._account.passed(
             min(now_s - last_s, lease_account.GAP * self._terms.cycle_s),
@@ -428,16 +454,13 @@ class LeaseBook:
         )
         lease_account.save(self._account, self._directory.parent)
 
-    def _idle(self) -> Mapping[str, Idle]:
-        return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(self._terms.partition)))
-
-    async def _request(self, request: Request, kind: str) -> None:
+    async def _request(self, request: Request, node: Idle) -> None:
         now = time.time()
-        # Unlike that of any before, of another manager too: Slurm remembers them for a while.
+        # Unlike that of any before, of another manager too: they are remembered for a while.
         number = self._last = max(self._last + 1, int(now))
         since = self._idle_since.get(request.node, now)
         directory = self._directory / str(number)
-        lease = Lease(number, request.node, kind, directory, asked_at=now, idle_at=since)
+        lease = Lease(number, request.node, node.kind, directory, asked_at=now, idle_at=since)
         lease.planned = request.planned
         try:
             lease.directory.mkdir(mode=0o700)
@@ -445,42 +468,29 @@ class LeaseBook:
             self._write(lease)
             script = lease.directory / "lease.sh"
             words = [sys.executable, "-I", "-S", agent.__file__, str(lease.directory)]
-            protocol.write_file(script, _SCRIPT.format(agent=shlex.join(words)).encode())
+            text = self._system.script(shlex.join(words), directory)
+            protocol.write_file(script, text.encode())
         except OSError as error:
             log.warning("no lease can be asked for: %s", error)
             return
         self.leases[number] = lease
         self._account.leases += 1
-        command = slurm.submit_command(str(script), self._options(lease, request))
+        terms = self._terms
+        order = Order(
+            name=self._name,
+            number=number,
+            partition=terms.partition,
+            options=terms.options,
+            node=node,
+            gpus=0 if terms.logical else terms.gpus,
+            minutes=request.minutes,
+            directory=directory,
+        )
         try:
-            said = await asyncio.to_thread(runner.run, command, environ=protocol.without_slurm())
-            lease.job_id = slurm.parse_job_id(said)
+            lease.job_id = await asyncio.to_thread(self._system.submit, order, script)
             self._write(lease)
         except BatchError as error:
             log.warning("no lease of %s: %s", request.node, error)
             self._refused[request.node] = time.time() + REFUSED_S
             self._account.refused += 1
             self._over(lease)
-
-    def _options(self, lease: Lease, request: Request) -> list[str]:
-        gpus = [] if self._terms.logical else [f"--gres=gpu:{self._terms.gpus}"]
-        return [
-            f"--job-name={self._name}",
-            f"--comment={lease.number}",
-            f"--partition={self._terms.partition}",
-            *self._terms.options,
-            f"--nodelist={request.node}",
-            "--nodes=1",
-            "--exclusive",
-            *gpus,
-            "--mem=0",
-            f"--time={request.minutes}",
-            "--no-requeue",
-            f"--output={lease.directory / 'slurm.out'}",
-            "--open-mode=append",
-            "--chdir=/",
-        ]
-
-
-_WAITING = frozenset({"pending", "configuring", "requeued", "requeue_hold", "power_up_node"})
-_THERE = frozenset({"running", "completing", "suspended", "stopped", "signaling", "expediting"})

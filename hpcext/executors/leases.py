@@ -1,14 +1,14 @@
 """Leases: idle nodes that are taken for a while, and which of them to take. No I/O.
 
 A lease is a preemptible job on one node, whose time limit ends before the hole does: a job that
-would reach into what Slurm has planned does not start there.
+would reach into what the batch system has planned does not start there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from hpcext.core.values import Job
 from hpcext.scaling.survival import Survival
 
 MINUTE_S = 60.0
-"""Slurm counts time limits in minutes; sbatch(1)."""
+"""Slurm and LSF count time limits in minutes; sbatch(1), bsub(1)."""
 
 RARELY = 0.05
 """So probable it is that a hole lasts longer than a lease whose end nobody has planned."""
@@ -31,8 +31,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     partition : str
         Whose jobs all others preempt.
+    system : {"slurm", "lsf"}
+        Whose nodes they are. A partition of LSF is a queue.
     options : tuple of str
-        For sbatch: account, QOS, reservation.
+        For sbatch or bsub: account, QOS, reservation.
     gpus : int
         On each node. Nodes with fewer are left alone.
     logical : bool
@@ -52,10 +54,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     idle_s : float
         A lease on which nothing runs for so long ends.
     cycle_s : float
-        So often Slurm is asked.
+        So often the batch system is asked.
     """
 
     partition: str
+    system: Literal["slurm", "lsf"] = "slurm"
     options: tuple[str, ...] = ()
     gpus: int = 1
     logical: bool = False

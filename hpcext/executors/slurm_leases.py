@@ -22,8 +22,7 @@ from pathlib import Path
 import msgspec
 
 from hpcext import protocol
-from hpcext.batch import runner, slurm
-from hpcext.batch.slurm_reads import reads
+from hpcext.batch import system
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Outcome, Registered, Rescaled, Started
 from hpcext.core.fragments import Fragments
@@ -150,6 +149,7 @@ class LeaseExecutor:
         self._loop = loop
         self._manager_file = manager_file.absolute() if manager_file else None
         self._terms = terms
+        self._system = system.leasing(terms.system)
         self._watches: dict[int, _Watch] = {}
         self._addresses: dict[str, str] = {}
         self._book = LeaseBook(
@@ -278,8 +278,8 @@ class LeaseExecutor:
         first = next(iter(action.alloc))
         if first not in self._addresses:
             try:
-                self._addresses[first] = reads().hosts([first])[first].address
-            except (BatchError, KeyError) as error:
+                self._addresses[first] = self._system.address(first)
+            except BatchError as error:
                 log.warning("the address of %s is not known: %s", first, error)
                 return f"{first}:{FIRST_PORT + action.op % PORTS}"
         return f"{self._addresses[first]}:{FIRST_PORT + action.op % PORTS}"
@@ -477,9 +477,8 @@ class LeaseExecutor:
             if lease is not None and lease.job_id is not None:
                 self._loop.create_task(self._cancel(lease.job_id))
 
-    @staticmethod
-    async def _cancel(job_id: int) -> None:
+    async def _cancel(self, job_id: int) -> None:
         try:
-            await asyncio.to_thread(runner.run, slurm.cancel_command(str(job_id)))
+            await asyncio.to_thread(self._system.cancel, job_id)
         except BatchError as error:
             log.warning("lease %d could not be ended: %s", job_id, error)

@@ -42,6 +42,8 @@ class Walltime:
         How long before the end.
     emit : Emit
     loop : asyncio.AbstractEventLoop
+    ask : callable, optional
+        Gives the state and the end of the job, or raises BatchError; by default Slurm is asked.
 
     Attributes
     ----------
@@ -117,6 +119,11 @@ class Walltime:
             self._leave("the allocation ends soon")
         else:
             self._set_alarm(left_s)
+
+    def preempt(self, why: str) -> None:
+        """Leave at once: the batch system has said that it wants the nodes."""
+        self.preempted = True
+        self._leave(why)
 
     def _leave(self, why: str) -> None:
         if not self.leaving:

@@ -54,7 +54,10 @@ LOOK_S = 1.0
 GIVE_WAY_S = 5.0
 """A training that can go on without this node is suspended only if it has not left it by then."""
 
-_NOTICES = {signal.SIGTERM, protocol.NOTICE_SIGNAL}
+_NOTICES = {signal.SIGTERM, protocol.NOTICE_SIGNAL, signal.SIGINT, protocol.SUSPEND_SIGNAL}
+"""That the node is wanted back: Slurm says so by the first, or as sbatch was told to; LSF by the
+second where the job's time is over, by the third where it kills, by the last where it preempts."""
+
 _WAKING = {signal.SIGCHLD, protocol.NEWS_SIGNAL, *_NOTICES}
 
 
@@ -235,7 +238,7 @@ def _wait() -> int | None:
 
 def main() -> int:
     """Block what is waited for, read the lease, hold it."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING | {protocol.SUSPEND_SIGNAL})
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
     if len(sys.argv) != 2:
         sys.stderr.write("usage: agent.py DIRECTORY\n")
         return 64

@@ -21,6 +21,7 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.launch import command, tree
+from hpcext.launch.leader import CONTINUE, END, HALT, SUSPEND, Leader
 from hpcext.launch.script import Script
 
 MANAGER = "hpcext.manager/1"
@@ -39,7 +40,7 @@ REMIND_S = 1.0
 that are forked later, such as the workers of a torchrun that was still importing."""
 
 LOOK_S = 1.0
-"""How often orders are looked for where no signal tells of one."""
+"""How often orders, and the leader of a batch job, are looked at where no signal tells of them."""
 
 RECORD_PAUSE_MAX_S = 5.0
 KILL_PAUSE_S = 0.02
@@ -116,11 +117,13 @@ class Supervisor:
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
         self._notices = bool(launch.get("notices"))
+        leader = protocol.Process.parse(launch.get("leader", "none"))
+        self._leader = Leader(leader, self._suspend_timeout_s) if leader else None
         # Nodes that the manager tells apart itself, since the batch system's signals and shares do
         # not reach them.
         nodes = launch.get("nodes") or []
         self._node = dict(nodes[self._index]) if nodes else {}
-        self._look_s = time.monotonic() if nodes else None
+        self._look_s = time.monotonic() if nodes or self._leader else None
         # Who says the index of a node says also when it is to be left.
         self._agent = index is not None and not nodes
         self._warned = False
@@ -249,7 +252,10 @@ class Supervisor:
         return info.si_signo if info else None
 
     def _react(self, signum: int | None) -> None:
-        if signum == protocol.SUSPEND_SIGNAL:
+        if signum in {protocol.SUSPEND_SIGNAL, signal.SIGTERM} and self._agent:
+            # The batch system has sent it to all that it knows; whose word counts is the agent's.
+            self._warn()
+        elif signum == protocol.SUSPEND_SIGNAL:
             self._suspend()
         elif signum == protocol.NEWS_SIGNAL:
             # A session that has just registered has not heard of an earlier suspension.
@@ -262,8 +268,6 @@ class Supervisor:
             self._relay()
         elif signum == signal.SIGTERM and not self._notices:
             self._end()
-        elif signum == signal.SIGTERM and self._agent:
-            self._warn()
         elif signum in {signal.SIGTERM, protocol.NOTICE_SIGNAL} and self._notices:
             self._notice()
         elif signum is None:
@@ -340,6 +344,18 @@ class Supervisor:
         if self._look_s is not None and now_s >= self._look_s:
             self._look_s = time.monotonic() + LOOK_S
             self._obey()
+            if self._leader is not None:
+                self._follow(self._leader, now_s)
+
+    def _follow(self, leader: Leader, now_s: float) -> None:
+        """Do what the batch system did to the leader of its job, which is in another session."""
+        what = leader.look(now_s, saves=self._session() is not None)
+        if what == END:
+            self._empty(LEFTOVER_GRACE_S)
+        elif what == SUSPEND:
+            self._suspend()
+        elif what in {HALT, CONTINUE}:
+            self._signal_tree(signal.SIGSTOP if what == HALT else signal.SIGCONT)
 
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:

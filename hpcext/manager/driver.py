@@ -51,6 +51,9 @@ class Driver:
         Wait for more when nothing is left to do, until told to drain.
     leave : bool
         Told to end, leave at once; what runs goes on.
+    once_s : float
+        Told to end twice within so many seconds, it was told once: a batch system signals the
+        leader of a job and its group.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Driver:
         node_time: NodeTime | None = None,
         stay: bool = False,
         leave: bool = False,
+        once_s: float = 0.0,
     ) -> None:
         self.engine = engine
         self.stopped_by: signal.Signals | None = None
@@ -83,6 +87,8 @@ class Driver:
         self._leave = False
         self._stays = stay
         self._leaves = leave
+        self._once_s = once_s
+        self._told_s = float("-inf")
 
     def now_s(self) -> float:
         """Seconds since the manager began; a clock that is set back does not move it."""
@@ -187,6 +193,9 @@ class Driver:
 
         What is being suspended then goes on by itself, and the next manager finds it.
         """
+        before, self._told_s = self._told_s, time.monotonic()
+        if self._told_s < before + self._once_s:
+            return
         first, self.stopped_by = self.stopped_by is None, self.stopped_by or signal.Signals(signum)
         if first and not self._leaves:
             self.emit(Drain(stop=True))

@@ -50,6 +50,10 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A manager that no signal reaches from other nodes looks so often at what was written there."""
 
+SIGNALS_S = 1.0
+"""LSF's signals to a job and to its group are so far apart at most; between two that mean more,
+JOB_TERMINATE_INTERVAL, are 10 s."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -397,6 +401,7 @@ async def _run(
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,
+        once_s=SIGNALS_S if pilot.batch == "lsf" else 0.0,
     )
     executor = place.executor(
         directory=directory / "jobs",

@@ -20,12 +20,13 @@ from hpcext.executors.gpus import find_gpus
 from hpcext.executors.lease_book import LeaseBook
 from hpcext.executors.leases import Terms, wanted
 from hpcext.executors.local import LocalExecutor
+from hpcext.executors.lsf_script import LsfScript
 from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
 from hpcext.executors.slurm_leases import LeaseExecutor
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
-from hpcext.manager import lsf_job, slurm_job
-from hpcext.protocol import Allocation
+from hpcext.manager import lsf_job, lsf_suspend, slurm_job
+from hpcext.protocol import Allocation, LsfJob
 
 if TYPE_CHECKING:
     from hpcext.manager.pilot import Pilot
@@ -80,7 +81,7 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     if pilot.harvest is not None:
         return _leases(pilot, pilot.harvest, engine, directory)
     if pilot.batch == "lsf":
-        return _lsf(pilot, directory)
+        return (_lsf_script if pilot.alone else _lsf)(pilot, directory)
     return _allocation(pilot) if pilot.batch else _machine(pilot)
 
 
@@ -192,6 +193,33 @@ def _lsf(pilot: Pilot, directory: Path) -> Place:
             log.warning("nothing was saved before the time limit: not put back into the queue")
 
     return Place(nodes, lambda **common: kind(**more, **common), carry_on)
+
+
+def _lsf_script(pilot: Pilot, directory: Path) -> Place:
+    """The first host of an LSF job; what its script does on others is its own."""
+    here = LsfJob.from_environ()
+    if here is None or not lsf_suspend.known(here, directory):
+        raise NoManagerError(f"pilot {pilot.name} runs inside its job of LSF, and this is not that")
+    node = Node(host(), len(pilot.gpus))
+    runs = lsf_suspend.runs(directory)
+    made: list[LsfScript] = []
+
+    def executor(**common: Any) -> Executor:
+        where = {"node": node, "indices": pilot.gpus}
+        made.append(
+            LsfScript(job_id=here.id, restarts=runs, lead_s=pilot.lead_s, **where, **common)
+        )
+        return made[-1]
+
+    def carry_on(*, gained: bool) -> None:
+        if runs > MAX_RESTARTS:
+            log.warning("restarted %d times: not put back into the queue again", runs)
+        elif gained or any(each.preempted for each in made):
+            lsf_suspend.requeue(here, directory)
+        else:
+            log.warning("nothing was saved before the time limit: not put back into the queue")
+
+    return Place((node,), executor, carry_on)
 
 
 _Executor = tuple[tuple[Node, ...], type[AllocationExecutor], dict[str, Any]]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hpcext.batch import lsf_idle
+from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf_idle import Gpu, Load, Queue, Window
 from hpcext.batch.lsf_probe import Engine, Release, parse_options, parse_release
 from hpcext.batch.lsf_reserved import Reserved, parse_reserved
-from hpcext.batch.slurm_idle import Idle
 from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
 

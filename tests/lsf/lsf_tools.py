@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,28 @@ from typing import Any
 import lsf_command
 from lsf_site import Quirks, Site
 
+from hpcext.admin import lsf
+
 MakeSite = Callable[..., Site]
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "lsf_scripts"
 STARTER = SCRIPTS / "hpcext-starter"
 SOURCED = f"command . {STARTER}; %USRCMD"
+
+
+def put_in_place(directory: Path) -> Path:
+    """Our scripts, as hpcext-admin puts them in place; the starter is what is given back."""
+    serverdir = directory / "serverdir"
+    serverdir.mkdir(parents=True)
+    hpcext = directory / "hpcext"
+    root = shlex.quote(str(ROOT))
+    hpcext.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {sys.executable} -m hpcext "$@"\n')
+    hpcext.chmod(0o755)
+    for name in lsf.SCRIPTS:
+        (serverdir / name).write_bytes(lsf.script(name, hpcext))
+        (serverdir / name).chmod(0o755)
+    return serverdir / STARTER.name
 
 
 def make_site(directory: Path, quirks: Sequence[str], **settings: Any) -> Site:

@@ -22,7 +22,7 @@ VALID = {
     "scaling": "a profile's name: letters, digits, . _ -; a letter or digit first; at most 64",
     "trainer": "MIN:MAX, numbers from 1 to 10000",
 }
-NOT_YET = "does not work on LSF yet (valid on LSF: gpus, scaling); leave it out"
+NOT_YET = "does not work on LSF yet (valid on LSF: suspendable, gpus, scaling); leave it out"
 
 
 def esub(*arguments: str | bytes, **variables: str | Path) -> subprocess.CompletedProcess[bytes]:
@@ -102,7 +102,6 @@ def test_variables_are_settings_too(site: Site) -> None:
         (["lead=9", "suspendable"], f"lead: '9' (valid: {VALID['lead']})"),
         (["lead=60"], "lead: belongs to suspendable, which is not there "
          "(valid: suspendable,lead=SECONDS)"),
-        (["suspendable", "lead=120"], f"suspendable: {NOT_YET}"),
         (["trainer=1:16"], f"trainer: {NOT_YET}"),
         (["trainer=0:16"], f"trainer: '0:16' (valid: {VALID['trainer']})"),
         (["gpu=2"], "-a hpcext: 'gpu=2' (valid: suspendable, lead=SECONDS, gpus=auto|N|MIN:MAX, "
@@ -119,7 +118,6 @@ def test_what_is_wrong_is_refused(site: Site, asked: list[str], said: str) -> No
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("HPCEXT_SUSPENDABLE", "1", NOT_YET),
         ("HPCEXT_TRAINER", "1:2", NOT_YET),
         ("HPCEXT_SUSPENDABLE", "yes", "'yes' (valid: 1)"),
         ("HPCEXT_LEAD_S", "9", f"'9' (valid: {VALID['lead']})"),
@@ -256,3 +254,35 @@ def test_a_parameter_file_that_is_long_or_strange(tmp_path: Path) -> None:
     ended = esub("stray", LSB_SUB_PARM_FILE=parm, LSB_SUB_MODIFY_ENVFILE=env)
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert env.read_text() == 'HPCEXT_GPUS="2"\n'
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["-I"], "suspendable: an interactive job cannot be suspended; leave out -I"),
+        (["-i", "in"], "suspendable: a job cannot have its input (-i) twice; let it open the file"),
+    ],
+    ids=["-I", "-i"],
+)
+def test_what_cannot_begin_again_is_refused(site: Site, option: list[str], said: str) -> None:
+    refused = command(site, "bsub", *option, "-a", "hpcext(suspendable)", "true")
+    assert refused.returncode == 255
+    assert said in refused.stderr.decode()
+    assert not site.jobs()
+
+
+@pytest.mark.parametrize(
+    ("options", "rerunnable"),
+    [
+        (["-a", "hpcext(suspendable)"], True),
+        (["-a", "hpcext(suspendable)", "-rn"], False),
+        (["-a", "hpcext(suspendable)", "-r"], True),
+        (["-a", "hpcext(gpus=1)"], False),
+    ],
+    ids=" ".join,
+)
+def test_a_suspendable_job_goes_on_after_the_loss_of_its_host(
+    site: Site, options: list[str], rerunnable: bool
+) -> None:
+    assert command(site, "bsub", "-K", *options, "true").returncode == 0
+    assert site.job(1).rerunnable == rerunnable

@@ -9,9 +9,10 @@ import pytest
 from lsf_site import Queue
 from lsf_tools import SCRIPTS, MakeSite, command, output
 
+from hpcext.admin import lsf
 from hpcext.cli import admin
 
-NAMES = ("esub.hpcext", "hpcext-starter")
+NAMES = lsf.SCRIPTS
 
 
 @pytest.fixture
@@ -29,7 +30,9 @@ def files(serverdir: Path) -> set[str]:
 
 
 def run(verb: str, serverdir: Path, *words: str) -> int:
-    return admin.main([verb, "lsf", "--serverdir", str(serverdir), *words])
+    # One that all users can run, as those below a directory of pytest are not.
+    command = ("--hpcext", "/usr/bin/true") if verb == "install" else ()
+    return admin.main([verb, "lsf", "--serverdir", str(serverdir), *command, *words])
 
 
 def test_what_is_installed_works(
@@ -55,8 +58,7 @@ def test_a_dry_run_does_nothing(serverdir: Path, capsys: pytest.CaptureFixture[s
     assert files(serverdir) == before
     said = capsys.readouterr().out
     assert [line.split() for line in said.splitlines() if line.startswith("write")] == [
-        ["write", str(serverdir / "hpcext-starter")],
-        ["write", str(serverdir / "esub.hpcext")],
+        ["write", str(serverdir / name)] for name in NAMES
     ]
 
 
@@ -67,7 +69,8 @@ def test_twice_is_once_and_uninstall_leaves_nothing(
     assert run("install", serverdir) == 0
     assert files(serverdir) == before | {*NAMES, "hpcext", "hpcext/manifest.json"}
     for name in NAMES:
-        assert (serverdir / name).read_bytes() == (SCRIPTS / name).read_bytes()
+        script = (SCRIPTS / name).read_bytes().replace(b"@HPCEXT@", b"/usr/bin/true")
+        assert (serverdir / name).read_bytes() == script
         assert (serverdir / name).stat().st_mode & 0o777 == 0o755
     capsys.readouterr()
     assert run("install", serverdir, "--json") == 0

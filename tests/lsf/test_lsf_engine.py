@@ -209,7 +209,7 @@ def test_bjobs(make_site: MakeSite) -> None:
         ["bsub", "-a", "user", "true"],
         ["bsub", "-a", "none", "true"],
         ["bsub", "-q", "none", "true"],
-        ["bjobs", "-o", "cpu_used"],
+        ["bjobs", "-o", "pids"],
         ["bkill", "-r", "1"],
         ["bkill", "-s", "TSTP", "1"],
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ from lsf_run import ENDED
 from lsf_site import Host, Queue, Site
 from lsf_tools import MakeSite, command
 
-from hpcext.batch import lsf_idle, lsf_probe
+from hpcext.batch import lsf_probe
+from hpcext.batch.leasing import Idle
+from hpcext.batch.lsf_leasing import LsfLeasing
 from hpcext.core.errors import BatchError
 
 HOSTS = (
@@ -48,8 +50,8 @@ def until(true) -> None:  # type: ignore[no-untyped-def]
         time.sleep(0.02)
 
 
-def names(found: lsf_idle.Look) -> list[str]:
-    return [name for name, node in found.nodes.items() if node.idle]
+def names(nodes: Mapping[str, Idle]) -> list[str]:
+    return [name for name, node in nodes.items() if node.idle]
 
 
 def test_a_look(use: MakeSite) -> None:
@@ -60,16 +62,17 @@ def test_a_look(use: MakeSite) -> None:
     assert engine.release == lsf_probe.Release("LSF", "10.1.0", "lsf")
     assert engine.takes("bhosts", "-o", "-json", "-gpu")
     now = time.time()
-    found = lsf_idle.look("q", engine)
+    leasing = LsfLeasing()
+    nodes, ends = leasing.idle("q"), leasing.ends()
     # On a there is a job, and d takes none; what is kept may be had for a while.
-    assert names(found) == ["b", "c", "e", "f"]
-    b, c = found.nodes["b"], found.nodes["c"]
+    assert names(nodes) == ["b", "c", "e", "f"]
+    b, c = nodes["b"], nodes["c"]
     assert (b.gpus, b.kind, b.cpus, b.limit_s) == (2, "TeslaV100_SXM2_16GB", 4, 14_400)
-    assert (b.planned, c.planned, found.nodes["e"].gpus) == (False, True, 0)
-    assert found.ends["c"] - now == pytest.approx(7200, abs=120)
-    assert found.ends["f"] - now == pytest.approx(0, abs=120)
-    assert found.ends["a"] - now == pytest.approx(0, abs=120)  # reserved all week
-    assert "e" not in found.ends
+    assert (b.planned, c.planned, nodes["e"].gpus) == (False, True, 0)
+    assert ends["c"] - now == pytest.approx(7200, abs=120)
+    assert ends["f"] - now == pytest.approx(0, abs=120)
+    assert ends["a"] - now == pytest.approx(0, abs=120)  # reserved all week
+    assert "e" not in ends
 
 
 @pytest.mark.parametrize(
@@ -82,10 +85,10 @@ def test_an_engine_that_lacks_something(
     use(quirk)
     engine = lsf_probe.probe()
     assert not command_ or not engine.takes(command_, option)
-    found = lsf_idle.look("q", engine)
-    assert names(found) == ["a", "b", "c", "e", "f"]
-    assert [found.nodes[name].gpus for name in "ae"] == [2, 0]
-    assert found.nodes["a"].kind == ("" if quirk == "no_gpus" else "TeslaV100_SXM2_16GB")
+    nodes = LsfLeasing().idle("q")
+    assert names(nodes) == ["a", "b", "c", "e", "f"]
+    assert [nodes[name].gpus for name in "ae"] == [2, 0]
+    assert nodes["a"].kind == ("" if quirk == "no_gpus" else "TeslaV100_SXM2_16GB")
 
 
 def test_without_bslots_what_is_kept_is_left_alone(use: MakeSite) -> None:
@@ -94,31 +97,34 @@ def test_without_bslots_what_is_kept_is_left_alone(use: MakeSite) -> None:
         (site.directory / name).unlink()
     engine = lsf_probe.probe()
     assert not {"bslots", "brsvs"} & engine.commands
-    found = lsf_idle.look("q", engine)
-    assert set(found.ends) == {"c", "f"}
-    assert max(found.ends.values()) <= time.time()
+    leasing = LsfLeasing()
+    leasing.idle("q")
+    ends = leasing.ends()
+    assert set(ends) == {"c", "f"}
+    assert max(ends.values()) <= time.time()
 
 
 def test_without_gpus_anywhere(use: MakeSite) -> None:
     use(hosts=(Host("e", 4),))
-    assert lsf_idle.look("q", lsf_probe.probe()).nodes["e"].gpus == 0
+    assert LsfLeasing().idle("q")["e"].gpus == 0
 
 
 def test_hosts_of_a_queue(use: MakeSite) -> None:
     use(queues={"q": dataclasses.replace(KILLABLE, hosts="a+2 c e")})
-    assert names(lsf_idle.look("q", lsf_probe.probe())) == ["a", "c", "e"]
+    assert names(LsfLeasing().idle("q")) == ["a", "c", "e"]
     use(name="but", queues={"q": dataclasses.replace(KILLABLE, hosts="all ~a ~e")})
-    assert names(lsf_idle.look("q", lsf_probe.probe())) == ["b", "c", "f"]
+    assert names(LsfLeasing().idle("q")) == ["b", "c", "f"]
     use(name="no", queues={"q": dataclasses.replace(KILLABLE, status="Open:Inact")})
-    assert names(lsf_idle.look("q", lsf_probe.probe())) == []
+    assert names(LsfLeasing().idle("q")) == []
     with pytest.raises(BatchError, match="No such queue"):
-        lsf_idle.look("none", lsf_probe.probe())
+        LsfLeasing().idle("none")
 
 
 def test_a_queue_without_backfill(use: MakeSite) -> None:
     use(queues={"q": Queue()})
-    found = lsf_idle.look("q", lsf_probe.probe())
-    assert found.ends["c"] <= time.time()
+    leasing = LsfLeasing()
+    leasing.idle("q")
+    assert leasing.ends()["c"] <= time.time()
 
 
 def test_parameters(use: MakeSite) -> None:

@@ -13,6 +13,8 @@ import pytest
 from lsf_site import Queue
 from lsf_tools import SOURCED, STARTER, MakeSite, command, output
 
+from hpcext.admin import lsf
+
 WAYS = {
     "script, executed": (str(STARTER), ()),
     "script, sourced": (SOURCED, ()),
@@ -158,19 +160,22 @@ def test_a_script_keeps_its_interpreter_and_end(make_site: MakeSite, way: str) -
     assert (site.directory / "out2").read_text() == " 'a'\n"
 
 
-@pytest.mark.parametrize("variable", ["HPCEXT_SUSPENDABLE", "HPCEXT_TRAINER"])
+SAID = {
+    "HPCEXT_SUSPENDABLE": "suspended: @HPCEXT@ is not there",
+    "HPCEXT_TRAINER": "a trainer: that does not work on LSF yet",
+}
+
+
+@pytest.mark.parametrize("variable", SAID)
 @pytest.mark.parametrize("way", WAYS)
-def test_what_no_esub_refused_is_said_and_runs(
-    make_site: MakeSite, way: str, variable: str
-) -> None:
+def test_what_cannot_be_is_said_and_runs(make_site: MakeSite, way: str, variable: str) -> None:
+    """Of a starter in which hpcext-admin has put no command, and an esub that was not asked."""
     starter, quirks = WAYS[way]
     site = make_site(*quirks, queues={"q": Queue(starter)})
     command(site, "bsub", "-K", "-o", "out", "-e", "err", "echo ran", **{variable: "1"})
     assert (site.directory / "out").read_text() == "ran\n"
-    assert (site.directory / "err").read_text() == (
-        "hpcext: the job can be neither suspended nor a trainer: that does not work on LSF yet; "
-        "it runs as usual\n"
-    )
+    said = f"hpcext: the job cannot be {SAID[variable]}; it runs as usual\n"
+    assert (site.directory / "err").read_text() == said
 
 
 @pytest.mark.parametrize("starter", [str(STARTER), f'{STARTER} "%USRCMD"', f"{STARTER} %USRCMD"])
@@ -208,7 +213,7 @@ def test_a_starter_that_is_gone_lets_jobs_pass(make_site: MakeSite, tmp_path: Pa
 
 def test_scripts_are_clean() -> None:
     scripts = sorted(STARTER.parent.iterdir())
-    assert len(scripts) == 2
+    assert len(scripts) == len(lsf.SCRIPTS)
     ended = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
     assert ended.stdout == ""
     for script in scripts:

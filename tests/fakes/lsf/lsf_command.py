@@ -13,6 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import lsf_checkpoint
+import lsf_controls
 import lsf_hosts
 import lsf_launch
 import lsf_run
@@ -26,6 +28,10 @@ FIELDS: dict[str, Callable[[Job], object]] = {
     "queue": lambda job: job.queue,
     "job_name": lambda job: job.name,
     "exit_code": lambda job: job.exit_code if job.exit_code is not None else "",
+    "job_description": lambda job: job.description,
+    "pend_reason": lambda job: (
+        "Job's requirements are not satisfied" if job.state == "PEND" else ""
+    ),
     "exec_host": lambda job: ":".join(f"{slots}*{host}" for host, slots in job.hosts.items()),
 }
 """What bjobs -o can say here, and times (:func:`_times`)."""
@@ -35,6 +41,15 @@ def bsub(site: Site, argv: Sequence[str]) -> int:
     stdin = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
     job, said = lsf_submit.submit(site, argv, stdin=stdin, environ=os.environ, cwd=Path.cwd())
     sys.stderr.write(said)
+    _begin(site, job)
+    if "-K" not in argv:
+        return 0
+    while site.job(job.id).state not in lsf_run.ENDED:
+        time.sleep(lsf_run.POLL_S)
+    return site.job(job.id).exit_code or 0
+
+
+def _begin(site: Site, job: Job) -> None:
     print(f"Job <{job.id}> is submitted to queue <{job.queue}>.", flush=True)
     if os.fork() == 0:
         os.setsid()
@@ -43,15 +58,28 @@ def bsub(site: Site, argv: Sequence[str]) -> int:
             os.dup2(null, fd)
         lsf_run.run(site, job.id)
         os._exit(0)
-    if "-K" not in argv:
-        return 0
-    while site.job(job.id).state not in lsf_run.ENDED:
-        time.sleep(lsf_run.POLL_S)
-    return site.job(job.id).exit_code or 0
+
+
+def bchkpnt(site: Site, argv: Sequence[str]) -> int:
+    """LSF does not wait for it, and says nothing of its end; this engine does."""
+    *options, word = argv
+    if set(options) - {"-k"} or not word.isdecimal():
+        raise RefusedError(f"{' '.join(argv)}: not played by this engine")
+    print(f"Job <{word}> is being checkpointed")
+    return lsf_checkpoint.checkpoint(site, int(word), kill="-k" in options)
+
+
+def brestart(site: Site, argv: Sequence[str]) -> int:
+    if len(argv) != 2 or not argv[1].isdecimal():
+        raise RefusedError(f"{' '.join(argv)}: not played by this engine")
+    _begin(site, lsf_checkpoint.restart(site, argv[0], int(argv[1])))
+    return 0
 
 
 def bjobs(site: Site, argv: Sequence[str]) -> int:
     words = list(argv)
+    named = words.pop(words.index("-J") + 1) if "-J" in words else ""
+    words = [word for word in words if word not in {"-a", "-J"}]
     fields, delimiter, as_json, header = ["jobid", "stat", "queue", "job_name"], " ", False, True
     while words and words[0].startswith("-"):
         option = words.pop(0)
@@ -64,14 +92,14 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
             found = re.search(r"delimiter='(.)'", said)
             delimiter = found[1] if found else " "
             fields = [word for word in said.split() if not word.startswith("delimiter=")]
-        elif option != "-a":
+        else:
             raise RefusedError(f"{option}: not played by this engine")
     times = ("run_time", "runtimelimit", "time_left")
     unknown = [name for name in fields if name not in FIELDS and name not in times]
     if unknown:
         raise RefusedError(f"-o: {unknown[0]}: not played by this engine")
     rows = []
-    for job_id in [int(word) for word in words] or [job.id for job in site.jobs()]:
+    for job_id in [int(word) for word in words] or _named(site, named):
         try:
             job = site.job(job_id)
         except RefusedError as error:
@@ -90,6 +118,14 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
     for row in rows:
         print(delimiter.join(row.values()))
     return 0
+
+
+def _named(site: Site, name: str) -> list[int]:
+    """Jobs of a name; all of them, if it is empty."""
+    found = [job.id for job in site.jobs() if name in {"", job.name}]
+    if name and not found:
+        raise RefusedError(f"Job <{name}> is not found")
+    return found
 
 
 def _times(site: Site, job: Job) -> dict[str, str]:
@@ -123,11 +159,22 @@ def bkill(site: Site, argv: Sequence[str]) -> int:
 
 
 def bstop(site: Site, argv: Sequence[str]) -> int:
-    return _each(site, argv, lsf_run.stop, "is being stopped")
+    def stop(site: Site, job_id: int) -> None:
+        lsf_controls.suspend(site, job_id, "USUSP", lsf_controls.SUSP_USER_STOP)
+
+    return _each(site, argv, stop, "is being stopped")
 
 
 def bresume(site: Site, argv: Sequence[str]) -> int:
-    return _each(site, argv, lsf_run.resume, "is being resumed")
+    return _each(site, argv, lsf_controls.resume, "is being resumed")
+
+
+def brequeue(site: Site, argv: Sequence[str]) -> int:
+    def again(site: Site, job_id: int) -> None:
+        lsf_controls.requeue(site, job_id, hold="-H" in argv)
+
+    words = [word for word in argv if word != "-H"]
+    return _each(site, words, again, "is being requeued")
 
 
 def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], said: str) -> int:
@@ -139,10 +186,9 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
     return 0
 
 
-COMMANDS = {
-    each.__name__: each
-    for each in (bsub, bjobs, bkill, bstop, bresume, lsf_launch.blaunch, lsf_launch.jsrun)
-}
+CONTROLS = (bkill, bstop, bresume, brequeue, bchkpnt, brestart)
+LAUNCHERS = (lsf_launch.blaunch, lsf_launch.jsrun)
+COMMANDS = {each.__name__: each for each in (bsub, bjobs, *CONTROLS, *LAUNCHERS)}
 COMMANDS |= lsf_hosts.COMMANDS
 
 

@@ -9,10 +9,11 @@ import lsf_submit
 from lsf_site import Host, Queue, RefusedError, Site
 
 OPTIONS = {
-    "bjobs": {"-a", "-o", "-json", "-noheader"},
+    "bjobs": {"-a", "-J", "-o", "-json", "-noheader"},
     "bhosts": {"-w", "-X", "-o", "-json", "-gpu"},
 }
 BSUB = lsf_submit.VALUES | lsf_submit.SWITCHES
+SHOWN = {"RUN", "SSUSP", "USUSP"}
 HEADER = "RSVID        TYPE      USER       NCPUS          RSV_HOSTS     TIME_WINDOW"
 
 
@@ -67,7 +68,8 @@ def bhosts(site: Site, argv: Sequence[str]) -> int:
 
 
 def _row(site: Site, host: Host) -> dict[str, str]:
-    here = [job for job in site.jobs() if job.holds() and host.name in job.hosts]
+    # What is suspended gives up its slots to others, and is counted.
+    here = [job for job in site.jobs() if job.state in SHOWN and host.name in job.hosts]
     slots = dict.fromkeys(("RUN", "SSUSP", "USUSP"), 0)
     for job in here:
         slots[job.state if job.state in slots else "RUN"] += job.hosts[host.name]

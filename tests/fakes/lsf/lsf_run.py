@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import lsf_checkpoint
+import lsf_controls
 from lsf_site import ENDED, Job, RefusedError, Site
 
 POLL_S = 0.01
@@ -20,6 +22,7 @@ def run(site: Site, job_id: int) -> Job:
     """Run a job to its end, again whenever its exit value says so."""
     while True:
         while not site.placed(job_id):
+            lsf_controls.preempt(site, job_id)
             if site.job(job_id).killed:
                 with site.changed(job_id) as job:
                     job.state = "EXIT"
@@ -30,24 +33,42 @@ def run(site: Site, job_id: int) -> Job:
         with site.changed(job_id) as job:
             queue = site.queues[job.queue]
             again = value in job.requeue_exit_values and job.runs <= queue.max_job_requeue
+            again = again or bool(job.requeue) or (job.lost and job.rerunnable)
             if again and not job.killed:
                 job.state, job.hosts, job.gpus = "PEND", {}, {}
+                if job.requeue == "hold":
+                    job.state = "PSUSP"
+                job.requeue, job.lost = "", False
                 continue
             job.exit_code = value
             job.state = "EXIT" if value or job.killed else "DONE"
             return job
 
 
-def _run_once(site: Site, job: Job) -> int:
-    words = shell_words(site, job)
-    environ = {
+def environ_of(site: Site, job: Job) -> dict[str, str]:
+    """What a job is told, and what LSF runs beside it."""
+    return {
         **job.environ,
         "LSB_JOBID": str(job.id),
+        "LSB_JOBINDEX": "0",
         "LSB_JOBNAME": job.name[:4094],
         "LSB_QUEUE": job.queue,
         "LSB_JOBFILENAME": str(site.spooled(job.id).with_suffix("")),
+        "LSB_OUTPUTFILE": job.output,
+        **_requeue_values(job),
         **_hosts(site, job),
+        **lsf_checkpoint.environ_of(job),
     }
+
+
+def _requeue_values(job: Job) -> dict[str, str]:
+    values = " ".join(map(str, job.requeue_exit_values))
+    return {"LSB_EXIT_REQUEUE": values} if values else {}
+
+
+def _run_once(site: Site, job: Job) -> int:
+    words = shell_words(site, job)
+    environ = environ_of(site, job)
     steps = [lambda: _pre_exec(job, environ), lambda: _eexec(site, job, environ, "START")]
     for step in reversed(steps) if site.quirks.eexec_before_pre_exec else steps:
         step()
@@ -114,18 +135,23 @@ def _hosts(site: Site, job: Job) -> dict[str, str]:
 def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:
     """The exit value of the leader, which a bkill may have to be repeated for."""
     steps, due = list(TERMINATION), 0.0
-    limit = site.job(job_id).run_limit * site.minute_s
+    job = site.job(job_id)
+    limit = job.run_limit * site.minute_s
     over = time.monotonic() + limit if limit else float("inf")
+    warn = over - job.warning_time * site.minute_s if job.warning else float("inf")
     ended = os.pidfd_open(leader.pid)
     try:
         while not select.select([ended], [], [], POLL_S)[0]:
             now = time.monotonic()
+            if now >= warn:
+                os.killpg(leader.pid, signal.Signals[f"SIG{job.warning}"])
+                warn = float("inf")
             if now >= over:
                 steps.insert(0, signal.SIGUSR2)
                 over = float("inf")
                 with site.changed(job_id) as job:
                     job.killed = True
-            if steps and now >= due and site.job(job_id).killed:
+            if steps and now >= due and lsf_controls.ends(site.job(job_id)):
                 os.killpg(leader.pid, steps.pop(0))
                 due = now + site.terminate_interval_s
     finally:
@@ -180,31 +206,14 @@ def _eexec(site: Site, job: Job, environ: dict[str, str], when: str) -> None:
 # What users do to jobs.
 
 
-def stop(site: Site, job_id: int) -> None:
-    """bstop."""
-    with site.changed(job_id) as job:
-        if job.state != "RUN":
-            raise RefusedError(f"Job <{job_id}>: in state {job.state}")
-        # A terminal's signal, which can be caught, for what is parallel.
-        os.killpg(job.group, signal.SIGTSTP if job.slots > 1 else signal.SIGSTOP)
-        job.state = "USUSP"
-
-
-def resume(site: Site, job_id: int) -> None:
-    """bresume."""
-    with site.changed(job_id) as job:
-        if job.state != "USUSP":
-            raise RefusedError(f"Job <{job_id}>: in state {job.state}")
-        os.killpg(job.group, signal.SIGCONT)
-        job.state = "RUN"
-
-
 def kill(site: Site, job_id: int) -> None:
     """bkill: what has begun is told by the process that waits for it."""
     with site.changed(job_id) as job:
         if job.state in ENDED:
             raise RefusedError(f"Job <{job_id}>: Job has already finished")
         job.killed = True
+        if job.state == "PSUSP":
+            job.state = "PEND"
 
 
 def send(site: Site, job_id: int, name: str) -> None:

@@ -2,8 +2,8 @@
 
 It stands for a cluster of hosts, all of which are this machine; what has no room waits. Each field
 of `Quirks` is off as the documentation has it, and on as it was seen on an LSF-compatible engine.
-What it does not play it refuses: JOB_CONTROLS (and with them LSB_JOBPIDS), warnings, checkpoints,
-arrays, resizing, and the commands that no test of ours needs.
+What it does not play it refuses: TERMINATE of JOB_CONTROLS, checkpoints at intervals, arrays,
+resizing, and the commands that no test of ours needs.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class Quirks:
     empty_is_dash: bool = False
     """bjobs prints `-` for what is empty."""
 
+    leader_alone: bool = False
+    """LSB_JOBPIDS of a job control is the leader of the job, and no other process of it."""
+
+    warning_misparsed: bool = False
+    """`bsub -wa` and `-wt` are taken and mean nothing."""
     forgotten_fails: bool = False
     """bjobs exits with 255 for a job that it does not know. Otherwise it says so as a record with
     ERROR, and exits with 0."""
@@ -106,6 +111,12 @@ class Queue:
     hosts: str = "all"
     policies: str = ""
     preemption: str = ""
+    job_controls: dict[str, str] = field(default_factory=dict)
+    """SUSPEND or RESUME → what /bin/sh runs."""
+
+    priority: int = 30
+    preemptive: bool = False
+    rerunnable: bool = False
 
 
 @dataclass
@@ -131,6 +142,10 @@ class Job:
     ptile: int = 0
     """Slots on each host; 0: as many as it has room for."""
 
+    description: str = ""
+    asked_hosts: list[str] = field(default_factory=list)
+    """Those of -m; all if none."""
+
     gpus_wanted: int = 0
     gpus_per_task: bool = False
 
@@ -141,14 +156,33 @@ class Job:
     started_at: float = 0.0
     """When it last began, in seconds since the epoch."""
 
+    rerunnable: bool = False
+    warning: str = ""
+    """The signal of -wa; -wt is so many minutes before the end."""
+
+    warning_time: int = 0
+    checkpoint_dir: str = ""
+    checkpoint_method: str = ""
+    restart: bool = False
+
     state: str = "PEND"
     exit_code: int | None = None
     group: int = 0
     runs: int = 0
     killed: bool = False
+    requeue: str = ""
+    """``run`` or ``hold``: brequeue kills it, and it is PEND or PSUSP then."""
+
+    lost: bool = False
+    """Its host is."""
 
     def holds(self) -> bool:
-        """Whether its hosts are its own now."""
+        """Whether its slots are its own now."""
+        return bool(self.hosts) and self.state not in {*ENDED, "SSUSP"}
+
+    def holds_gpus(self) -> bool:
+        """Whether its GPUs are; "Requirements for resource preemption": what is suspended releases
+        its slots, and what else it has when it leaves."""
         return bool(self.hosts) and self.state not in ENDED
 
     def slot_hosts(self, launch_node: str = "") -> list[str]:
@@ -234,12 +268,22 @@ class Site:
         """Give a job its hosts, if there is room; whether it has them."""
         with self._locked():
             job = self.job(job_id)
-            others = [each for each in self.jobs() if each.id != job_id and each.holds()]
-            if not job.killed and (found := _room(self.hosts, others, job)):
+            found = None if job.killed or job.state != "PEND" else self._room_of(job)
+            if found:
                 job.hosts, job.gpus = found
                 self._write(job)
                 return True
             return False
+
+    def has_room(self, job: Job, without: Sequence[Job] = ()) -> bool:
+        """Whether there is room for a job beside those that have theirs, but for some of them."""
+        return self._room_of(job, [each.id for each in without]) is not None
+
+    def _room_of(
+        self, job: Job, without: Sequence[int] = ()
+    ) -> tuple[dict[str, int], dict[str, list[int]]] | None:
+        others = [each for each in self.jobs() if each.id not in (job.id, *without)]
+        return _room(self.hosts, others, job)
 
     @contextlib.contextmanager
     def changed(self, job_id: int) -> Iterator[Job]:
@@ -269,11 +313,14 @@ def _room(
     slots: dict[str, int] = {}
     gpus: dict[str, list[int]] = {}
     for host in hosts:
-        free = host.slots - sum(each.hosts.get(host.name, 0) for each in others)
+        if job.asked_hosts and host.name not in job.asked_hosts:
+            continue
+        free = host.slots - sum(each.hosts.get(host.name, 0) for each in others if each.holds())
         left = job.slots - sum(slots.values())
         taken = min(left, job.ptile or free)
         wanted = job.gpus_wanted * (taken if job.gpus_per_task else 1)
-        held = {index for each in others for index in each.gpus.get(host.name, [])}
+        keeping = [each.gpus.get(host.name, []) for each in others if each.holds_gpus()]
+        held = {index for gpus_of in keeping for index in gpus_of}
         free_gpus = [index for index in range(host.gpus) if index not in held]
         if 0 < taken <= free and wanted <= len(free_gpus):
             slots[host.name], gpus[host.name] = taken, free_gpus[:wanted]

@@ -10,16 +10,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from lsf_site import ABORT_VALUE, Job, RefusedError, Site
+import lsf_checkpoint
+from lsf_site import ABORT_VALUE, Job, Queue, RefusedError, Site
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 METHOD = re.compile(r"\s*([A-Za-z0-9_-]+)\s*(?:\(([^()]*)\))?")
-KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J"}
+KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J", "LSB_SUB_RERUNNABLE": "-r"}
 """What an esub may change here, besides the command."""
 
 VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-R", "-gpu", "-nnodes", "-env"}
-SWITCHES = {"-K"}
+VALUES |= {"-wa", "-wt", "-k", "-i", "-m", "-Jd", "-cwd"}
+SWITCHES = {"-K", "-I", "-r", "-rn"}
 SAFE = re.compile(r"[\w./:=@%+,-]+", re.ASCII)
 
 
@@ -95,8 +98,10 @@ def submit(
         is_script=request.is_script,
         queue=queue,
         name=request.options.get("-J", request.text),
+        description=request.options.get("-Jd", ""),
+        asked_hosts=request.options.get("-m", "").split(),
         slots=int(request.options.get("-n", "1")),
-        cwd=str(cwd),
+        cwd=request.options.get("-cwd", str(cwd)),
         environ=job_environ,
         output=output,
         errors=request.options.get("-e", output),
@@ -107,13 +112,32 @@ def submit(
         ptile=ptile or (int(request.options.get("-n", "1")) if ptile is None else 0),
         gpus_wanted=gpus,
         gpus_per_task=per_task,
+        rerunnable=_rerunnable(site.queues[queue], request.options),
+        **_warning(site, request.options),
+        **lsf_checkpoint.options(request.options.get("-k", "")),
     )
+    if "-I" in request.options or "-i" in request.options:
+        raise RefusedError("-I, -i: not played but for esubs")
     site.add(job)
     return job, said
 
 
+def _rerunnable(queue: Queue, options: Mapping[str, str]) -> bool:
+    return "-rn" not in options and (queue.rerunnable or options.get("-r") == "Y")
+
+
+def _warning(site: Site, options: Mapping[str, str]) -> dict[str, Any]:
+    """Both options or none."""
+    if ("-wa" in options) != ("-wt" in options):
+        raise RefusedError("-wa without -wt, or the other way: not played by this engine")
+    if "-wa" not in options or site.quirks.warning_misparsed:
+        return {}
+    return {"warning": options["-wa"], "warning_time": _minutes(options["-wt"])}
+
+
 def _minutes(text: str) -> int:
-    """``[HOUR:]MINUTE``."""
+    """``[HOUR:]MINUTE[/HOST]``; all hosts are as fast."""
+    text = text.partition("/")[0]
     if not re.fullmatch(r"(\d+:)?\d+", text, re.ASCII):
         raise RefusedError(f"-W: {text}: not played by this engine")
     hours, _, minutes = text.rpartition(":")
@@ -212,6 +236,10 @@ def _parameters(site: Site, request: Request) -> bytes:
     if not site.quirks.bare_quotes:
         lines = [(key, re.sub(r'(["\\$`])', r"\\\1", value)) for key, value in lines]
     found = [f'{key}="{value}"\n' for key, value in lines]
+    found += ["LSB_SUB_INTERACTIVE=Y\n"] * ("-I" in options)
+    found += [f'LSB_SUB_IN_FILE="{options["-i"]}"\n'] if "-i" in options else []
+    found += ["LSB_SUB_RERUNNABLE=Y\n"] * ("-r" in options)
+    found += ["LSB_SUB_RERUNNABLE=N\n"] * ("-rn" in options)
     if "-n" in options:
         found.append(f"LSB_SUB_NUM_PROCESSORS={options['-n']}\n")
     return os.fsencode("".join(found))

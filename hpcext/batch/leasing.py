@@ -1,0 +1,134 @@
+"""What a harvester asks of a batch system: idle nodes, when they are needed, and leases of them.
+
+One for each system: ``slurm_leasing`` and ``lsf_leasing``; which it is,
+:func:`hpcext.batch.system.leasing` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+WAITING = frozenset({"pending", "configuring", "requeued", "requeue_hold", "power_up_node"})
+THERE = frozenset({"running", "completing", "suspended", "stopped", "signaling", "expediting"})
+"""States of leases, in Slurm's words: idle nodes that are taken for a while."""
+
+
+class Idle(NamedTuple):
+    """What a partition, or a queue, says of a node.
+
+    Attributes
+    ----------
+    name : str
+    idle : bool
+        Nobody uses any of it, and it may be had: up, awake, neither reserved nor drained, in a
+        partition that starts jobs.
+    planned : bool
+        The batch system keeps it for a job.
+    gpus : int
+    kind : str
+        Of its GPUs; empty where they have none, or several.
+    cpus, memory_mb : int
+    limit_s : float
+        So long a job of the partition may last.
+    """
+
+    name: str
+    idle: bool
+    planned: bool
+    gpus: int
+    kind: str
+    cpus: int
+    memory_mb: int
+    limit_s: float = math.inf
+
+
+class Held(NamedTuple):
+    """A job of ours.
+
+    Attributes
+    ----------
+    job_id : int
+    comment : str
+        What we said of it.
+    state, node : str
+        The state in Slurm's words. `node` is empty while it is pending.
+    end_s : float or None
+        When it ends at the latest, epoch.
+    why : str
+        Why it is pending.
+    stopped : bool
+        The batch system has given its node to others, and may have stopped what runs there.
+    """
+
+    job_id: int
+    comment: str
+    state: str
+    node: str
+    end_s: float | None
+    why: str
+    stopped: bool = False
+
+
+class Order(NamedTuple):
+    """A lease to be asked for.
+
+    Attributes
+    ----------
+    name, number
+        Of the job, and what we say of it.
+    partition : str
+    options : tuple of str
+        Others of the command that submits it.
+    node : Idle
+    gpus : int
+        0: what it uses of its node are slots.
+    minutes : int
+    directory : pathlib.Path
+        Of the lease, on a file system that the nodes share.
+    """
+
+    name: str
+    number: int
+    partition: str
+    options: tuple[str, ...]
+    node: Idle
+    gpus: int
+    minutes: int
+    directory: Path
+
+
+class Leasing(Protocol):
+    """A batch system. Each method raises BatchError where there is no answer."""
+
+    def idle(self, partition: str) -> Mapping[str, Idle]:
+        """Node → what it is; empty where there is no such partition."""
+
+    def ends(self, but: str = "") -> dict[str, float]:
+        """Node → when it is needed for others than our jobs of this name, epoch.
+
+        Of nodes that :meth:`idle` has named last.
+        """
+
+    def held(self, name: str) -> tuple[Held, ...]:
+        """Our jobs of a name that the batch system still knows."""
+
+    def script(self, agent: str, directory: Path) -> str:
+        """What the job of a lease runs: this command of a shell, on its node."""
+
+    def submit(self, order: Order, script: Path) -> int:
+        """Ask for a lease; its job's id."""
+
+    def cancel(self, job_id: int) -> None:
+        """End one, whatever it does. One that has ended meanwhile is no error."""
+
+    def withdraw(self, name: str, timeout_s: float) -> None:
+        """Take back those of our jobs of a name that have not begun."""
+
+    def address(self, node: str) -> str:
+        """How other nodes reach one."""
+
+    def lacks(self) -> tuple[str, ...]:
+        """What is not there, and what follows; a sentence each."""

@@ -1,0 +1,80 @@
+"""Leases of nodes of a Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcext import protocol
+from hpcext.batch import runner, slurm, slurm_idle
+from hpcext.batch.leasing import Held, Idle, Order
+from hpcext.batch.slurm_reads import reads
+from hpcext.core.errors import BatchError
+
+_SCRIPT = """#!/bin/sh
+# A lease of an hpcext harvester: one node, for as long as nobody else needs it.
+trap '' USR1 USR2
+exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mem=0 \\
+    --cpu-bind=none --mpi=none --quiet {agent}
+"""
+
+
+class SlurmLeasing:
+    """As :class:`~hpcext.batch.leasing.Leasing` has it."""
+
+    def idle(self, partition: str) -> Mapping[str, Idle]:
+        """Node → what it is."""
+        return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(partition)))
+
+    def ends(self, but: str = "") -> dict[str, float]:
+        """Node → when it is needed."""
+        return slurm_idle.planned_ends(but)
+
+    def held(self, name: str) -> tuple[Held, ...]:
+        """Our jobs of a name."""
+        text = runner.run(slurm_idle.held_command(name), environ=slurm.epoch_times())
+        return slurm_idle.parse_held(text)
+
+    def script(self, agent: str, directory: Path) -> str:
+        """What the job runs."""
+        return _SCRIPT.format(agent=agent)
+
+    def submit(self, order: Order, script: Path) -> int:
+        """Ask for a lease."""
+        words = [
+            f"--job-name={order.name}",
+            f"--comment={order.number}",
+            f"--partition={order.partition}",
+            *order.options,
+            f"--nodelist={order.node.name}",
+            "--nodes=1",
+            "--exclusive",
+            *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
+            "--mem=0",
+            f"--time={order.minutes}",
+            "--no-requeue",
+            f"--output={order.directory / 'slurm.out'}",
+            "--open-mode=append",
+            "--chdir=/",
+        ]
+        command = slurm.submit_command(str(script), words)
+        return slurm.parse_job_id(runner.run(command, environ=protocol.without_slurm()))
+
+    def cancel(self, job_id: int) -> None:
+        """End one."""
+        runner.run(slurm.cancel_command(str(job_id)))
+
+    def withdraw(self, name: str, timeout_s: float) -> None:
+        """Take back those that have not begun."""
+        runner.run(slurm_idle.withdraw_command(name), timeout_s=timeout_s)
+
+    def address(self, node: str) -> str:
+        """How Slurm itself reaches a node."""
+        hosts = reads().hosts([node])
+        if node not in hosts:
+            raise BatchError(f"Slurm does not know {node}")
+        return hosts[node].address
+
+    def lacks(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()

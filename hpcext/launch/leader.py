@@ -1,0 +1,53 @@
+"""The leader of a batch job, which the batch system stops and kills in place of an attempt."""
+
+from __future__ import annotations
+
+from hpcext.protocol import Process
+
+END, SUSPEND, HALT, CONTINUE = "end", "suspend", "halt", "continue"
+
+
+class Leader:
+    """What is to be done to an attempt since the leader of its job was stopped, or killed.
+
+    Where it was stopped, a session saves itself and leaves: GPUs that are only stopped on are of
+    no use to others.
+
+    Parameters
+    ----------
+    process : Process
+    suspend_timeout_s : float
+        So long a session may take.
+    """
+
+    def __init__(self, process: Process, suspend_timeout_s: float) -> None:
+        self._process = process
+        self._suspend_timeout_s = suspend_timeout_s
+        self._halt_s: float | None = None
+        self._halted = False
+        self._gone = False
+
+    def look(self, now_s: float, *, saves: bool) -> str:
+        """What is to be done now, once: END, SUSPEND, HALT, CONTINUE, or nothing.
+
+        Parameters
+        ----------
+        now_s : float
+        saves : bool
+            The attempt has a session.
+        """
+        if self._gone:
+            return ""
+        if not self._process.alive():
+            self._gone = True
+            return END
+        if not self._process.stopped():
+            halted, self._halted, self._halt_s = self._halted, False, None
+            return CONTINUE if halted else ""
+        if self._halt_s is None:
+            self._halt_s = now_s + (self._suspend_timeout_s if saves else 0.0)
+            return SUSPEND if saves else ""
+        if now_s >= self._halt_s and not self._halted:
+            self._halted = True
+            return HALT
+        return ""

@@ -1,0 +1,259 @@
+"""The LSF job that a suspendable training is: its leader, what is known of it, its requeue.
+
+LSF knows one process of such a job, its leader. That is the script written here, which runs the
+manager; scripts that LSF runs beside the job (``lsf_scripts/``) find both by :func:`register`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.batch import runner
+from hpcext.batch.system import jobs
+from hpcext.core.errors import BatchError, InputError
+from hpcext.manager import batch_job, spool
+from hpcext.protocol import LsfJob
+from hpcext.text import shown
+
+log = logging.getLogger(__name__)
+
+SCHEMA = "hpcext.lsf-suspendable/1"
+FILE = "run.json"
+COMMAND, SCRIPT = "command.sh", "lsf_script"
+
+CHECKPOINT = "hpcext"
+"""In a checkpoint directory of LSF: the directory of the training, from echkpnt.hpcext."""
+
+HOLD = "hold"
+"""Made by hpcext-job-control: a user stopped the job, and it is to wait until he resumes it."""
+
+AGAIN = "again"
+"""Trainings have left, and the job is to go on: the leader and hpcext-job-control look for it."""
+
+KILLED_S = 30.0
+"""brequeue kills the job, by a daemon that has other things to do."""
+
+_STDIN = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+_SCRIPT = """#!/bin/sh
+# The manager of a suspendable training, and the leader of its LSF job.
+cd / && rm -f {again} {hold}
+manager= told=
+pass() {{ [ -z "$manager" ] || kill "-$1" "$manager"; }}
+trap 'pass USR1' USR1
+trap 'pass USR2' USR2
+# A manager that has not begun to listen does not hear INT.
+trap 'told=1; pass TERM' HUP INT TERM
+for try in 1 2 3 4 5; do
+    {manage} &
+    manager=$!
+    # A wait that a signal interrupts is not the end of the manager.
+    while :; do
+        wait "$manager"
+        code=$?
+        kill -0 "$manager" 2>/dev/null || break
+    done
+    [ -z "$told" ] || break
+    # Killed, or crashed: trainings go on, and the next manager takes them over.
+    case "$code" in 132|134|135|136|137|139) ;; *) break ;; esac
+    echo "hpcext: the manager was killed by signal $((code - 128)) (try $try)" >&2
+done
+if [ -e {again} ]; then exit {suspended}; fi
+{show}
+if [ "$code" = {suspended} ]; then code=1; fi
+if [ -n "$told" ]; then code=143; fi
+exit "$code"
+"""
+
+
+def key(job: LsfJob) -> str:
+    """What the job is called among files."""
+    return f"{job.id}.{job.element}"
+
+
+def register(job: LsfJob, directory: Path) -> None:
+    """Have a job's directory found by its id, whatever the user's settings are."""
+    link = protocol.user_directory("state") / "lsf" / key(job)
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = link.with_name(f".{link.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(directory)
+    new.rename(link)
+
+
+def find(job: LsfJob) -> tuple[Path | None, bool]:
+    """The directory that an earlier run of a job has, and whether its command is known there.
+
+    That of a job that brestart goes on with is where its checkpoint says.
+
+    Raises
+    ------
+    InputError
+        It has none of ours.
+    """
+    link = protocol.user_directory("state") / "lsf" / key(job)
+    if known(job, link):
+        return link.resolve(), False
+    if not job.restarts:
+        return None, False
+    mark = Path(job.restarts) / CHECKPOINT
+    try:
+        found = Path(mark.read_text(encoding="utf-8").rstrip("\n"))
+        _read(found)
+    except (OSError, ValueError):
+        raise InputError(
+            "no checkpoint of echkpnt.hpcext", where=shown(str(mark)), do="bsub the job again"
+        ) from None
+    # echkpnt.hpcext has suspended it as a user would.
+    spool.put(found, "resume", job="1")
+    return found, True
+
+
+def known(job: LsfJob, directory: Path) -> bool:
+    """Whether a directory is that of an earlier run of this very job: ids begin anew some day."""
+    try:
+        found = _read(directory)
+    except (OSError, ValueError):
+        return False
+    return bool(found["job_id"] == job.id and found["file"] == job.file)
+
+
+def note(job: LsfJob, directory: Path) -> None:
+    """Write down that another run of a job has begun."""
+    runs = int(_read(directory)["runs"]) + 1 if known(job, directory) else 1
+    document = {"schema": SCHEMA, "job_id": job.id, "file": job.file, "runs": runs}
+    protocol.write_json(directory / FILE, document)
+
+
+def runs(directory: Path) -> int:
+    """How often the job of a directory has begun."""
+    return int(_read(directory)["runs"])
+
+
+def words_of_shell(pid: int) -> list[bytes]:
+    """What starts again what a shell was started with: what it runs is not in its variables.
+
+    Raises
+    ------
+    InputError
+        It reads its text from where nobody can read it again.
+    """
+    proc = Path(f"/proc/{pid}")
+    words = (proc / "cmdline").read_bytes().split(b"\0")[:-1]
+    exe = os.readlink(proc / "exe")
+    options = iter(words[1:])
+    for word in options:
+        option = os.fsdecode(word)
+        if option[:1] not in "-+" or option in {"-", "--"}:
+            text = os.fsdecode(next(options, b"")) if option in {"-", "--"} else option
+            if text and not text.startswith(_STDIN):
+                break
+            raise _unreadable()
+        if not option.startswith("--") and "c" in option:
+            break
+        if option in {"-o", "+o"}:
+            next(options, None)
+    else:
+        raise _unreadable()
+    name = os.fsdecode(words[0])
+    program = shutil.which(name)
+    same = program is not None and os.path.samefile(program, exe)
+    return [os.fsencode(name if same else exe), *words[1:]]
+
+
+def _unreadable() -> InputError:
+    return InputError(
+        "the shell of the job reads its text from a pipe, and cannot read it again",
+        where="hpcext suspendable",
+        valid="JOB_STARTER as hpcext-admin install lsf says it",
+    )
+
+
+def write_command(directory: Path, words: Sequence[bytes], job: LsfJob) -> None:
+    """Write down what the training is, byte for byte; in the next run it may be elsewhere.
+
+    The file that LSF keeps of a job may be gone when brestart goes on with it.
+    """
+    text = b"#!/bin/sh\n"
+    for number, word in enumerate(words):
+        if job.file and os.path.basename(word).startswith(os.fsencode(job.file)):
+            kept = os.fsencode(directory / SCRIPT)
+            shutil.copyfile(word, kept)
+            Path(directory / SCRIPT).chmod(0o700)
+            instead = [*words[:number], kept, *words[number + 1 :]]
+            text += b"[ -e " + _quoted(word) + b" ] || exec " + _line(instead) + b"\n"
+    text += b"exec " + _line(words) + b"\n"
+    protocol.write_file(directory / COMMAND, text, mode=0o700)
+
+
+def _line(words: Sequence[bytes]) -> bytes:
+    return b" ".join(map(_quoted, words))
+
+
+def _quoted(word: bytes) -> bytes:
+    return b"'" + word.replace(b"'", b"'\\''") + b"'"
+
+
+def write_script(directory: Path) -> None:
+    """Write what the leader of the job runs."""
+    manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
+    log_path = directory / "jobs" / "1" / "log.txt"
+    # What a job that is put back into the queue printed LSF does not keep: all is shown at the end.
+    show = "" if log_path.is_symlink() else f"cat {shlex.quote(str(log_path))}"
+    script = _SCRIPT.format(
+        manage=shlex.join(manage),
+        again=shlex.quote(str(directory / AGAIN)),
+        hold=shlex.quote(str(directory / HOLD)),
+        suspended=protocol.EXIT_SUSPENDED,
+        show=show or ":",
+    )
+    protocol.write_file(directory / batch_job.SCRIPT, script.encode())
+
+
+def requeue(job: LsfJob, directory: Path) -> None:
+    """Have LSF run the job again, if nobody has killed it.
+
+    Where its exit value does that, it does: documented with REQUEUE_EXIT_VALUES is that
+    LSB_EXIT_REQUEUE says so to the job. An esub cannot ask for such a value (none of its keys is
+    ``-Q``), so elsewhere it is brequeue(1), of the user's own job. Nothing of it is submitted
+    anew: it keeps its id and its options.
+    """
+    hold = (directory / HOLD).exists()
+    try:
+        state = jobs("lsf").end(job.id).state
+    except BatchError as error:
+        log.warning("what state the job is in is not known: %s", error)
+        state = "running"
+    # It is suspended where LSF does not wait for hpcext-job-control.
+    if state not in {"running", "suspended"}:
+        log.warning("not put back into the queue: the job is %s", state)
+        return
+    # hpcext-job-control waits for it, and LSF for that.
+    protocol.write_file(directory / AGAIN, b"")
+    if job.requeues and not hold:
+        log.warning("job %d goes back into the queue", job.id)
+        return
+    try:
+        runner.run(["brequeue", *(["-H"] if hold else []), str(job.id)])
+    except BatchError as error:
+        log.warning("job %d is not put back into the queue: %s", job.id, error)
+        if not job.requeues:
+            (directory / AGAIN).unlink()
+        return
+    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    log.warning("job %d goes back into the queue%s", job.id, ", until it is resumed" * hold)
+    signal.sigtimedwait(ends, KILLED_S)
+
+
+def _read(directory: Path) -> dict[str, Any]:
+    return protocol.read_json(directory / FILE, SCHEMA)
