@@ -38,8 +38,7 @@ REMIND_S = 1.0
 """A suspension is told again so often: signals that are pending are not inherited by children
 that are forked later, such as the workers of a torchrun that was still importing."""
 
-# For orders, and the leader of a batch job, of which no signal tells.
-LOOK_S = 1.0
+LOOK_S = 1.0  # for orders, and the leader of a batch job, of which no signal tells
 RECORD_PAUSE_MAX_S = 5.0
 KILL_PAUSE_S = 0.02
 KILL_PAUSE_MAX_S = 1.0

@@ -200,6 +200,24 @@ def test_its_run_limit_is_no_end(make_cluster: MakeCluster) -> None:
     cluster.ends(job)
 
 
+@pytest.mark.parametrize(
+    ("quirks", "why"),
+    [((), "LSF wants the hosts back"), (("warning_misparsed",), "the allocation ends soon")],
+    ids=["", "misparsed"],
+)
+def test_a_warning_is_heard_and_not_needed(
+    make_cluster: MakeCluster, quirks: list[str], why: str
+) -> None:
+    """An engine may take -wa and -wt and never send anything."""
+    cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)}, minute_s=40.0)
+    how = ("-a", "hpcext(suspendable,lead=20)", "-W", "2", "-wa", "USR2", "-wt", "1")
+    job = cluster.submit(how=how)
+    cluster.at_gate()
+    wait_for(lambda: cluster.job(job).runs == 2, "the second run")
+    assert why in cluster.output()
+    cluster.ends(job)
+
+
 @pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
 def test_killed_in_the_middle_of_a_suspension_it_stays_killed(
     make_cluster: MakeCluster, tmp_path: Path, values: tuple[int, ...]
