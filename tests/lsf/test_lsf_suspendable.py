@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import signal
@@ -360,3 +361,19 @@ def test_without_a_checkpoint_echkpnt_says_so(make_cluster: MakeCluster) -> None
         cluster.run("bkill", str(each))
     cluster.wait_state(job, "EXIT")
     cluster.wait_state(other, "EXIT")
+
+
+@pytest.mark.parametrize("way", ["sourced", "executed"])
+def test_what_the_training_has_of_the_settings(make_cluster: MakeCluster, way: str) -> None:
+    """Jobs that it submits are not suspendable because it is."""
+    cluster = make_cluster()
+    starter = cluster.site.serverdir / "hpcext-starter"
+    queue = Queue(job_starter=str(starter)) if way == "executed" else cluster.site.queues["normal"]
+    site = dataclasses.replace(cluster.site, queues={"normal": queue}).save()
+    cluster.site = site
+    how = ("-a", "hpcext(suspendable,lead=50,gpus=1:2,scaling=x)")
+    text = "echo $HPCEXT_GPUS $HPCEXT_SCALING.$HPCEXT_SUSPENDABLE$HPCEXT_LEAD_S; exit 3"
+    job = cluster.submit(text=text, how=how)
+    cluster.wait_state(job, "EXIT")
+    assert cluster.output().splitlines()[1:] == ["1:2 x."]
+    assert cluster.job(job).exit_code == 3
