@@ -414,9 +414,14 @@ def without_task() -> dict[str, str]:
 
 
 def forget_flags() -> None:
-    """Take from our environment what flags of sbatch or bsub say of our job, and not of others."""
-    flags = ("GPUS", "SCALING", "TRAINER", "SUSPENDABLE", "LEAD_S")
-    for name in (f"HPCEXT_{flag}" for flag in flags):
+    """Take from our environment what flags of sbatch say of our job, and not of others."""
+    for name in ("HPCEXT_GPUS", "HPCEXT_SCALING", "HPCEXT_TRAINER"):
+        os.environ.pop(name, None)
+
+
+def forget_suspendable() -> None:
+    """Take from our environment that our job is suspendable: jobs that it submits need not be."""
+    for name in ("HPCEXT_SUSPENDABLE", "HPCEXT_LEAD_S"):
         os.environ.pop(name, None)
 
 

@@ -124,8 +124,7 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
         raise
     _append()
     if args.shell is None:
-        # Else a job that this one submits would be as it is.
-        protocol.forget_flags()
+        protocol.forget_suspendable()
         os.execv("/bin/sh", ["/bin/sh", str(directory / batch_job.SCRIPT)])
     return 0
 

@@ -293,6 +293,11 @@ class AttemptFiles:
                 return Ended(self.job, self.op, Outcome.FAILED, known, why=why)
         return None
 
+    def completed_on(self, index: int) -> bool:
+        """Whether all went well on a node."""
+        document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
+        return document is not None and document.get("exit_code") == 0
+
     def _of_node(self, index: int, name: str, schema: str) -> dict[str, Any] | None:
         directory = protocol.node_directory(self.directory, index)
         return self._read(str((directory / name).relative_to(self.directory)), schema)

@@ -408,8 +408,10 @@ class LeaseExecutor:
         trains = watch.members()
         for part in over:
             if part in trains:
-                # What is left waits for ranks that do not come back, unless it knew.
-                if not watch.told and not self._suspends(files) and self._stays(watch, part):
+                # What is left waits for ranks that do not come back, unless it knew, or is about to
+                # end as well.
+                waits = self._stays(watch, part) and not files.completed_on(part.index)
+                if waits and not watch.told and not self._suspends(files):
                     self._order(watch, "end")
             elif part.resize == asked and part.gpus[0] in held:
                 self._fail(watch, asked, f"{part.node} was lost before it was ready")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from hpcext.protocol import Process
+import signal
 
-END, SUSPEND, HALT, CONTINUE = "end", "suspend", "halt", "continue"
+from hpcext.protocol import SUSPEND_SIGNAL, Process
+
+END, SUSPEND, HALT, CONTINUE = signal.SIGTERM, SUSPEND_SIGNAL, signal.SIGSTOP, signal.SIGCONT
 
 
 class Leader:
@@ -27,7 +29,13 @@ class Leader:
         self._halted = False
         self._gone = False
 
-    def look(self, now_s: float, *, saves: bool) -> str:
+    @classmethod
+    def of(cls, said: str, suspend_timeout_s: float) -> Leader | None:
+        """The one that ``launch.json`` names; None if it names none."""
+        process = Process.parse(said)
+        return cls(process, suspend_timeout_s) if process else None
+
+    def look(self, now_s: float, *, saves: bool) -> signal.Signals | None:
         """What is to be done now, once: END, SUSPEND, HALT, CONTINUE, or nothing.
 
         Parameters
@@ -37,17 +45,17 @@ class Leader:
             The attempt has a session.
         """
         if self._gone:
-            return ""
+            return None
         if not self._process.alive():
             self._gone = True
             return END
         if not self._process.stopped():
             halted, self._halted, self._halt_s = self._halted, False, None
-            return CONTINUE if halted else ""
+            return CONTINUE if halted else None
         if self._halt_s is None:
             self._halt_s = now_s + (self._suspend_timeout_s if saves else 0.0)
-            return SUSPEND if saves else ""
+            return SUSPEND if saves else None
         if now_s >= self._halt_s and not self._halted:
             self._halted = True
             return HALT
-        return ""
+        return None

@@ -7,11 +7,13 @@ gone wrong, soon after, though others go on: what is left is then for the manage
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
@@ -35,11 +37,19 @@ def spread(directory: Path) -> int:
     for signum in HARMLESS:
         signal.signal(signum, signal.SIG_IGN)
     document = protocol.read_json(directory / SPREAD_FILE, SPREAD, owner=os.getuid())
+    with open(directory / SPREAD_FILE, "rb") as file:
+        # A manager that died before it had noted us starts another one of us: that waits, and finds
+        # what became of the attempt.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return _start(directory, document["launchers"])
+
+
+def _start(directory: Path, launchers: Sequence[Sequence[str]]) -> int:
     # What this host has for GPUs is not what others have.
     environ = {k: v for k, v in protocol.environ().items() if k != "CUDA_VISIBLE_DEVICES"}
     children = {
         index: subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, cwd="/")
-        for index, argv in enumerate(document["launchers"])
+        for index, argv in enumerate(launchers)
     }
     wrong_s: float | None = None
     while children:

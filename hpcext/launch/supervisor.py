@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
-from hpcext.launch import command, tree
-from hpcext.launch.leader import CONTINUE, END, HALT, SUSPEND, Leader
+from hpcext.launch import command, leader, tree
 from hpcext.launch.script import Script
 
 MANAGER = "hpcext.manager/1"
@@ -39,9 +38,7 @@ REMIND_S = 1.0
 """A suspension is told again so often: signals that are pending are not inherited by children
 that are forked later, such as the workers of a torchrun that was still importing."""
 
-LOOK_S = 1.0
-"""How often orders, and the leader of a batch job, are looked at where no signal tells of them."""
-
+LOOK_S = 1.0  # for orders, and the leader of a batch job, of which no signal tells
 RECORD_PAUSE_MAX_S = 5.0
 KILL_PAUSE_S = 0.02
 KILL_PAUSE_MAX_S = 1.0
@@ -117,8 +114,7 @@ class Supervisor:
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
         self._notices = bool(launch.get("notices"))
-        leader = protocol.Process.parse(launch.get("leader", "none"))
-        self._leader = Leader(leader, self._suspend_timeout_s) if leader else None
+        self._leader = leader.Leader.of(launch.get("leader", "none"), self._suspend_timeout_s)
         # Nodes that the manager tells apart itself, since the batch system's signals and shares do
         # not reach them.
         nodes = launch.get("nodes") or []
@@ -345,17 +341,16 @@ class Supervisor:
             self._look_s = time.monotonic() + LOOK_S
             self._obey()
             if self._leader is not None:
-                self._follow(self._leader, now_s)
+                self._follow(self._leader.look(now_s, saves=self._session() is not None))
 
-    def _follow(self, leader: Leader, now_s: float) -> None:
+    def _follow(self, signum: int | None) -> None:
         """Do what the batch system did to the leader of its job, which is in another session."""
-        what = leader.look(now_s, saves=self._session() is not None)
-        if what == END:
-            self._empty(LEFTOVER_GRACE_S)
-        elif what == SUSPEND:
+        if signum == leader.SUSPEND:
             self._suspend()
-        elif what in {HALT, CONTINUE}:
-            self._signal_tree(signal.SIGSTOP if what == HALT else signal.SIGCONT)
+        elif signum == leader.END:
+            self._empty(LEFTOVER_GRACE_S)
+        elif signum is not None:
+            self._signal_tree(signum)
 
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:

@@ -33,6 +33,7 @@ def test_cnn_alone(tmp_path: Path) -> None:
     assert run(tmp_path, "digits_cnn.py", "--epochs", "8") >= 0.97
 
 
+@pytest.mark.slow
 def test_cnn_on_three_ranks(tmp_path: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     assert run(tmp_path, *launcher, "digits_cnn.py", "--epochs", "8") >= 0.97

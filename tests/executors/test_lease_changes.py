@@ -179,6 +179,21 @@ def test_a_change_waits_for_what_the_one_before_left_on_a_node(stage: Stage) -> 
     assert stage.runs()["n2"] == [1, 2]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("code", [0, 1])
+def test_nodes_of_a_training_end_one_after_the_other(stage: Stage, first: int, code: int) -> None:
+    """One that is told to end when all is done would have failed; for one that failed the others
+    would wait."""
+    stage.act(Kind.START, "n1", "n2")
+    stage.ended(first, code)
+    stage.cycle(2)
+    assert (stage.files / protocol.ORDER_FILE).exists() == bool(code)
+    stage.ended(1 - first, code)
+    stage.cycle()
+    outcome = Outcome.FAILED if code else Outcome.COMPLETED
+    assert [fact.outcome for fact in stage.took() if isinstance(fact, Ended)] == [outcome]
+
+
 def test_a_training_that_loses_a_node_is_evicted(stage: Stage) -> None:
     """Its first node fails for it, which is no fault of its own."""
     stage.act(Kind.START, "n1", "n2")

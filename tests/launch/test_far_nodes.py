@@ -146,3 +146,14 @@ def test_a_spread_does_not_wait_for_ever_when_one_node_is_lost(stage: Stage) -> 
     assert end(spread_it(stage)) == 1
     assert time.monotonic() - began_s >= spread.OTHERS_S
     assert not gone.exists()
+
+
+def test_a_second_spread_waits_for_the_first(stage: Stage) -> None:
+    """Begun by a manager that did not know of the first: the attempt runs once all the same."""
+    stage.write_launch("sh", "-c", "echo ran; sleep 2", nodes=nodes([0]), notices=True)
+    write_launchers(stage, supervisor_argv(stage, 0))
+    first = spread_it(stage)
+    stage.wait_for((stage.directory / "supervisor.json").exists, "the supervisor")
+    second = spread_it(stage)
+    assert (end(first), end(second)) == (0, 0)
+    assert stage.log.read_text().count("ran") == 1

@@ -279,7 +279,7 @@ def test_what_cannot_begin_again_is_refused(site: Site, option: list[str], said:
         (["-a", "hpcext(suspendable)", "-r"], True),
         (["-a", "hpcext(gpus=1)"], False),
     ],
-    ids=" ".join,
+    ids=str,
 )
 def test_a_suspendable_job_goes_on_after_the_loss_of_its_host(
     site: Site, options: list[str], rerunnable: bool

@@ -202,6 +202,7 @@ def test_bjobs(make_site: MakeSite) -> None:
 @pytest.mark.parametrize(
     "words",
     [
+        ["bsub", "-W", "1.5", "true"],
         ["bsub", "-wa", "URG", "true"],
         ["bsub", "echo", "a b"],
         ["bsub", "-env", "A=1", "true"],

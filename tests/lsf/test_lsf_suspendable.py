@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import signal
@@ -200,6 +201,24 @@ def test_its_run_limit_is_no_end(make_cluster: MakeCluster) -> None:
     cluster.ends(job)
 
 
+@pytest.mark.parametrize(
+    ("quirks", "why"),
+    [((), "LSF wants the hosts back"), (("warning_misparsed",), "the allocation ends soon")],
+    ids=["", "misparsed"],
+)
+def test_a_warning_is_heard_and_not_needed(
+    make_cluster: MakeCluster, quirks: list[str], why: str
+) -> None:
+    """An engine may take -wa and -wt and never send anything."""
+    cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)}, minute_s=40.0)
+    how = ("-a", "hpcext(suspendable,lead=20)", "-W", "2", "-wa", "USR2", "-wt", "1")
+    job = cluster.submit(how=how)
+    cluster.at_gate()
+    wait_for(lambda: cluster.job(job).runs == 2, "the second run")
+    assert why in cluster.output()
+    cluster.ends(job)
+
+
 @pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
 def test_killed_in_the_middle_of_a_suspension_it_stays_killed(
     make_cluster: MakeCluster, tmp_path: Path, values: tuple[int, ...]
@@ -342,3 +361,19 @@ def test_without_a_checkpoint_echkpnt_says_so(make_cluster: MakeCluster) -> None
         cluster.run("bkill", str(each))
     cluster.wait_state(job, "EXIT")
     cluster.wait_state(other, "EXIT")
+
+
+@pytest.mark.parametrize("way", ["sourced", "executed"])
+def test_what_the_training_has_of_the_settings(make_cluster: MakeCluster, way: str) -> None:
+    """Jobs that it submits are not suspendable because it is."""
+    cluster = make_cluster()
+    starter = cluster.site.serverdir / "hpcext-starter"
+    queue = Queue(job_starter=str(starter)) if way == "executed" else cluster.site.queues["normal"]
+    site = dataclasses.replace(cluster.site, queues={"normal": queue}).save()
+    cluster.site = site
+    how = ("-a", "hpcext(suspendable,lead=50,gpus=1:2,scaling=x)")
+    text = "echo $HPCEXT_GPUS $HPCEXT_SCALING.$HPCEXT_SUSPENDABLE$HPCEXT_LEAD_S; exit 3"
+    job = cluster.submit(text=text, how=how)
+    cluster.wait_state(job, "EXIT")
+    assert cluster.output().splitlines()[1:] == ["1:2 x."]
+    assert cluster.job(job).exit_code == 3

@@ -187,4 +187,5 @@ def test_each_line_is_plain_json(tmp_path: Path) -> None:
         "kind": "",
         "since_s": None,
         "ends_s": None,
+        "planned": True,
     }

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from draws import AT_ONCE, run
 
-# Draws of the continuous integration: each fault is done a dozen times in them and most many times
-# more, with five PyTorch trainings under both launchers among the jobs. More find what is rarer.
-IN_CI, IN_ALL = 50, 2000
+# Draws of the continuous integration: in them each fault is done four times at least, and two
+# PyTorch trainings are among the jobs. More find what is rarer.
+IN_CI, IN_ALL = 30, 2000
 SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= IN_CI)) for seed in range(IN_ALL)]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import torch
 from nursery import Nursery
 from resized import Training, samples, sizes
@@ -77,6 +78,7 @@ def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
     assert account[-1]["size"] == 1
 
 
+@pytest.mark.slow
 def test_a_compiled_model_changes_too(start: Any, nursery: Nursery, tmp_path: Path) -> None:
     training = start("--global-batch=12", "--compiled", "--gates", "20", "35", size=1)
     answers = change_at_gates(training, {20: 2, 35: 1})

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from resized import has_news
 from site_of_test import Site, wait_for
 from train import LENGTH
@@ -78,6 +79,7 @@ def test_promoted_and_resized_without_stopping(site: Site) -> None:
     assert not site.left_behind()
 
 
+@pytest.mark.slow
 def test_what_cannot_change_in_place_is_suspended(site: Site) -> None:
     sizes = {"gpus": {"min": 1, "max": 2, "optimal": 1}}
     site.write_jobs(training(site, "fixed", "--plain", "--gates", "10", **sizes))

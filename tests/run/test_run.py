@@ -144,7 +144,7 @@ def test_a_job_that_can_never_run_here_is_refused(
 
 
 def test_a_second_manager_is_refused_and_disturbs_nothing(site: Site) -> None:
-    site.write_jobs(site.counter("only", steps=100))
+    site.write_jobs(site.counter("only", steps=100, gated=True))
     manager = site.start("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
     wait_for(lambda: site.steps("only"), "the first step")
     second = site.run("run", "--resume", str(site.pilot))
@@ -152,6 +152,7 @@ def test_a_second_manager_is_refused_and_disturbs_nothing(site: Site) -> None:
     assert f"pid {manager.pid}" in second.err
     again = site.run("run", str(site.jobs), "--gpus", "1", "--dir", str(site.pilot))
     assert (again.code, "exists" in again.err) == (2, True)
+    site.open("only")
     manager.communicate()
     assert manager.returncode == 0
     site.check_account({"only": 100})

@@ -23,7 +23,11 @@ SEEDS = 6
 
 @pytest.mark.parametrize(
     ("signum", "group", "workers"),
-    [(signal.SIGINT, True, 2), (signal.SIGINT, False, 1), (signal.SIGKILL, False, 2)],
+    [
+        (signal.SIGINT, True, 2),
+        pytest.param(signal.SIGINT, False, 1, marks=pytest.mark.slow),
+        (signal.SIGKILL, False, 2),
+    ],
     ids=["ctrl-c", "interrupt", "kill"],
 )
 def test_what_was_ready_stays_and_the_same_command_goes_on(

@@ -33,7 +33,8 @@ def place(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
         # A harvester whose test has failed would take nodes from the next one.
         process.kill()
         process.wait()
-    slurm.run("scancel", "--user", slurm.user)
+    # Those of root, too: the cluster's other users.
+    slurm.run("scancel", "--user", f"{slurm.user},root")
     slurm.wait_for(lambda: not slurm.run("squeue", "-h").stdout, "an empty queue")
 
 

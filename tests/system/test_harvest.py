@@ -124,6 +124,7 @@ def test_trainers_give_way_to_a_job_and_take_its_nodes_when_it_is_over(
     assert used == pytest.approx(said["used_node_h"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_training_of_torchrun_is_suspended_on_all_its_leases(slurm: Cluster, place: Site) -> None:
     """Its processes do not know how to go on with other nodes; it does when it has two again."""
     run = place.path / "run"

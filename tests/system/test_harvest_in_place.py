@@ -130,6 +130,7 @@ def kill_all_on(place: Site, node: str) -> None:
                 process.kill()
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_costs_the_steps_since_the_last_checkpoint(
     slurm: Cluster, place: Site
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_script_with_steps_of_its_own(slurm: Cluster, place: Site, batch: Batc
     assert batch.counted() == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_its_step_may_have_several_nodes(slurm: Cluster, place: Site, batch: Batch) -> None:
     """torchrun on each, which Slurm sends SIGTERM as well, and which passes it on to its rank."""
     run = place.path / "run"

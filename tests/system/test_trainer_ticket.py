@@ -189,7 +189,13 @@ def test_a_ticket_whose_harvester_is_removed_ends(
     assert "the harvester is gone" in tickets.output(job)
 
 
-@pytest.mark.parametrize("how", ["exec hpcext", "hpcext"], ids=["exec", "shell"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("exec hpcext", id="exec"),
+        pytest.param("hpcext", id="shell", marks=pytest.mark.slow),
+    ],
+)
 def test_the_only_ticket_that_is_cancelled_cancels_its_trainer(
     slurm: Cluster, place: Site, tickets: Tickets, how: str
 ) -> None:
@@ -218,6 +224,7 @@ def test_a_ticket_that_ends_first_hands_over(slurm: Cluster, place: Site, ticket
     assert tickets.trainers()[f"two-{second}"]["attempts"] == 1
 
 
+@pytest.mark.slow
 def test_a_ticket_that_is_requeued_finds_its_trainer(
     slurm: Cluster, place: Site, tickets: Tickets
 ) -> None:

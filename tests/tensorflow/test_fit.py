@@ -47,6 +47,7 @@ def test_bit_identical(nursery: Nursery, tmp_path: Path) -> None:
     assert job.last("final") == reference.last("final")
 
 
+@pytest.mark.slow
 def test_number_of_workers_changes(nursery: Nursery, tmp_path: Path) -> None:
     """1, 2, 3, 2, 1, 2 workers; under a real manager: test_fit_managed.py."""
     reference = TensorFlowJob(nursery, tmp_path / "reference", SCRIPT, "--still")

@@ -65,7 +65,7 @@ def check_suspended(run: Run, ranks: int) -> None:
     [
         (1, ["--loader=plain", "--workers=2"], ["step:3", "validation:1:1"]),
         (2, ["--loader=plain"], ["step:12@1"]),
-        (4, ["--loader=sampler"], ["validation:0:1@3"]),
+        pytest.param(4, ["--loader=sampler"], ["validation:0:1@3"], marks=pytest.mark.slow),
     ],
 )
 def test_weights_are_bit_identical(
@@ -126,7 +126,10 @@ def test_ranks_change_in_mid_epoch(nursery: Nursery, tmp_path: Path) -> None:
     assert sorted(map(int, seen)) == list(range(120))
 
 
-@pytest.mark.parametrize("start", [(), ("--spawn",)], ids=["fork", "spawn"])
+@pytest.mark.parametrize(
+    "start",
+    [pytest.param((), id="fork"), pytest.param(("--spawn",), id="spawn", marks=pytest.mark.slow)],
+)
 def test_workers_neither_stop_nor_stay(tmp_path: Path, start: tuple[str, ...]) -> None:
     """The whole tree gets the signal; a worker goes on serving until its parent leaves."""
     job = Job(tmp_path / "job", SCRIPT, "--workers=1", *start)

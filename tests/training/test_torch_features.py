@@ -124,7 +124,7 @@ def compiled(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Fork
     return job
 
 
-@pytest.mark.parametrize("where", ["outside", "inside"])
+@pytest.mark.parametrize("where", [pytest.param("outside", marks=pytest.mark.slow), "inside"])
 def test_compiled_once(nursery: Nursery, tmp_path: Path, compiled: Forked, where: str) -> None:
     """``torch.compile`` around ``session.parallel``, and inside it."""
     job = Forked(nursery, tmp_path, SCRIPT, f"--compile={where}", *COMPILED)

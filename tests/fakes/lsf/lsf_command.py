@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -53,6 +54,8 @@ def _begin(site: Site, job: Job) -> None:
     print(f"Job <{job.id}> is submitted to queue <{job.queue}>.", flush=True)
     if os.fork() == 0:
         os.setsid()
+        # A job does not inherit what the shell of its user ignores.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
