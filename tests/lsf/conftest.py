@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,18 @@ sys.path[:0] = [str(TESTS / folder) for folder in ("lsf", "fakes/lsf", "hooks")]
 
 
 @pytest.fixture
-def make_site(tmp_path: Path) -> MakeSite:
-    """A site with settings, and with quirks by their names."""
+def make_site(tmp_path: Path) -> Iterator[MakeSite]:
+    """A site with settings, and with quirks by their names; nothing of it survives the test."""
     import lsf_tools
 
+    made_at: list[Path] = []
+
     def made(*quirks: str, name: str = "lsf", **settings: Any) -> Site:
+        made_at.append(tmp_path / name)
         return lsf_tools.make_site(tmp_path / name, quirks, **settings)
 
-    return made
+    yield made
+    lsf_tools.end_all(made_at)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import lsf_command
+import psutil
 from lsf_site import Quirks, Site
 
 from hpcext.admin import lsf
@@ -46,6 +48,25 @@ def make_site(directory: Path, quirks: Sequence[str], **settings: Any) -> Site:
     for name in lsf_command.COMMANDS:
         (directory / name).symlink_to(lsf_command.__file__)
     return site
+
+
+def end_all(sites: Sequence[Path]) -> None:
+    """Kill what is left of sites: their engines, jobs, and what jobs have started."""
+    marks = {str(site) for site in sites}
+    while found := [each for each in psutil.process_iter() if _envdir(each) in marks]:
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                # A job may have an environment of its own.
+                for each in (process, *process.children(recursive=True)):
+                    each.kill()
+        psutil.wait_procs(found, timeout=10)
+
+
+def _envdir(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("LSF_ENVDIR", "")
+    except (psutil.Error, OSError):
+        return ""
 
 
 def command(
