@@ -15,7 +15,7 @@ from hpcext.core.errors import BatchError
 RECORDED = Path(__file__).parent / "recorded"
 
 
-@pytest.fixture(params=sorted(path.name for path in RECORDED.iterdir()))
+@pytest.fixture(params=sorted(path.name for path in RECORDED.glob("slurm-*")))
 def said(request: pytest.FixtureRequest) -> Path:
     """The recordings of one release."""
     return RECORDED / str(request.param)

@@ -366,7 +366,9 @@ class Cluster:
             "CREATE DATABASE IF NOT EXISTS slurm;\n"
         )
         script.chmod(0o600)
-        server = ("--no-defaults", "--user=root", f"--datadir={data}", *_SMALL_DATABASE)
+        # Servers that begin remove temporary tables of others from a directory that they share.
+        own = (f"--datadir={data}", f"--tmpdir={self.root}/run")
+        server = ("--no-defaults", "--user=root", *own, *_SMALL_DATABASE)
         self._install_database(server)
         mariadbd = self._daemon(
             "mariadbd",
