@@ -52,6 +52,16 @@ class Squared:
             for first in group["params"][:1]
         )
 
+    @property
+    def waiting(self) -> bool:
+        """Whether :meth:`difference` has seen the first of two steps."""
+        return self._before is not None
+
+    @property
+    def preconditioned(self) -> bool:
+        """Whether the first optimizer divides gradients by the root of averaged squares."""
+        return _averages_squares(self._groups[0][0])
+
     def watch(self) -> None:
         """See the gradients of the passes to come."""
         for optimizer, group in self._groups:
@@ -75,6 +85,10 @@ class Squared:
     def gradients(self) -> float:
         """|g|^2 of the gradients that the parameters hold."""
         return _total(self._held()) / self._scale_of() ** 2
+
+    def forget(self) -> None:
+        """The next step is the first one of a difference."""
+        self._before = None
 
     def difference(self, samples: int) -> tuple[float, float, int] | None:
         """The gradients of now and of the step before as two pieces (the paper's estimator).
