@@ -57,7 +57,7 @@ def test_jobs_share_are_promoted_and_lose_nothing(shared: Site) -> None:
 KEYS = {
     "id", "name", "state", "why", "exit_code", "submitted_s", "started_s", "ended_s", "suspends",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
-    "rescales", "up_s", "down_s", "goodput",
+    "rescales", "up_s", "down_s", "goodput", "worth",
 }  # fmt: skip
 
 

@@ -28,12 +28,12 @@ def main():
     args = arguments()
     traces = Traces()
     torch.manual_seed(3)
-    x = torch.randn(SAMPLES, 8)
+    x = torch.randn(SAMPLES, 64)
     # So much noise that a larger batch is worth it.
-    y = x @ torch.ones(8, 1) + 8 * torch.randn(SAMPLES, 1)
+    y = x @ torch.ones(64, 1) + 16 * torch.randn(SAMPLES, 1)
     data = TensorDataset(torch.arange(SAMPLES), x, y)
-    model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    model = torch.nn.Linear(64, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     session = Session(
         model=model, optimizer=optimizer, seed=5, checkpoint_every_s=None, checkpoint_every_steps=20
     )
@@ -48,7 +48,7 @@ def main():
             for (index, a, b), share in session.microbatches(batch):
                 seen += index.tolist()
                 # As on a GPU: a pass has a part that does not depend on its samples.
-                time.sleep(0.002)
+                time.sleep(0.008)
                 (torch.nn.functional.mse_loss(net(a), b) * share).backward()
             if args.die == session.step and session.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
