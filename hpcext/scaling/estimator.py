@@ -126,6 +126,8 @@ def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | Non
     if model is None or gpus < 1:
         return None
     now, more = _best(model, (gpus, gpus + 1), (nodes, nodes))
+    if not now > 0:
+        return None
     choice = model.best(gpus, nodes)
     batch = known.goodput.batch if known.goodput else None
     if batch is None:
@@ -134,7 +136,7 @@ def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | Non
     kept = model._replace(initial_batch=batch, most_batch=batch)
     efficiency = float(model.efficiency(batch))
     goodput = efficiency * float(_best(kept, (gpus,), (nodes,))[0])
-    if not (goodput > 0 and now > 0 and math.isfinite(goodput + now + more)):
+    if not (goodput > 0 and math.isfinite(goodput + now + more)):
         return None
     return Worth(goodput, batch, efficiency, float(more / now) - 1.0)
 
