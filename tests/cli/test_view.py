@@ -24,8 +24,8 @@ JOB = Job(
 
 
 def test_a_job_that_adapts_says_how_it_gets_on() -> None:
-    # 256 samples in 0.02 + 0.128 + 0.01 s, each worth 1064 / 1256; the best batch of three GPUs, 300
-    # samples in 0.13 s, has 1889 a second, that of two, 240 in 0.15 s, 1373.
+    # 256 samples in 0.02 + 0.128 + 0.01 s, each worth 1064 / 1256. The best batch of three GPUs,
+    # 300 samples in 0.13 s, makes 1889 a second, that of two, 240 in 0.15 s, 1373.
     assert view.goodput(JOB) == "1373/s, batch 256 (85%)"
     assert view.goodput_sentence(JOB) == (
         "goodput 1373 samples/s: batches of 256, a sample in them worth 85% of one in batches of "
