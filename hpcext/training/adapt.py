@@ -82,10 +82,15 @@ class Bounds(NamedTuple):
     most_per_gpu: int | None = None
     accumulates: bool = True
 
-    def split(self, total: int, gpus: int) -> Split:
-        """A total batch on so many GPUs, or the next one that these bounds allow."""
+    def split(self, total: int, gpus: int, tried: int | None = None) -> Split:
+        """A total batch on so many GPUs, or the next one that these bounds allow.
+
+        With `tried`, so many samples of a GPU in a pass are known to have room.
+        """
         total = min(max(total, self.initial_batch, self.least_per_gpu * gpus), self.most_batch)
         room = self.most_per_gpu
+        if tried is not None:
+            room = tried if room is None else min(tried, room)
         if room is not None and not self.accumulates:
             # One that was chosen for more GPUs. The initial batch is taken in passes if need be.
             total = max(self.initial_batch, min(total, room * gpus))
@@ -175,6 +180,7 @@ class Agent:
         self.progress = 0.0
         self.split = bounds.split(bounds.initial_batch, gpus)
         self._gpus, self._nodes = gpus, 1
+        self._tried = self.split.per_gpu
         self._every_s = every_s
         self._next_step = 0
         self._profile = Profile()
@@ -209,15 +215,13 @@ class Agent:
         self.noise.add(squares)
         if split is None or split == self.split:
             return False
-        self.split = split
-        self._unsettled()
+        self._become(split)
         return True
 
     def resized(self, gpus: int) -> None:
         """The GPUs are others: their total batch stays, as far as it can."""
         self._gpus = gpus
-        self.split = self.bounds.split(self.split.total, gpus)
-        self._unsettled()
+        self._become(self.bounds.split(self.split.total, gpus, self._tried))
         # What there is to choose is another question now.
         self._look_at_s = 0.0
 
@@ -225,7 +229,8 @@ class Agent:
         """No batch is larger than the data set has samples."""
         most = max(self.bounds.initial_batch, min(self.bounds.most_batch, samples))
         self.bounds = self.bounds._replace(most_batch=most)
-        self.split = self.bounds.split(self.split.total, self._gpus)
+        if self.split.total > most:
+            self._become(self.bounds.split(most, self._gpus, self._tried))
 
     # On rank 0.
 
@@ -304,7 +309,8 @@ class Agent:
             **self.bounds._asdict(),
         }
 
-    def _unsettled(self) -> None:
+    def _become(self, split: Split) -> None:
+        self.split, self._tried = split, max(self._tried, split.per_gpu)
         self._skip, self._window = SKIPPED, []
 
     # In checkpoints.
@@ -315,8 +321,8 @@ class Agent:
             "noise": self.noise.state(),
             "progress": self.progress,
             "gpus": self._gpus,
-            "bounds": list(self.bounds),
             "split": list(self.split),
+            "tried": self._tried,
             "next_step": self._next_step,
             "profile": self._profile.state(),
             "throughput": self._throughput,
@@ -326,12 +332,15 @@ class Agent:
         """Go on from what :meth:`state` gave, on the GPUs and in the bounds of now."""
         self.noise = NoiseScale.of(saved["noise"])
         self.progress = saved["progress"]
-        self.split = Split(*saved["split"])
+        self.split, self._tried = Split(*saved["split"]), saved["tried"]
         self._next_step = saved["next_step"]
         self._profile.restore(saved["profile"])
         told = saved["throughput"]
         self._throughput = None if told is None else tuple(told)
-        if saved["gpus"] != self._gpus or tuple(self.bounds) != tuple(saved["bounds"]):
+        low, high = self.bounds.initial_batch, self.bounds.most_batch
+        room = self.bounds.most_per_gpu or self.split.per_gpu
+        fits = low <= self.split.total <= high and self.split.per_gpu <= room
+        if saved["gpus"] != self._gpus or not fits:
             self.resized(self._gpus)
 
 

@@ -17,7 +17,7 @@ import torch
 from hpcext.training.accumulation import apart, samples_of, split
 from hpcext.training.adapt import EVERY_S, MOST_TIMES, Agent, Bounds, Split
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.learning_rate import Rates, Rule, adascale, legw
+from hpcext.training.learning_rate import RULES, Rates, Rule, adascale, legw
 from hpcext.training.noise import Squares
 from hpcext.training.ranks import Ranks
 from hpcext.training.session import Session as BaseSession
@@ -42,10 +42,7 @@ class Adaptive(BaseSession):
     _squared: Squared
     _differenced = False
     # What this rank measured in the present step.
-    _mine: tuple[float, float, float, int] | None = None
-    # Samples of the step that is being summed up.
-    _asked_samples = 0
-    _offer: Split | None = None
+    _mine: tuple[float, float, float, float] | None = None
     _stepping_s: float | None = None
     _counted: Ranks | None = None
 
@@ -197,13 +194,13 @@ class Adaptive(BaseSession):
             self._squared.forget()
             # The same on all ranks; that of the first one counts, to the last bit.
             mean = self._squared.gradients() if self.rank == 0 else 0.0
-            self._mine = pieces, spread, mean, self._samples_of_turn(samples)
+            self._mine = pieces, samples if weight > 0 else 0, spread, mean
 
     def _by_difference(self, samples: int) -> None:
         told = self._squared.difference(samples)
         if told is not None:
             spread, mean, both = told
-            self._mine = 2.0, spread, mean, both
+            self._mine = 2.0, both, spread, mean
 
     # At boundaries.
 
@@ -245,20 +242,18 @@ class Adaptive(BaseSession):
         sums = self._ranks.summed()
         if sums is None:
             return False
-        pieces, spread, mean, total, per_gpu = sums
+        *measured, total, per_gpu = sums
         chosen = Split(round(total), round(per_gpu)) if total > 0 else None
-        if not agent.hear(Squares(pieces, self._asked_samples, spread, mean), chosen):
-            return False
-        self._resize_batches(agent)
-        return self._elastic is not None and self._elastic.adapted
+        changed = agent.hear(Squares(*measured), chosen)
+        if changed:
+            self._resize_batches(agent)
+        return changed
 
     def _tell(self, agent: Agent) -> None:
         """Begin to sum up what was measured, with what rank 0 has chosen."""
-        pieces, spread, mean, self._asked_samples = self._mine or (0.0, 0.0, 0.0, 0)
-        offer = self._choose(agent) if self.rank == 0 else None
-        # Not a number would be the sum of all, and the offer of nobody.
-        offered = offer or (0, 0)
-        self._ranks.begin_sum([pieces, spread, mean, float(offered[0]), float(offered[1])])
+        measured = self._mine or (0.0, 0.0, 0.0, 0.0)
+        chosen = (self._choose(agent) if self.rank == 0 else None) or (0, 0)
+        self._ranks.begin_sum([float(number) for number in (*measured, *chosen)])
 
     def _choose(self, agent: Agent) -> Split | None:
         found = agent.look(time.monotonic())
@@ -276,13 +271,18 @@ class Adaptive(BaseSession):
 
     def _end_turn(self) -> None:
         if self._turn is not None and self._agent is not None:
-            self._samples_before = self._samples_of_turn(0)
+            self._samples_before = self._samples_of_turn()
         super()._end_turn()
 
     def _opened(self) -> None:
         super()._opened()
         self._stepping_s = None
         agent = self._agent
+        if agent is not None and not (self._elastic and self._elastic.adapted):
+            raise ValueError(
+                "batches(loader): the session adapts, and must choose the batches of this loader; "
+                "give it batch_sampler=session.batch_sampler(data), without a size"
+            )
         if agent is not None and self._counted is not self._ranks:
             self._counted = self._ranks
             agent.on_nodes(max(1, len(set(self._ranks.gather(platform.node().encode())))))
@@ -307,11 +307,10 @@ class Adaptive(BaseSession):
         """By how much this rank's mean gradient counts in this step."""
         return self._elastic.weight(self._turns - 1) if self._elastic else 1.0
 
-    def _samples_of_turn(self, mine: int) -> int:
-        """Samples of all ranks in this step; without a sampler of ours, as many on each."""
+    def _samples_of_turn(self) -> int:
+        """Samples of all ranks in this step."""
         batches = self._elastic
-        if batches is None:
-            return mine * self.world_size
+        assert batches is not None
         return batches.consumed(self._turns) - batches.consumed(self._turns - 1)
 
     def _loss_scale(self) -> float:
@@ -323,8 +322,7 @@ class Adaptive(BaseSession):
     def _optimized(self, *_: Any) -> None:
         """An optimizer has made a step, which a gradient scaler did not skip."""
         if self._agent is not None and self._turn is not None:
-            samples = self._samples_of_turn(0) or self._agent.split.total
-            self._agent.made(samples)
+            self._agent.made(self._samples_of_turn())
 
     def _follow_rates(self, agent: Agent, rule: Rule | None, warm_up: int) -> None:
         if self._rates.follows:
@@ -338,6 +336,9 @@ class Adaptive(BaseSession):
                 raise ValueError(f"adapt(lr_rule='legw', warm_up={warm_up}): must be at least 1")
             # It warms up by itself.
             rule, warm_up = legw(lambda: agent.progress, warm_up), 0
+        elif not callable(rule) and rule not in RULES:
+            valid = ", ".join((*RULES, "adascale", "legw"))
+            raise ValueError(f"adapt(lr_rule={rule!r}): must be one of {valid}, or a function")
         rates = Rates(rule, warm_up, agent.bounds.initial_batch)
         rates.restore(self._rates.state())
         self._rates = rates

@@ -47,9 +47,9 @@ class Squared:
     def ready(self) -> bool:
         """Whether an optimizer that goes by averaged squares has any yet."""
         return all(
-            not _averages_squares(optimizer) or _average(optimizer.state.get(first, {}))
-            for optimizer, group in self._groups
-            for first in group["params"][:1]
+            any(_average(state) for state in optimizer.state.values())
+            for optimizer, _ in self._groups
+            if _averages_squares(optimizer)
         )
 
     @property

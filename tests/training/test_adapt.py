@@ -113,6 +113,12 @@ def test_a_batch_on_other_gpus() -> None:
     assert (agent.split.passes(1), agent.split.per_gpu) == (4, 128)
     agent.resized(5)
     assert agent.split == Split(512, 103)
+    # Without a bound a pass is no larger than any that had room.
+    free = Agent(Bounds(32, 1024), 4)
+    free.resized(1)
+    assert free.split == Split(32, 8)
+    free.limit(500)
+    assert free.split == Split(32, 8)
     # A training that does not accumulate takes what has room.
     once = Agent(BOUNDS._replace(accumulates=False), 4)
     once.hear(Squares(0, 0, 0, 0), Split(512, 128))

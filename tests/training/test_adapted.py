@@ -179,7 +179,7 @@ def test_statistical_epochs_are_epochs_of_the_first_batch() -> None:
         ({"batch_size": 8, "max_batch_size": 4}, "max_batch_size=4"),
         ({"batch_size": 8, "gpu_batch_bounds": (4, 2)}, "gpu_batch_bounds"),
         ({"batch_size": 8, "noise": "guess"}, "split, differenced"),
-        ({"batch_size": 8, "lr_rule": "cubic"}, "linear, sqrt"),
+        ({"batch_size": 8, "lr_rule": "cubic"}, "adascale, legw"),
         ({"batch_size": 8, "lr_rule": "legw"}, "warm_up=0"),
         ({"batch_size": 8, "every_s": 0}, "every_s"),
     ],
@@ -198,6 +198,14 @@ def test_what_is_not_valid_is_refused(options: dict[str, Any], match: str) -> No
     session.batch_sampler(10, global_batch=2)
     with pytest.raises(ValueError, match="before batch_sampler"):
         session.adapt(8)
+
+
+def test_batches_of_another_size_are_refused() -> None:
+    trained = Trained()
+    for _ in trained.session.epochs(1):
+        with pytest.raises(ValueError, match="without a size"):
+            next(trained.session.batches(DataLoader(torch.zeros(10, 2), batch_size=2)))
+        break
 
 
 def lines(job: Forked, kind: str) -> list[list[str]]:
