@@ -26,6 +26,9 @@ from hpcext.training.staging import Writer
 EVERY = 20
 """Steps from one measurement of the noise to the next, once there are some."""
 
+LEAST_EVERY, LOOK_S = 5, 10.0
+"""Where steps are long, rank 0 is to be heard so often: as few steps as this, or in that time."""
+
 EVERY_S = 30.0
 """Seconds from one fit and report to the next, once the training is older than four times that."""
 
@@ -34,6 +37,9 @@ SKIPPED = 2
 
 KEPT = 15
 """Times that are kept of a way to train. Their median stands for it, whatever a pause did."""
+
+REST_S = 0.002
+"""Between two looks whether a fit has ended."""
 
 WAYS = 256
 """Ways to train that are kept, so that a checkpoint stays small."""
@@ -182,7 +188,8 @@ class Agent:
         self._gpus, self._nodes = gpus, 1
         self._tried = self.split.per_gpu
         self._every_s = every_s
-        self._next_step = 0
+        self._next_step, self._every = 0, EVERY
+        self._step_s = 0.0
         self._profile = Profile()
         self._throughput: tuple[float, ...] | None = None
         self._skip = SKIPPED
@@ -200,7 +207,7 @@ class Agent:
 
     def measured(self, step: int) -> None:
         """It was, and this step is the next one. At first they are close together."""
-        self._next_step = step + min(EVERY, 2 + self.noise.count)
+        self._next_step = step + min(self._every, 2 + self.noise.count)
 
     def made(self, samples: int) -> None:
         """The optimizer has made a step of so many samples."""
@@ -210,9 +217,10 @@ class Agent:
         """Steps of the initial batch that one of so many samples is worth."""
         return self.noise.gain(samples, initial_batch or self.bounds.initial_batch)
 
-    def hear(self, squares: Squares, split: Split | None) -> bool:
-        """What all ranks measured together, and what rank 0 chose; whether that is a change."""
+    def hear(self, squares: Squares, split: Split | None, every: int = EVERY) -> bool:
+        """What all ranks measured together, and what rank 0 chose; whether the batch changes."""
         self.noise.add(squares)
+        self._every = every
         if split is None or split == self.split:
             return False
         self._become(split)
@@ -251,10 +259,17 @@ class Agent:
         """The steps since the last call are counted as one time: single ones of a GPU, which runs
         behind, say nothing."""
         if self._window:
+            self._step_s = statistics.fmean(self._window)
             accumulation = self.split.passes(self._gpus) - 1
             way = Way(self._gpus, self._nodes, self.split.per_gpu, accumulation)
-            self._profile.add(way, statistics.fmean(self._window))
+            self._profile.add(way, self._step_s)
         self._window = []
+
+    def wanted_every(self) -> int:
+        """Steps from one measurement to the next, as these are long."""
+        if not self._step_s > 0:
+            return EVERY
+        return max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
 
     def look(self, now_s: float) -> Found | None:
         """What a fit found since the last call; begins another one when it is time.
@@ -276,6 +291,11 @@ class Agent:
                 found = found._replace(split=None)
         self._begin(now_s)
         return found
+
+    def rest(self) -> None:
+        """Wait until no fit is under way."""
+        while self._thread.busy():
+            time.sleep(REST_S)
 
     def _begin(self, now_s: float) -> None:
         phi, times = self.noise.phi(), self._profile.times()
@@ -324,6 +344,7 @@ class Agent:
             "split": list(self.split),
             "tried": self._tried,
             "next_step": self._next_step,
+            "every": self._every,
             "profile": self._profile.state(),
             "throughput": self._throughput,
         }
@@ -333,7 +354,7 @@ class Agent:
         self.noise = NoiseScale.of(saved["noise"])
         self.progress = saved["progress"]
         self.split, self._tried = Split(*saved["split"]), saved["tried"]
-        self._next_step = saved["next_step"]
+        self._next_step, self._every = saved["next_step"], saved["every"]
         self._profile.restore(saved["profile"])
         told = saved["throughput"]
         self._throughput = None if told is None else tuple(told)

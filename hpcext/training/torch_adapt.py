@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar, cast
 
 import torch
@@ -242,9 +242,9 @@ class Adaptive(BaseSession):
         sums = self._ranks.summed()
         if sums is None:
             return False
-        *measured, total, per_gpu = sums
+        *measured, every, total, per_gpu = sums
         chosen = Split(round(total), round(per_gpu)) if total > 0 else None
-        changed = agent.hear(Squares(*measured), chosen)
+        changed = agent.hear(Squares(*measured), chosen, round(every))
         if changed:
             self._resize_batches(agent)
         return changed
@@ -252,8 +252,10 @@ class Adaptive(BaseSession):
     def _tell(self, agent: Agent) -> None:
         """Begin to sum up what was measured, with what rank 0 has chosen."""
         measured = self._mine or (0.0, 0.0, 0.0, 0.0)
-        chosen = (self._choose(agent) if self.rank == 0 else None) or (0, 0)
-        self._ranks.begin_sum([float(number) for number in (*measured, *chosen)])
+        said: tuple[int, ...] = (0, 0, 0)
+        if self.rank == 0:
+            said = agent.wanted_every(), *(self._choose(agent) or (0, 0))
+        self._ranks.begin_sum([float(number) for number in (*measured, *said)])
 
     def _choose(self, agent: Agent) -> Split | None:
         found = agent.look(time.monotonic())
@@ -273,6 +275,12 @@ class Adaptive(BaseSession):
         if self._turn is not None and self._agent is not None:
             self._samples_before = self._samples_of_turn()
         super()._end_turn()
+
+    def _open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
+        if self._agent is not None and getattr(loader, "num_workers", 0) > 0:
+            # A worker that is forked beside a thread may inherit its locks, and nobody opens them.
+            self._agent.rest()
+        return super()._open(loader)
 
     def _opened(self) -> None:
         super()._opened()

@@ -65,7 +65,7 @@ def test_five_changes_make_no_difference(start: Any, nursery: Nursery, tmp_path:
 
 def test_a_training_that_adapts_its_batch_goes_on_with_what_it_knows(start: Any) -> None:
     gates = {20: 3, 35: 2}
-    training = start("--adapt=12", "--gates", *map(str, gates), size=2)
+    training = start("--adapt=12", "--workers=1", "--gates", *map(str, gates), size=2)
     answers = change_at_gates(training, gates)
     # Its ranks would have parted, and said so, had they believed in different noise.
     assert all(answer["ok"] for answer in answers), answers

@@ -217,6 +217,22 @@ def test_how_often_the_noise_is_measured() -> None:
     assert (gaps[0] <= 4, gaps[-1]) == (True, EVERY + 1)
 
 
+def test_long_steps_are_measured_more_often() -> None:
+    wanted = []
+    for step_s in (0.01, 1.0, 60.0, 1e300):
+        agent = Agent(BOUNDS, 1)
+        assert agent.wanted_every() == EVERY
+        for _ in range(SKIPPED + 1):
+            agent.timed(step_s, 32)
+        agent.window()
+        wanted.append(agent.wanted_every())
+    assert wanted == [EVERY, 10, 5, 5]
+    agent.hear(Squares(0, 0, 0, 0), None, 5)
+    agent.noise = noise(100.0)
+    agent.measured(100)
+    assert [agent.due(step) for step in (104, 105)] == [False, True]
+
+
 def test_a_state_is_json_and_goes_on_alike() -> None:
     agent = Agent(BOUNDS, 2)
     train(agent, 400.0, 5, 2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,18 @@ def test_what_is_not_valid_is_refused(options: dict[str, Any], match: str) -> No
     session.batch_sampler(10, global_batch=2)
     with pytest.raises(ValueError, match="before batch_sampler"):
         session.adapt(8)
+
+
+def test_nobody_pays_for_a_fit_before_it_is_due() -> None:
+    text = (
+        "import sys, torch, hpcext.training.torch\n"
+        "found = [name for name in sys.modules if name.startswith('hpcext.scaling')]\n"
+        "print(found, 'threadpoolctl' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=200
+    )
+    assert told.stdout == "[] False\n"
 
 
 def test_batches_of_another_size_are_refused() -> None:
