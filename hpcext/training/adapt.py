@@ -217,6 +217,14 @@ class Agent:
         """Steps of the initial batch that one of so many samples is worth."""
         return self.noise.gain(samples, initial_batch or self.bounds.initial_batch)
 
+    def passes(self, samples: int) -> int:
+        """In how many passes a rank makes so many samples."""
+        return _ceil(samples, self.split.per_gpu)
+
+    def halves(self, samples: int) -> bool:
+        """Whether so many samples may be made in two passes."""
+        return samples // 2 >= self.bounds.least_per_gpu
+
     def hear(self, squares: Squares, split: Split | None, every: int = EVERY) -> bool:
         """What all ranks measured together, and what rank 0 chose; whether the batch changes."""
         self.noise.add(squares)

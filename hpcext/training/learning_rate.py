@@ -2,7 +2,8 @@
 
 The rules are the linear one (Capes et al., eq. 7; Goyal et al. 2017), the square-root one (commonly
 used with Adam; Krizhevsky 2014), none, and any function, which may be an adaptive one: it is asked
-before every step, as Pollux asks its ``SCALE_LR``.
+before every step, as Pollux asks its ``SCALE_LR``. :func:`adascale` and :func:`legw` make two such
+functions, for a training that counts its progress (:mod:`hpcext.training.adapt`).
 
 Why the schedule never sees the scaled rate
 -------------------------------------------

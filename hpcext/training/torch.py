@@ -69,6 +69,10 @@ class Session(Adaptive):
         ``scheduler=``, ``scaler=``, generators, anything with ``state_dict`` and
         ``load_state_dict``.
 
+    See Also
+    --------
+    adapt : lets the session choose the batch while it trains.
+
     Attributes
     ----------
     device : torch.device

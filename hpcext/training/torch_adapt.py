@@ -84,8 +84,8 @@ class Adaptive(BaseSession):
             first batch over which its own rate is reached.
         noise : {"split", "differenced"}
             How the noise of gradients is measured of a step that is one pass of one GPU, now and
-            then: by making it in two passes, or by the difference from the step before, which
-            finds too much of it in small problems.
+            then: by making it in two passes, where each has its fewest samples, or by the
+            difference from the step before, which finds too much of it in small problems.
         every_s : float
             Seconds between two choices and reports; at the beginning they are closer together.
 
@@ -165,11 +165,13 @@ class Adaptive(BaseSession):
         if self.world_size > 1 and not self._models:
             raise RuntimeError("microbatches(): needs a model from session.parallel(model)")
         samples = samples_of(batch)
-        parts = split(batch, agent.split.per_gpu if agent else samples)
+        passes = agent.passes(samples) if agent else 1
         measured = agent is not None and agent.due(self.step) and self._squared.ready
-        alone = self.world_size == 1 and len(parts) == 1
-        if measured and alone and not self._differenced and samples > 1:
-            parts, alone = split(batch, -(-samples // 2)), False
+        alone = self.world_size == 1 and passes == 1
+        if agent and measured and alone and not self._differenced and agent.halves(samples):
+            passes, alone = 2, False
+        # As even as can be: some layers want more than one sample.
+        parts = split(batch, -(-samples // passes))
         counts = [samples_of(part) for part in parts]
         weight = self._weight_of_batch() / self.world_size
         pieces = spread = 0.0

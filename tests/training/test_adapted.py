@@ -84,6 +84,18 @@ def test_one_pass_is_made_in_two_now_and_then() -> None:
     assert trained.session.noise_scale is not None
 
 
+def test_a_pass_keeps_as_many_samples_as_layers_want() -> None:
+    assert set(Trained(gpu_batch_bounds=(4, None)).train()) == {1}
+    # Not five and a last one of one.
+    several = Trained(gpu_batch_bounds=(1, 5))
+    sizes = [
+        [len(part[0]) for part, _ in several.session.microbatches(batch)]
+        for _ in several.session.epochs(1)
+        for batch in several.session.batches(several.loader)
+    ]
+    assert set(map(tuple, sizes)) == {(3, 3)}
+
+
 def test_the_noise_is_the_same_scaled_and_clipped() -> None:
     """A gradient scaler's factor and clipping do not show in what is measured."""
     plain = Trained()
