@@ -198,6 +198,7 @@ class Agent:
         self._look_at_s = 0.0
         self._thread = Writer("hpcext-fit")
         self._found: Found | None = None
+        self._complained = False
 
     # On all ranks alike.
 
@@ -290,7 +291,7 @@ class Agent:
                 self._thread.wait()
                 found, self._found = self._found, None
             except Exception as error:
-                warn(f"the batch stays as it is: the model of steps cannot be fitted ({error})")
+                self._complain(f"the batch stays as it is: the model of steps cannot be fitted ({error})")
         elif self._thread.busy():
             return None
         if found is not None:
@@ -299,6 +300,11 @@ class Agent:
                 found = found._replace(split=None)
         self._begin(now_s)
         return found
+
+    def _complain(self, text: str) -> None:
+        if not self._complained:
+            self._complained = True
+            warn(text)
 
     def rest(self) -> None:
         """Wait until no fit is under way."""
