@@ -291,7 +291,7 @@ class Agent:
                 self._thread.wait()
                 found, self._found = self._found, None
             except Exception as error:
-                self._complain(f"the batch stays as it is: the model of steps cannot be fitted ({error})")
+                self._complain(f"the batch stays as it is: steps cannot be fitted ({error})")
         elif self._thread.busy():
             return None
         if found is not None:
