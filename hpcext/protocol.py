@@ -58,7 +58,8 @@ of a step are
     S = alpha + beta * (GPUs - 2), 0 on one GPU; one alpha and beta in a node, others on several
 
 in the order ``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node, gamma``; the
-last one is in [1, 10]. A goodput that makes no sense is left out, and the rest counts.
+last one is in [1, 10]. It may have ``batch``: the samples of a step at present. A goodput that
+makes no sense is left out, and the rest counts.
 """
 ORDER = "hpcext.order/1"
 RESCALE = "hpcext.rescale/1"

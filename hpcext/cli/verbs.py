@@ -105,11 +105,13 @@ def status(args: argparse.Namespace, out: Output) -> int:
 
 
 def why(args: argparse.Namespace, out: Output) -> int:
-    """Say in one sentence why a job waits, or runs as it does."""
+    """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
     engine, _ = read_journal(_find(args))
     job = find_job(engine.world, args.job)
     reason = f": {job.why}" if job.why else ""
     out.line(f"{job.name} is {display_state(job)}{reason}")
+    if sentence := view.goodput_sentence(job):
+        out.line(sentence)
     return 0
 
 

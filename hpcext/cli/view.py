@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job, Record, State, total
-from hpcext.manager.report import busy_fraction, display_state, makespan
+from hpcext.manager.report import busy_fraction, display_state, makespan, worth_of
 
-COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left")
+COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
 
 
@@ -57,6 +57,28 @@ def left(job: Job) -> str:
     return "" if seconds is None else duration(seconds)
 
 
+def goodput(job: Job) -> str:
+    """How a job that reports its goodput gets on, in short."""
+    found = worth_of(job)
+    if found is None:
+        return ""
+    return f"{found.goodput:.4g}/s, batch {found.batch} ({found.efficiency:.0%})"
+
+
+def goodput_sentence(job: Job) -> str:
+    """The same at length, with what one more GPU promises; empty for other jobs."""
+    found = worth_of(job)
+    if found is None:
+        return ""
+    said = job.estimate.goodput
+    first = said.initial_batch if said else found.batch
+    return (
+        f"goodput {found.goodput:.4g} samples/s: batches of {found.batch}, a sample in them worth "
+        f"{found.efficiency:.0%} of one in batches of {first}; "
+        f"one more GPU promises {found.gain:+.0%}"
+    )
+
+
 def rows(engine: Engine) -> list[tuple[str, ...]]:
     """The table of jobs, in the order of :data:`COLUMNS`."""
     return [
@@ -69,6 +91,7 @@ def rows(engine: Engine) -> list[tuple[str, ...]]:
             progress(job),
             metric(engine.world.records[job.id]),
             left(job),
+            goodput(job),
         )
         for job in engine.world.jobs.values()
     ]

@@ -42,6 +42,8 @@ class GoodputReport(msgspec.Struct, frozen=True):
     throughput : tuple of float or None
         ``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node``, seconds, and
         ``gamma``, as in :class:`hpcext.scaling.throughput.Throughput`.
+    batch : int or None
+        Samples of a step at present.
 
     Raises
     ------
@@ -56,11 +58,17 @@ class GoodputReport(msgspec.Struct, frozen=True):
     most_per_gpu: Samples | None = None
     accumulates: bool = True
     throughput: tuple[Seconds, Seconds, Seconds, Seconds, Seconds, Seconds, Overlap] | None = None
+    batch: Samples | None = None
 
     def __post_init__(self) -> None:
-        for low, high in (("initial_batch", "most_batch"), ("least_per_gpu", "most_per_gpu")):
+        for low, high in (
+            ("initial_batch", "most_batch"),
+            ("least_per_gpu", "most_per_gpu"),
+            ("initial_batch", "batch"),
+            ("batch", "most_batch"),
+        ):
             least, most = getattr(self, low), getattr(self, high)
-            if most is not None and least > most:
+            if least is not None and most is not None and least > most:
                 raise ValueError(f"{low} is {least}, more than {high}, {most}")
         if self.throughput is not None and sum(self.throughput[:2]) < LEAST_PASS_S:
             raise ValueError("throughput: a pass takes no time")

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from hpcext.core.values import Job, Record, Segment, State
+from hpcext.core.values import Job, Record, Segment, State, total
 from hpcext.core.world import World
+from hpcext.scaling.estimator import Worth, worth
 
 RUN = "hpcext.run/1"
 
@@ -64,6 +65,7 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "up_s": _known(job.estimate.up_s),
         "down_s": _known(job.estimate.down_s),
         "goodput": job.estimate.goodput and msgspec.structs.asdict(job.estimate.goodput),
+        "worth": _worth(job),
         "lost_steps": record.lost_steps,
         "attempts": job.attempt,
         "metrics": dict(record.metrics),
@@ -71,6 +73,18 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "suspend_s": [_parts(part.suspend_s) for part in segments if part.suspend_s],
         "resume_s": [_parts(part.resume_s) for part in segments if part.resume_s],
     }
+
+
+def worth_of(job: Job) -> Worth | None:
+    """How a running job that reports its goodput gets on where it is."""
+    if job.state is not State.RUNNING or not job.held:
+        return None
+    return worth(job.estimate, total(job.held), sum(1 for gpus in job.held.values() if gpus))
+
+
+def _worth(job: Job) -> dict[str, Any] | None:
+    found = worth_of(job)
+    return found._asdict() if found else None
 
 
 def _change(segments: tuple[Segment, ...], segment: Segment) -> str:

@@ -99,6 +99,48 @@ def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
     return None if there is None else longest.rate / float(there[0])
 
 
+class Worth(NamedTuple):
+    """How a job that reports its goodput gets on where it is.
+
+    Attributes
+    ----------
+    goodput : float
+        Samples per second, as worth as those of the initial batch.
+    batch : int
+        Samples of a step: as reported, else the best.
+    efficiency : float
+        What a sample in it is worth, to one in the initial batch.
+    gain : float
+        By what share one GPU more would make the goodput larger, with the best batch of each.
+    """
+
+    goodput: float
+    batch: int
+    efficiency: float
+    gain: float
+
+
+def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | None:
+    """What a job's goodput is on so many GPUs, by what it reports; None where that says nothing."""
+    model = _goodput(known, kind)
+    if model is None or gpus < 1:
+        return None
+    now, more = _best(model, (gpus, gpus + 1), (nodes, nodes))
+    if not now > 0:
+        return None
+    choice = model.best(gpus, nodes)
+    batch = known.goodput.batch if known.goodput else None
+    if batch is None:
+        most = model.most_batch or MOST_TIMES * model.initial_batch
+        batch = min(gpus * int(choice.batch) * (int(choice.accumulation) + 1), most)
+    kept = model._replace(initial_batch=batch, most_batch=batch)
+    efficiency = float(model.efficiency(batch))
+    goodput = efficiency * float(_best(kept, (gpus,), (nodes,))[0])
+    if not (goodput > 0 and math.isfinite(goodput + now + more)):
+        return None
+    return Worth(goodput, batch, efficiency, float(more / now) - 1.0)
+
+
 def alone_s(known: Estimate, *, ring: bool = False) -> float | None:
     """Seconds until the job is done if it had one GPU; None where that is not known."""
     left, rate = work_left(known), rate_alone(known, ring=ring)

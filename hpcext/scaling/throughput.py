@@ -14,6 +14,7 @@ for K GPUs, a batch of m samples on each, and s accumulation steps before the on
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -152,7 +153,11 @@ class Observations(NamedTuple):
 
 
 def fit(
-    observations: Observations, start: Throughput | None = None, constant: float = 0.0
+    observations: Observations,
+    start: Throughput | None = None,
+    constant: float = 0.0,
+    *,
+    own_threads: bool = True,
 ) -> Throughput:
     """The parameters under which the measured steps are likeliest.
 
@@ -177,6 +182,9 @@ def fit(
     constant : float
         Share of a pass that is taken as `alpha_grad` while only one batch size was measured: with 0
         it scales perfectly with a smaller batch.
+    own_threads : bool
+        The threads of linear algebra are nobody else's at present, and all but one may rest. In a
+        training they are the training's.
 
     Raises
     ------
@@ -189,7 +197,7 @@ def fit(
     starts = [np.append(apart, gamma) for gamma in STARTS]
     if start is not None:
         starts.append(problem.scaled(start))
-    return problem.unscaled(problem.solve(starts))
+    return problem.unscaled(problem.solve(starts, own_threads))
 
 
 def _check(observations: Observations, constant: float) -> None:
@@ -309,7 +317,7 @@ class _Problem:
         derivatives[-1] += by_step @ (by_gamma * last_s / gamma)
         return float(np.mean(off**2) + self.weights @ away**2), derivatives
 
-    def solve(self, starts: list[Floats]) -> Floats:
+    def solve(self, starts: list[Floats], own_threads: bool) -> Floats:
         """The best of what is found from several starts."""
         from scipy.optimize import minimize  # noqa: PLC0415
 
@@ -318,7 +326,8 @@ class _Problem:
         # fast then.
         lower[: len(self.split)] = SHORTEST
         upper = np.append(np.full(len(starts[0]) - 1, np.inf), MOST_GAMMA)
-        with _blas().limit(limits=1, user_api="blas"):
+        alone = _blas().limit(limits=1, user_api="blas") if own_threads else nullcontext()
+        with alone:
             found = [
                 minimize(
                     self.error,

@@ -106,7 +106,7 @@ def microbatches(model: torch.nn.Module, parts: Sequence[Batch]) -> Iterator[tup
     """
     counts = [samples_of(part) for part in parts]
     for number, part in enumerate(parts, start=1):
-        with contextlib.nullcontext() if number == len(parts) else _apart(model):
+        with contextlib.nullcontext() if number == len(parts) else apart(model):
             yield part, counts[number - 1] / sum(counts)
 
 
@@ -149,8 +149,8 @@ def _part(value: Any, where: slice) -> Any:
 
 
 @contextlib.contextmanager
-def _apart(model: torch.nn.Module) -> Iterator[None]:
-    """Ranks do not exchange gradients meanwhile."""
+def apart(model: torch.nn.Module) -> Iterator[None]:
+    """Ranks do not exchange the gradients of a model meanwhile."""
     plain: Any = getattr(model, "_orig_mod", model)
     if hasattr(plain, "set_requires_gradient_sync"):
         plain.set_requires_gradient_sync(False)

@@ -69,11 +69,18 @@ class ElasticBatches(Walk):
         last epoch, which has no next one, trains its own as "weighted" does.
         "dropped": they are left out; other ones in each epoch, if shuffled.
 
+    Attributes
+    ----------
+    adapted : bool
+        Whether a session chooses the size of its batches while it trains.
+
     Notes
     -----
     An epoch trains each sample exactly once however often the number of ranks changes in its
     midst; with "carried" some of them as the first ones of the next epoch.
     """
+
+    adapted = False
 
     def __init__(
         self,
@@ -105,6 +112,11 @@ class ElasticBatches(Walk):
         self.place(0)
 
     @property
+    def length(self) -> int:
+        """Samples of the data set."""
+        return self._length
+
+    @property
     def global_batch(self) -> int:
         """Samples in a step of all ranks together, at the present number of ranks."""
         return self._size * self._world_size if self._per_rank else self._size
@@ -114,6 +126,15 @@ class ElasticBatches(Walk):
         """Samples in the largest batch of this rank, at the present number of ranks."""
         full, more = divmod(self.global_batch, self._world_size)
         return max(1, full + (self._rank < more))
+
+    def resize_batch(self, global_batch: int) -> None:
+        """Make global batches of so many samples, from the next :meth:`place` on.
+
+        As with :meth:`resize`, the iteration that is under way stays as it is.
+        """
+        if global_batch < 1:
+            raise ValueError(f"global_batch={global_batch}: at least 1")
+        self._per_rank, self._size = False, global_batch
 
     def place(
         self, epoch: int, consumed: int = 0, carried: int = 0, *, final: bool = False

@@ -2,7 +2,8 @@
 
 The rules are the linear one (Capes et al., eq. 7; Goyal et al. 2017), the square-root one (commonly
 used with Adam; Krizhevsky 2014), none, and any function, which may be an adaptive one: it is asked
-before every step, as Pollux asks its ``SCALE_LR``.
+before every step, as Pollux asks its ``SCALE_LR``. :func:`adascale` and :func:`legw` make two such
+functions, for a training that counts its progress (:mod:`hpcext.training.adapt`).
 
 Why the schedule never sees the scaled rate
 -------------------------------------------
@@ -22,6 +23,8 @@ from typing import Any
 
 Rule = str | Callable[[int, int, float], float]
 """``"linear"``, ``"sqrt"``, ``"none"``, or a function (old batch, new batch, rate) → rate."""
+
+Function = Callable[[int, int, float], float]
 
 RULES = ("linear", "sqrt", "none")
 
@@ -76,6 +79,37 @@ def check_rule(rule: Rule) -> None:
             f"learning-rate rule {rule!r}: must be one of {', '.join(RULES)}, or a function "
             "(old_batch, new_batch, lr) -> lr"
         )
+
+
+def adascale(gain: Callable[[float, float], float]) -> Function:
+    """The rule of AdaScale (Johnson et al. 2020): as much larger as a step is worth more.
+
+    Parameters
+    ----------
+    gain : Callable[[float, float], float]
+        Steps of an initial batch that one of so many samples is worth, by these two, as
+        :meth:`hpcext.training.noise.NoiseScale.gain` says it at present.
+    """
+    return lambda old_batch, new_batch, lr: lr * gain(new_batch, old_batch)
+
+
+def legw(progress: Callable[[], float], warm_up: int) -> Function:
+    """The rule LEGW (You et al. 2019): the square root, after a warm-up that grows with the batch.
+
+    Parameters
+    ----------
+    progress : Callable[[], float]
+        Steps made so far, in those of the initial batch.
+    warm_up : int
+        Steps of the initial batch over which it would be warmed up; times the ratio of the two
+        batches for another one.
+    """
+
+    def rate(old_batch: int, new_batch: int, lr: float) -> float:
+        ratio = new_batch / old_batch
+        return lr * math.sqrt(ratio) * min(1.0, (progress() + 1.0) / (warm_up * ratio))
+
+    return rate
 
 
 class Rescale:
@@ -292,15 +326,23 @@ class Rates:
     rule : Rule or None
         None: rates are left alone.
     warm_up : int
+    base_batch : int, optional
+        The one that the rates of the schedule are meant for; unless stated the first one.
     """
 
-    def __init__(self, rule: Rule | None, warm_up: int) -> None:
+    def __init__(self, rule: Rule | None, warm_up: int, base_batch: int | None = None) -> None:
         if rule is not None:
             check_rule(rule)
         self._rule = rule
         self._warm_up = warm_up
+        self._base_batch = base_batch
         self._rescale: Rescale | None = None
         self._saved: Mapping[str, Any] | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is a rule."""
+        return self._rule is not None
 
     def use(self, batch: int, optimizers: Iterable[Any]) -> None:
         """This is the global batch from now on."""
@@ -309,7 +351,9 @@ class Rates:
         if self._rescale is not None:
             self._rescale.resize(batch)
             return
-        self._rescale = Rescale(batch, self._rule, self._warm_up)
+        self._rescale = Rescale(self._base_batch or batch, self._rule, self._warm_up)
+        if self._base_batch:
+            self._rescale.resize(batch)
         if self._saved is not None:
             self._rescale.load_state_dict(self._saved)
         for optimizer in optimizers:

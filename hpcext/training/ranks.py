@@ -33,10 +33,20 @@ class Ranks:
 
     rank = 0
     size = 1
+    _sum: list[float] | None = None
 
     def exchange(self, wish: Control) -> Control:
         """Say what this rank asks for; returns what all ranks agreed on, perhaps one call late."""
         return wish
+
+    def begin_sum(self, values: list[float]) -> None:
+        """Begin to add up numbers of all ranks; one sum at a time."""
+        self._sum = values
+
+    def summed(self) -> list[float] | None:
+        """What was begun, waiting for it; the same on all ranks. None: nothing was."""
+        found, self._sum = self._sum, None
+        return found
 
     def settle(self) -> None:
         """Finish what is under way."""

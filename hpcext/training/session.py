@@ -326,6 +326,7 @@ class Session(Boundaries):
         most_per_gpu: int | None = None,
         accumulates: bool = True,
         throughput: Sequence[float] | None = None,
+        batch: int | None = None,
     ) -> None:
         """How much a larger batch is worth, for the policies that divide GPUs by it.
 
@@ -349,6 +350,8 @@ class Session(Boundaries):
         throughput : sequence of float, optional
             Seven parameters, see :data:`hpcext.protocol.REPORT`. Without them they are fitted to
             the steps that the manager sees.
+        batch : int, optional
+            Samples of a step at present.
 
         Raises
         ------
@@ -362,6 +365,7 @@ class Session(Boundaries):
             "most_batch": most_batch,
             "least_per_gpu": least_per_gpu,
             "most_per_gpu": most_per_gpu,
+            "batch": batch,
         }
         # As plain numbers: those of NumPy are none to JSON.
         self._reporter.goodput(

@@ -151,9 +151,15 @@ class Writer:
     """Does one thing at a time in a thread of its own; an ordinary exit waits for it.
 
     A child process that is forked meanwhile does not have the thread, and nothing in it waits.
+
+    Parameters
+    ----------
+    name : str
+        Of the thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "hpcext-checkpoint") -> None:
+        self._name = name
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -166,12 +172,16 @@ class Writer:
             What went wrong with the one before.
         """
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(job,), name="hpcext-checkpoint")
+        self._thread = threading.Thread(target=self._run, args=(job,), name=self._name)
         self._thread.start()
 
     def ended(self) -> bool:
         """Whether something was begun and has ended, so that :meth:`wait` does not wait."""
         return self._thread is not None and not self._thread.is_alive()
+
+    def busy(self) -> bool:
+        """Whether something is under way."""
+        return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
         """Wait until nothing is under way; raises what went wrong with it."""

@@ -30,10 +30,10 @@ from hpcext.training.learning_rate import Rates, Rule
 from hpcext.training.leave import leave
 from hpcext.training.place import AFTER
 from hpcext.training.ranks import Ranks
-from hpcext.training.session import Session as BaseSession
 from hpcext.training.sharding import shard
 from hpcext.training.stall import Stall
 from hpcext.training.state import Tree
+from hpcext.training.torch_adapt import Adaptive
 from hpcext.training.torch_group import Member, check_equal, receive, send
 from hpcext.training.torch_parallel import Parallel
 from hpcext.training.torch_ranks import join, own_device
@@ -44,7 +44,7 @@ Batch = TypeVar("Batch")
 __all__ = ["Session", "accumulated", "microbatches", "shard", "split"]
 
 
-class Session(BaseSession):
+class Session(Adaptive):
     """Makes a PyTorch training loop resumable; see :class:`hpcext.training.session.Session`.
 
     Under torchrun it joins the process group, unless the script has done so before (then make the
@@ -68,6 +68,10 @@ class Session(BaseSession):
         Those of the base class, and what to save by name: ``model=``, ``optimizer=``,
         ``scheduler=``, ``scaler=``, generators, anything with ``state_dict`` and
         ``load_state_dict``.
+
+    See Also
+    --------
+    adapt : lets the session choose the batch while it trains.
 
     Attributes
     ----------
@@ -266,14 +270,16 @@ class Session(BaseSession):
             self._keeper.regroup(ranks)
         for walk in self._walks:
             walk.resize(self.rank, self.world_size)
+        self._follow_ranks()
 
     def _opened(self) -> None:
+        super()._opened()
         batches = self._elastic
         if batches is not None:
             self._rates.use(batches.global_batch, cast(TorchState, self._state).optimizers())
             for model in self._models:
                 if not model.weighed:
-                    model.weigh(self._weight)
+                    model.weigh(self._weight_of_batch)
         if self._new:
             self._new = False
             parameters = (p for model in self._models for p in model.parameters())
@@ -284,10 +290,6 @@ class Session(BaseSession):
                 callback(self)
         if self._member is not None:
             self._reporter.register(in_place=not self._why_not())
-
-    def _weight(self) -> float:
-        """By how much this rank's mean gradient counts in this step."""
-        return self._elastic.weight(self._turns - 1) if self._elastic else 1.0
 
     def _changed(self) -> None:
         """Answer for a change after which there was no further step."""

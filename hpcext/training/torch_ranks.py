@@ -28,6 +28,7 @@ class TorchRanks(Ranks):
         # The same memory; setting it through NumPy costs a tenth.
         self._values = self._vector.numpy()
         self._work: dist.Work | None = None
+        self._adding: tuple[dist.Work, torch.Tensor] | None = None
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -45,8 +46,24 @@ class TorchRanks(Ranks):
         return agreed
 
     def settle(self) -> None:
-        """Finish the exchange under way, whatever it says."""
+        """Finish what is under way, whatever it says."""
         self._take()
+        self.summed()
+
+    def begin_sum(self, values: list[float]) -> None:
+        """Begin to add up numbers of all ranks, beside the training as the exchange is."""
+        numbers = torch.tensor(values, dtype=torch.float64)
+        work = dist.all_reduce(numbers, group=self._group, async_op=True)
+        self._adding = work, numbers
+
+    def summed(self) -> list[float] | None:
+        """What was begun, waiting for it."""
+        if self._adding is None:
+            return None
+        (work, numbers), self._adding = self._adding, None
+        work.wait()
+        found: list[float] = numbers.tolist()
+        return found
 
     def smallest(self, value: int) -> int:
         """The smallest value of all ranks."""

@@ -63,6 +63,22 @@ def test_five_changes_make_no_difference(start: Any, nursery: Nursery, tmp_path:
     assert samples(calm.account()) == samples(account)
 
 
+def test_a_training_that_adapts_its_batch_goes_on_with_what_it_knows(start: Any) -> None:
+    gates = {20: 3, 35: 2}
+    training = start("--adapt=12", "--workers=1", "--gates", *map(str, gates), size=2)
+    answers = change_at_gates(training, gates)
+    # Its ranks would have parted, and said so, had they believed in different noise.
+    assert all(answer["ok"] for answer in answers), answers
+    assert training.wait() == 0, training.output
+    account = training.account()
+    assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+    assert sizes(account) == [2, 3, 2]
+    rates = {step: {line["rate"] for line in account if line["step"] == step} for step in range(50)}
+    assert all(len(each) == 1 for each in rates.values())
+    told = training.read("report.json")["goodput"]
+    assert (told["initial_batch"], told["most_batch"]) == (12, 24)
+
+
 def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
     """With workers that have read ahead, by the division before."""
     training = start("--gpu-batch=6", "--workers=1", "--gates", "10", "20", size=1)

@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--global-batch", type=int)
     parser.add_argument("--gpu-batch", type=int)
+    parser.add_argument("--adapt", type=int, help="the first batch of one that adapts")
     parser.add_argument("--gates", type=int, nargs="*", default=[])
     parser.add_argument("--spoil", type=int, help="step at which rank 1 changes its weights")
     parser.add_argument("--fail", type=int, help="step after which rank 1 fails, alone")
@@ -57,7 +58,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0912
     args = arguments()
     # Called after all that is registered later, the session's own among it.
     atexit.register(note_threads, args.directory)
@@ -78,10 +79,12 @@ def main() -> None:
         optimizer=optimizer,
         schedule=schedule,
         seed=3,
-        learning_rate="linear",
+        learning_rate=None if args.adapt else "linear",
         checkpoint_every_s=None,
         checkpoint_every_steps=10,
     )
+    if args.adapt:
+        session.adapt(args.adapt, max_batch_size=2 * args.adapt, every_s=0.1)
     rates: list[float] = []
     model = session.parallel(model)
     if args.compiled:
@@ -90,14 +93,13 @@ def main() -> None:
     if args.plain:
         loader = DataLoader(data, batch_size=args.global_batch, sampler=session.sampler(data))
     else:
-        batches = session.batch_sampler(
-            data, global_batch=args.global_batch, gpu_batch=args.gpu_batch
-        )
+        given = {"global_batch": args.global_batch, "gpu_batch": args.gpu_batch}
+        batches = session.batch_sampler(data, **({} if args.adapt else given))
         loader = DataLoader(data, batch_sampler=batches, num_workers=args.workers)
     account = args.directory / f"account-{os.environ['HPCEXT_ATTEMPT']}-{os.getpid()}"
     with account.open("a", buffering=1) as file:
         for epoch in session.epochs(args.epochs):
-            for indices, x, y in session.batches(loader):
+            for batch in session.batches(loader):
                 if session.rank:
                     fail(args.fail, session, args.directory)
                 if args.pause and not (args.directory / "hurry").exists():
@@ -107,21 +109,21 @@ def main() -> None:
                 if session.step == args.spoil and session.rank == 1:
                     with torch.no_grad():
                         next(model.parameters()).add_(1.0)
-                loss = ((model(x) - y) ** 2).mean()
                 if not rates:
                     # After the session's own hook, so that it sees what the step is made with.
                     optimizer.register_step_pre_hook(
                         lambda it, *_: rates.append(it.param_groups[0]["lr"])
                     )
                 optimizer.zero_grad()
-                loss.backward()
+                for (_, x, y), share in session.microbatches(batch):
+                    (((model(x) - y) ** 2).mean() * share).backward()
                 optimizer.step()
                 line = {
                     "step": session.step,
                     "epoch": epoch,
                     "rank": session.rank,
                     "size": session.world_size,
-                    "indices": indices.tolist(),
+                    "indices": batch[0].tolist(),
                     "rate": rates[-1],
                     "pid": os.getpid(),
                     "at": time.time(),

@@ -57,14 +57,14 @@ def test_jobs_share_are_promoted_and_lose_nothing(shared: Site) -> None:
 KEYS = {
     "id", "name", "state", "why", "exit_code", "submitted_s", "started_s", "ended_s", "suspends",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
-    "rescales", "up_s", "down_s", "goodput",
+    "rescales", "up_s", "down_s", "goodput", "worth",
 }  # fmt: skip
 
 
 def test_the_document_keeps_its_shape(site: Site) -> None:
     goodput = {
         "noise_scale": 900.0, "initial_batch": 128, "most_batch": None, "least_per_gpu": 1,
-        "most_per_gpu": 64, "accumulates": True,
+        "most_per_gpu": 64, "accumulates": True, "batch": 256,
         "throughput": [0.02, 0.001, 0.0, 0.0, 0.0, 0.0, 1.0],
     }  # fmt: skip
     only = site.counter("only", steps=10)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.core.estimate import Estimate, GoodputReport, Observed
-from hpcext.scaling.estimator import Sizes, rate_alone, speedups
+from hpcext.scaling.estimator import Sizes, rate_alone, speedups, worth
 from hpcext.scaling.goodput import Goodput
 from hpcext.scaling.throughput import Throughput
 
@@ -162,3 +162,48 @@ def test_whatever_is_reported_speeds_are_numbers(said: GoodputReport) -> None:
     assert np.isfinite(found).all()
     assert found[0] == 0
     assert (found[1:] > 0).all()
+
+
+def test_what_a_job_is_worth_where_it_is() -> None:
+    model = Goodput(THETA, 1000.0, 64)
+    found = worth(Estimate(goodput=report(batch=256)), 4, 1)
+    assert found is not None
+    assert found.batch == 256
+    assert found.efficiency == pytest.approx(1064 / 1256)
+    kept = float(THETA.samples_per_s(4, 1, 64))
+    assert found.goodput == pytest.approx(kept * 1064 / 1256, rel=0.01)
+    four, five = model.best(np.array([4, 5]), 1).goodput
+    assert found.gain == pytest.approx(five / four - 1)
+    # Without a batch it is taken to be the best.
+    best = worth(Estimate(goodput=report()), 4, 1)
+    assert best is not None
+    assert best.goodput == pytest.approx(four)
+    assert best.goodput >= found.goodput
+
+
+def test_a_job_that_reports_nothing_is_worth_what_nobody_knows() -> None:
+    assert worth(Estimate(stated=STATED, observed=observed()), 4, 1) is None
+    assert worth(Estimate(goodput=report(batch=256)), 0, 0) is None
+    # It cannot run on so few GPUs, by its own words.
+    crowded = report(most_per_gpu=16, accumulates=False, batch=64)
+    assert worth(Estimate(goodput=crowded), 2, 1) is None
+
+
+@given(
+    noise=st.floats(0, sys.float_info.max),
+    initial=st.integers(1, 2**40),
+    batch=st.integers(1, 2**40) | st.none(),
+    theta=st.tuples(*[st.floats(0, 1e6)] * 6, st.floats(1, 10)),
+    gpus=st.integers(1, 64),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_job_that_lies_harms_only_itself(
+    noise: float, initial: int, batch: int | None, theta: tuple[float, ...], gpus: int
+) -> None:
+    """Whatever the schema lets pass gives finite numbers, or none."""
+    try:
+        said = GoodputReport(noise, initial, throughput=theta, batch=batch)  # type: ignore[arg-type]
+    except ValueError:
+        return
+    found = worth(Estimate(goodput=said), gpus, 1)
+    assert found is None or all(np.isfinite(found))

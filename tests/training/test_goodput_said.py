@@ -21,6 +21,7 @@ SAID = {
     "most_per_gpu": 64,
     "accumulates": True,
     "throughput": None,
+    "batch": None,
 }
 
 

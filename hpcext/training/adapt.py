@@ -1,0 +1,438 @@
+"""The agent of Pollux, section 4.1: chooses the batch of a training that measures itself.
+
+It knows the noise scale of the gradients and how long steps took, by GPUs, nodes, samples in a pass
+and passes. From these a thread fits the model of section 3.2 now and then, and finds the batch with
+the highest goodput on the GPUs that there are (eq. 13).
+
+The noise scale and the progress are the same on all ranks, as learning rates go by them. What is
+timed, fitted and chosen is on rank 0 alone, which tells the others. No framework is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcext.training.checkpoint import warn
+from hpcext.training.noise import NoiseScale, Squares
+from hpcext.training.staging import Writer
+
+EVERY = 20
+"""Steps from one measurement of the noise to the next, once there are some."""
+
+LEAST_EVERY, LOOK_S = 5, 10.0
+"""Where steps are long, rank 0 is to be heard so often: as few steps as this, or in that time."""
+
+EVERY_S = 30.0
+"""Seconds from one fit and report to the next, once the training is older than four times that."""
+
+SKIPPED = 2
+"""First steps after a change, which are slow for reasons of their own."""
+
+KEPT = 15
+"""Times that are kept of a way to train. Their median stands for it, whatever a pause did."""
+
+REST_S = 0.002
+"""Between two looks whether a fit has ended."""
+
+WAYS = 256
+"""Ways to train that are kept, so that a checkpoint stays small."""
+
+CONSTANT = 0.5
+"""Share of a pass that does not depend on the batch while one batch alone was tried: as the
+published agent has it (AdaptDL, ``goodput.py``). With none, a larger batch never looked better."""
+
+FURTHER = 2
+"""A pass is at most so many times as large as any that was tried: neither its time nor its memory
+is known."""
+
+BETTER = 1.05
+"""Times the goodput of now that another batch must promise, for the first steps of each change are
+slower, and a fit trembles."""
+
+MOST_TIMES = 32
+"""Section 3.1: total batches up to so many times the initial one work well in most cases."""
+
+
+class Split(NamedTuple):
+    """How the samples of a step are divided.
+
+    Attributes
+    ----------
+    total : int
+        Of all GPUs.
+    per_gpu : int
+        Most samples of a GPU in a pass.
+    """
+
+    total: int
+    per_gpu: int
+
+    def passes(self, gpus: int) -> int:
+        """Of a GPU in a step."""
+        return _ceil(_ceil(self.total, gpus), self.per_gpu)
+
+
+class Bounds(NamedTuple):
+    """What a user allows; fields as those of :class:`hpcext.core.estimate.GoodputReport`."""
+
+    initial_batch: int
+    most_batch: int
+    least_per_gpu: int = 1
+    most_per_gpu: int | None = None
+    accumulates: bool = True
+
+    def split(self, total: int, gpus: int, tried: int | None = None) -> Split:
+        """A total batch on so many GPUs, or the next one that these bounds allow.
+
+        With `tried`, so many samples of a GPU in a pass are known to have room.
+        """
+        total = min(max(total, self.initial_batch, self.least_per_gpu * gpus), self.most_batch)
+        room = self.most_per_gpu
+        if tried is not None:
+            room = tried if room is None else min(tried, room)
+        if room is not None and not self.accumulates:
+            # One that was chosen for more GPUs. The initial batch is taken in passes if need be.
+            total = max(self.initial_batch, min(total, room * gpus))
+        share = _ceil(total, gpus)
+        passes = 1 if room is None else _ceil(share, room)
+        return Split(total, _ceil(share, passes))
+
+
+class Way(NamedTuple):
+    """A way to train whose steps were timed."""
+
+    gpus: int
+    nodes: int
+    per_gpu: int
+    accumulation: int
+
+
+class Profile:
+    """Seconds of a step, by the way it was made."""
+
+    def __init__(self) -> None:
+        self._times: dict[Way, list[float]] = {}
+
+    def add(self, way: Way, step_s: float) -> None:
+        """Take a time in, if it is one."""
+        if not (math.isfinite(step_s) and step_s > 0):
+            return
+        times = self._times.pop(way, [])
+        # The newest last: the oldest way goes first.
+        self._times[way] = [*times[1 - KEPT :], step_s]
+        if len(self._times) > WAYS:
+            del self._times[next(iter(self._times))]
+
+    def times(self) -> dict[Way, float]:
+        """The time of each way."""
+        return {way: statistics.median(times) for way, times in self._times.items()}
+
+    def state(self) -> list[Any]:
+        """As JSON values."""
+        return [[list(way), times] for way, times in self._times.items()]
+
+    def restore(self, saved: list[Any]) -> None:
+        """Go on from what :meth:`state` gave."""
+        self._times = {Way(*way): list(times) for way, times in saved}
+
+
+class Found(NamedTuple):
+    """What a fit says.
+
+    Attributes
+    ----------
+    throughput : tuple of float
+        As :class:`hpcext.scaling.throughput.Throughput` has it.
+    split : Split or None
+        A better one for these GPUs; None: the present one is as good.
+    gpus : int
+    """
+
+    throughput: tuple[float, ...]
+    split: Split | None
+    gpus: int
+
+
+class Agent:
+    """Measures a training, and chooses its batch.
+
+    Parameters
+    ----------
+    bounds : Bounds
+    gpus : int
+        To begin with.
+    every_s : float
+        Seconds between two fits and reports.
+
+    Attributes
+    ----------
+    noise : NoiseScale
+    split : Split
+        How steps are divided now.
+    progress : float
+        Steps made, in those of the initial batch that teach as much (scale-invariant iterations).
+    """
+
+    def __init__(self, bounds: Bounds, gpus: int, every_s: float = EVERY_S) -> None:
+        self.bounds = bounds
+        self.noise = NoiseScale()
+        self.progress = 0.0
+        self.split = bounds.split(bounds.initial_batch, gpus)
+        self._gpus, self._nodes = gpus, 1
+        self._tried = self.split.per_gpu
+        self._every_s = every_s
+        self._next_step, self._every = 0, EVERY
+        self._step_s = 0.0
+        self._profile = Profile()
+        self._throughput: tuple[float, ...] | None = None
+        self._skip = SKIPPED
+        self._window: list[float] = []
+        self._began_s = time.monotonic()
+        self._look_at_s = 0.0
+        self._thread = Writer("hpcext-fit")
+        self._found: Found | None = None
+        self._complained = False
+
+    # On all ranks alike.
+
+    def due(self, step: int) -> bool:
+        """Whether the noise is measured in this step."""
+        return step >= self._next_step
+
+    def measured(self, step: int) -> None:
+        """It was, and this step is the next one. At first they are close together."""
+        self._next_step = step + min(self._every, 2 + self.noise.count)
+
+    def made(self, samples: int) -> None:
+        """The optimizer has made a step of so many samples."""
+        self.progress += self.gain(samples)
+
+    def gain(self, samples: float, initial_batch: float | None = None) -> float:
+        """Steps of the initial batch that one of so many samples is worth."""
+        return self.noise.gain(samples, initial_batch or self.bounds.initial_batch)
+
+    def passes(self, samples: int) -> int:
+        """In how many passes a rank makes so many samples."""
+        return _ceil(samples, self.split.per_gpu)
+
+    def halves(self, samples: int) -> bool:
+        """Whether so many samples may be made in two passes."""
+        return samples // 2 >= self.bounds.least_per_gpu
+
+    def hear(self, squares: Squares, split: Split | None, every: int = EVERY) -> bool:
+        """What all ranks measured together, and what rank 0 chose; whether the batch changes."""
+        self.noise.add(squares)
+        self._every = every
+        if split is None or split == self.split:
+            return False
+        self._become(split)
+        return True
+
+    def resized(self, gpus: int) -> None:
+        """The GPUs are others: their total batch stays, as far as it can."""
+        self._gpus = gpus
+        self._become(self.bounds.split(self.split.total, gpus, self._tried))
+        # What there is to choose is another question now.
+        self._look_at_s = 0.0
+
+    def limit(self, samples: int) -> None:
+        """No batch is larger than the data set has samples."""
+        most = max(self.bounds.initial_batch, min(self.bounds.most_batch, samples))
+        self.bounds = self.bounds._replace(most_batch=most)
+        if self.split.total > most:
+            self._become(self.bounds.split(most, self._gpus, self._tried))
+
+    # On rank 0.
+
+    def on_nodes(self, nodes: int) -> None:
+        """The GPUs are on so many nodes."""
+        self._nodes = nodes
+
+    def timed(self, step_s: float, samples: int) -> None:
+        """A step without a measurement took so long."""
+        if samples != self.split.total:
+            return
+        if self._skip:
+            self._skip -= 1
+        else:
+            self._window.append(step_s)
+
+    def window(self) -> None:
+        """The steps since the last call are counted as one time: single ones of a GPU, which runs
+        behind, say nothing."""
+        if self._window:
+            self._step_s = statistics.fmean(self._window)
+            accumulation = self.split.passes(self._gpus) - 1
+            way = Way(self._gpus, self._nodes, self.split.per_gpu, accumulation)
+            self._profile.add(way, self._step_s)
+        self._window = []
+
+    def wanted_every(self) -> int:
+        """Steps from one measurement to the next, as these are long."""
+        if not self._step_s > 0:
+            return EVERY
+        return max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
+
+    def look(self, now_s: float) -> Found | None:
+        """What a fit found since the last call; begins another one when it is time.
+
+        Never waits, and never fails: a training goes on with the batch that it has.
+        """
+        found = None
+        if self._thread.ended():
+            try:
+                self._thread.wait()
+                found, self._found = self._found, None
+            except Exception as error:
+                self._complain(f"the batch stays as it is: steps cannot be fitted ({error})")
+        elif self._thread.busy():
+            return None
+        if found is not None:
+            self._throughput = found.throughput
+            if found.gpus != self._gpus:
+                found = found._replace(split=None)
+        self._begin(now_s)
+        return found
+
+    def _complain(self, text: str) -> None:
+        if not self._complained:
+            self._complained = True
+            warn(text)
+
+    def rest(self) -> None:
+        """Wait until no fit is under way."""
+        while self._thread.busy():
+            time.sleep(REST_S)
+
+    def _begin(self, now_s: float) -> None:
+        phi, times = self.noise.phi(), self._profile.times()
+        here = any(way.gpus == self._gpus for way in times)
+        if now_s < self._look_at_s or phi is None or not here:
+            return
+        age_s = max(0.0, now_s - self._began_s)
+        self._look_at_s = now_s + min(self._every_s, max(1.0, age_s / 4))
+        question = functools.partial(
+            best,
+            times,
+            self._throughput,
+            bounds=self.bounds,
+            phi=phi,
+            gpus=self._gpus,
+            nodes=self._nodes,
+            now=self.split,
+        )
+
+        def answer() -> None:
+            self._found = question()
+
+        self._thread.start(answer)
+
+    def report(self, throughput: tuple[float, ...]) -> dict[str, Any]:
+        """What ``report_goodput`` is told."""
+        return {
+            "noise_scale": self.noise.phi(),
+            "throughput": throughput,
+            "batch": self.split.total,
+            **self.bounds._asdict(),
+        }
+
+    def _become(self, split: Split) -> None:
+        self.split, self._tried = split, max(self._tried, split.per_gpu)
+        self._skip, self._window = SKIPPED, []
+
+    # In checkpoints.
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "noise": self.noise.state(),
+            "progress": self.progress,
+            "gpus": self._gpus,
+            "split": list(self.split),
+            "tried": self._tried,
+            "next_step": self._next_step,
+            "every": self._every,
+            "profile": self._profile.state(),
+            "throughput": self._throughput,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` gave, on the GPUs and in the bounds of now."""
+        self.noise = NoiseScale.of(saved["noise"])
+        self.progress = saved["progress"]
+        self.split, self._tried = Split(*saved["split"]), saved["tried"]
+        self._next_step, self._every = saved["next_step"], saved["every"]
+        self._profile.restore(saved["profile"])
+        told = saved["throughput"]
+        self._throughput = None if told is None else tuple(told)
+        low, high = self.bounds.initial_batch, self.bounds.most_batch
+        room = self.bounds.most_per_gpu or self.split.per_gpu
+        fits = low <= self.split.total <= high and self.split.per_gpu <= room
+        if saved["gpus"] != self._gpus or not fits:
+            self.resized(self._gpus)
+
+
+def best(
+    times: Mapping[Way, float],
+    start: tuple[float, ...] | None,
+    *,
+    bounds: Bounds,
+    phi: float,
+    gpus: int,
+    nodes: int,
+    now: Split,
+) -> Found:
+    """Fit the model of steps, and find the best batch for these GPUs.
+
+    Parameters
+    ----------
+    times : Mapping[Way, float]
+        Seconds of a step; at least one.
+    start : tuple of float or None
+        An earlier fit.
+    bounds : Bounds
+    phi : float
+        The noise scale.
+    gpus, nodes : int
+    now : Split
+        Of these GPUs.
+    """
+    # A training that is never fitted, and ranks that never fit, need no SciPy.
+    from hpcext.scaling.goodput import Goodput  # noqa: PLC0415
+    from hpcext.scaling.throughput import Observations, Throughput, fit  # noqa: PLC0415
+
+    columns = [np.array(column) for column in zip(*times, strict=True)]
+    theta = fit(
+        Observations(
+            columns[0], columns[1], columns[2] * 1.0, columns[3], np.array(list(times.values()))
+        ),
+        Throughput(*start) if start else None,
+        constant=CONSTANT,
+        # The threads are the training's.
+        own_threads=False,
+    )
+    tried = max(way.per_gpu for way in times)
+    room = max(FURTHER * tried, bounds.least_per_gpu, now.per_gpu)
+    if bounds.most_per_gpu is not None:
+        room = min(room, bounds.most_per_gpu)
+    model = Goodput(theta, phi, *bounds._replace(most_per_gpu=room))
+    choice = model.best(gpus, nodes)
+    passes = now.passes(gpus)
+    step_s = theta.step_s(gpus, nodes, now.per_gpu, passes - 1)
+    goodput = float(now.total * model.efficiency(now.total) / step_s)
+    split = None
+    if float(choice.goodput) > BETTER * goodput:
+        per_gpu, passes = int(choice.batch), int(choice.accumulation) + 1
+        split = Split(min(gpus * per_gpu * passes, bounds.most_batch), per_gpu)
+    return Found(tuple(float(each) for each in theta), split, gpus)
+
+
+def _ceil(above: int, below: int) -> int:
+    return -(-above // below)

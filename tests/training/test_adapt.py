@@ -1,0 +1,275 @@
+"""The agent: what it measures of a training, and which batch it chooses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import time
+
+import pytest
+
+from hpcext.scaling.goodput import Goodput
+from hpcext.scaling.throughput import Throughput
+from hpcext.training.adapt import (
+    EVERY,
+    FURTHER,
+    SKIPPED,
+    Agent,
+    Bounds,
+    Found,
+    Profile,
+    Split,
+    Way,
+    best,
+)
+from hpcext.training.noise import NoiseScale, Squares
+
+TRUE = Throughput(0.02, 1e-3, 0.01, 0.002, 0.1, 0.003, 1.5)
+BOUNDS = Bounds(32, 1024, 1, 128)
+
+
+def noise(phi: float) -> NoiseScale:
+    """Exactly this one."""
+    found = NoiseScale()
+    for _ in range(10):
+        found.add(Squares(2, 32, 1.0 + 2 * phi / 32, 1.0 + phi / 32))
+    return found
+
+
+def train(agent: Agent, phi: float, rounds: int, gpus: int, jitter: float = 0.0) -> list[Split]:
+    """Steps as long as they truly are, and a look after every few; the splits it went through."""
+    draw = random.Random(2)
+    agent.noise = noise(phi)
+    splits, now_s = [agent.split], 0.0
+    for _ in range(rounds):
+        split = agent.split
+        step_s = TRUE.step_s(gpus, 1, split.per_gpu, split.passes(gpus) - 1)
+        for _ in range(SKIPPED + 6):
+            agent.timed(float(step_s) * math.exp(draw.gauss(0, jitter)), split.total)
+        agent.window()
+        now_s += 1000.0
+        # Begins a fit, and hears of it.
+        found = agent.look(now_s)
+        while found is None:
+            time.sleep(0.001)
+            found = agent.look(now_s)
+        agent.hear(Squares(0, 0, 0, 0), found.split)
+        splits.append(agent.split)
+    return splits
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("phi", [50.0, 5000.0])
+def test_it_comes_to_the_batch_of_most_goodput(gpus: int, phi: float) -> None:
+    agent = Agent(BOUNDS, gpus)
+    splits = train(agent, phi, 10, gpus)
+    truth = Goodput(TRUE, phi, *BOUNDS)
+    most = float(truth.best(gpus, 1).goodput)
+    last = agent.split
+    step_s = TRUE.step_s(gpus, 1, last.per_gpu, last.passes(gpus) - 1)
+    # Where half of a pass, the prior, promises nothing of a larger batch, none is tried.
+    share = 0.8 if (gpus, phi) == (4, 50.0) else 0.93
+    assert last.total * float(truth.efficiency(last.total)) / float(step_s) > share * most
+    for split in splits:
+        assert BOUNDS.initial_batch <= split.total <= BOUNDS.most_batch
+        assert split.per_gpu <= 128
+    tried = splits[0].per_gpu
+    for split in splits[1:]:
+        assert split.per_gpu <= FURTHER * tried
+        tried = max(tried, split.per_gpu)
+
+
+def test_it_does_not_run_to_and_fro() -> None:
+    splits = train(Agent(BOUNDS, 2), 400.0, 25, 2, jitter=0.05)
+    assert len(set(splits[8:])) <= 2
+    changes = sum(a != b for a, b in itertools.pairwise(splits[8:]))
+    assert changes <= 2
+
+
+def test_without_noise_a_batch_is_not_made_larger() -> None:
+    agent = Agent(BOUNDS, 1)
+    assert set(train(agent, 0.0, 4, 1)) == {Split(32, 32)}
+
+
+def test_before_anything_is_known_nothing_is_chosen() -> None:
+    agent = Agent(BOUNDS, 1)
+    for _ in range(5):
+        agent.timed(0.1, 32)
+    agent.window()
+    assert agent.look(1e6) is None
+    assert not agent.hear(Squares(2, 32, math.nan, 1.0), None)
+    assert agent.noise.count == 0
+
+
+def test_a_batch_on_other_gpus() -> None:
+    agent = Agent(BOUNDS, 4)
+    agent.hear(Squares(0, 0, 0, 0), Split(512, 128))
+    agent.resized(2)
+    assert agent.split == Split(512, 128)
+    assert agent.split.passes(2) == 2
+    agent.resized(1)
+    assert (agent.split.passes(1), agent.split.per_gpu) == (4, 128)
+    agent.resized(5)
+    assert agent.split == Split(512, 103)
+    # Without a bound a pass is no larger than any that had room.
+    free = Agent(Bounds(32, 1024), 4)
+    free.resized(1)
+    assert free.split == Split(32, 8)
+    free.limit(500)
+    assert free.split == Split(32, 8)
+    # A training that does not accumulate takes what has room.
+    once = Agent(BOUNDS._replace(accumulates=False), 4)
+    once.hear(Squares(0, 0, 0, 0), Split(512, 128))
+    once.resized(1)
+    assert once.split == Split(128, 128)
+    # More GPUs than the first batch has samples for.
+    many = Agent(Bounds(32, 1024, 8), 1)
+    many.resized(16)
+    assert many.split == Split(128, 8)
+    # No more than there are.
+    many.limit(100)
+    assert many.split.total == 100
+
+
+def test_a_fit_for_other_gpus_changes_no_batch() -> None:
+    agent = Agent(BOUNDS, 1)
+    agent.noise = noise(5000.0)
+    for _ in range(SKIPPED + 3):
+        agent.timed(0.052, 32)
+    agent.window()
+    assert agent.look(100.0) is None
+    agent.resized(2)
+    found: Found | None = None
+    while found is None:
+        time.sleep(0.001)
+        found = agent.look(0.0)
+    assert found.split is None
+    assert len(found.throughput) == 7
+
+
+def test_times_that_are_none_count_for_nothing() -> None:
+    profile = Profile()
+    way = Way(1, 1, 32, 0)
+    # A clock that was set back or forward, and a machine that slept.
+    for step_s in (0.05, -3.0, 0.0, math.nan, math.inf, 0.05, 86400.0, 0.05):
+        profile.add(way, step_s)
+    assert profile.times() == {way: 0.05}
+    back = Profile()
+    back.restore(json.loads(json.dumps(profile.state())))
+    assert back.times() == profile.times()
+    for number in range(1, 1000):
+        profile.add(Way(1, 1, number, 0), 0.1)
+    assert len(json.dumps(profile.state())) < 20_000
+
+
+def test_steps_after_a_change_and_smaller_ones_are_not_timed() -> None:
+    agent = Agent(BOUNDS, 1)
+    for step_s in (9.0, 9.0, 0.1, 0.3):
+        agent.timed(step_s, 32)
+    agent.timed(9.0, 17)
+    agent.window()
+    agent.hear(Squares(0, 0, 0, 0), Split(64, 64))
+    for step_s in (9.0, 9.0, 0.4):
+        agent.timed(step_s, 64)
+    agent.window()
+    assert agent.state()["profile"] == [
+        [[1, 1, 32, 0], [pytest.approx(0.2)]],
+        [[1, 1, 64, 0], [0.4]],
+    ]
+
+
+def test_a_clock_set_back_ends_no_fits() -> None:
+    agent = Agent(BOUNDS, 1)
+    train(agent, 400.0, 2, 1)
+    agent.resized(1)
+    assert agent.look(-1e9) is None
+    agent.timed(0.1, agent.split.total)
+
+
+def test_what_cannot_be_fitted_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    agent = Agent(BOUNDS, 1)
+    agent.noise = noise(400.0)
+    # More nodes than GPUs: nothing that a model can be made of.
+    agent.on_nodes(3)
+    for _ in range(SKIPPED + 3):
+        agent.timed(0.05, 32)
+    agent.window()
+    assert agent.look(10.0) is None
+    while agent._thread.busy():
+        time.sleep(0.001)
+    assert agent.look(10.5) is None
+    assert "the batch stays as it is" in capfd.readouterr().err
+    assert agent.look(100.0) is None
+    while agent._thread.busy():
+        time.sleep(0.001)
+    assert agent.look(100.5) is None
+    assert not capfd.readouterr().err, "said once"
+    assert agent.split == Split(32, 32)
+
+
+def test_how_often_the_noise_is_measured() -> None:
+    agent = Agent(BOUNDS, 1)
+    measured = []
+    for step in range(400):
+        if agent.due(step):
+            measured.append(step)
+            agent.hear(Squares(2, 32, 2.0, 1.0), None)
+            agent.measured(step + 1)
+    gaps = [b - a for a, b in itertools.pairwise(measured)]
+    assert gaps == sorted(gaps)
+    assert (gaps[0] <= 4, gaps[-1]) == (True, EVERY + 1)
+
+
+def test_long_steps_are_measured_more_often() -> None:
+    wanted = []
+    for step_s in (0.01, 1.0, 60.0, 1e300):
+        agent = Agent(BOUNDS, 1)
+        assert agent.wanted_every() == EVERY
+        for _ in range(SKIPPED + 1):
+            agent.timed(step_s, 32)
+        agent.window()
+        wanted.append(agent.wanted_every())
+    assert wanted == [EVERY, 10, 5, 5]
+    agent.hear(Squares(0, 0, 0, 0), None, 5)
+    agent.noise = noise(100.0)
+    agent.measured(100)
+    assert [agent.due(step) for step in (104, 105)] == [False, True]
+
+
+def test_a_state_is_json_and_goes_on_alike() -> None:
+    agent = Agent(BOUNDS, 2)
+    train(agent, 400.0, 5, 2)
+    agent.made(agent.split.total)
+    agent.measured(77)
+    saved = json.loads(json.dumps(agent.state()))
+    again = Agent(BOUNDS, 2)
+    again.restore(saved)
+    assert again.state() == agent.state()
+    assert again.progress == agent.progress > 0
+    # On other GPUs the same samples make a step.
+    other = Agent(BOUNDS, 1)
+    other.restore(saved)
+    assert other.split.total == agent.split.total
+
+
+def test_progress_is_counted_in_steps_of_the_initial_batch() -> None:
+    agent = Agent(BOUNDS, 1)
+    agent.made(32)
+    assert agent.progress == 1.0
+    agent.noise = noise(64.0)
+    agent.made(32)
+    assert agent.progress == pytest.approx(2.0)
+    agent.made(128)
+    # Four times the samples, each worth (64 + 32) / (64 + 128).
+    assert agent.progress == pytest.approx(4.0)
+
+
+def test_the_priors_are_those_of_the_paper() -> None:
+    seen = {Way(1, 1, 32, 0): 0.052}
+    found = best(seen, None, bounds=BOUNDS, phi=400.0, gpus=1, nodes=1, now=Split(32, 32))
+    theta = Throughput(*found.throughput)
+    # Scales perfectly to GPUs that were not tried; half of a pass is constant.
+    assert theta.sync_s(8, 2) == 0
+    assert theta.alpha_grad == pytest.approx(0.026)
