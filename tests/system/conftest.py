@@ -33,8 +33,9 @@ def place(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Site]:
         # A harvester whose test has failed would take nodes from the next one.
         process.kill()
         process.wait()
-    # Those of root, too: the cluster's other users.
-    slurm.run("scancel", "--user", f"{slurm.user},root")
+    for user in (slurm.user, "root"):
+        # root is the cluster's other users.
+        slurm.run("scancel", "--user", user)
     slurm.wait_for(lambda: not slurm.run("squeue", "-h").stdout, "an empty queue")
 
 
