@@ -82,12 +82,17 @@ def key(job: LsfJob) -> str:
 
 def register(job: LsfJob, directory: Path) -> None:
     """Have a job's directory found by its id, whatever the user's settings are."""
-    link = protocol.user_directory("state") / "lsf" / key(job)
-    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = link.with_name(f".{link.name}.{os.getpid()}")
+    path = link(job)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     new.symlink_to(directory)
-    new.rename(link)
+    new.rename(path)
+
+
+def link(job: LsfJob) -> Path:
+    """Where the scripts that LSF runs beside a job look for its directory."""
+    return protocol.user_directory("state") / "lsf" / key(job)
 
 
 def find(job: LsfJob) -> tuple[Path | None, bool]:
@@ -100,9 +105,9 @@ def find(job: LsfJob) -> tuple[Path | None, bool]:
     InputError
         It has none of ours.
     """
-    link = protocol.user_directory("state") / "lsf" / key(job)
-    if known(job, link):
-        return link.resolve(), False
+    path = link(job)
+    if known(job, path):
+        return path.resolve(), False
     if not job.restarts:
         return None, False
     mark = Path(job.restarts) / CHECKPOINT
