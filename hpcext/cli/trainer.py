@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         ticket = Ticket(
             job_id=here.id,
             name=here.name,
-            command=_kept(directory, key, command),
+            command=_kept(here, directory, key, command),
             workdir=str(Path.cwd()),
             nodes=nodes,
             gpus=_gpus(environ.get("HPCEXT_GPUS", ""), harvest.gpus),
@@ -155,7 +155,7 @@ def _harvester(settings: Settings, here: OwnJob) -> Path:
     raise NoManagerError("is being made by somebody else", where=str(settings.state_dir))
 
 
-def _kept(directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
+def _kept(here: OwnJob, directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
     """The command, with a copy of the script in place of it: that of the batch system may be on
     this node alone, and what a user changes after its submission is for the next job."""
     script = Path(command[0])
@@ -164,5 +164,7 @@ def _kept(directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
             begins = file.read(2)
         if begins == b"#!":
             return (tickets.keep_script(directory, key, script), *command[1:])
+        if here.is_its_script(script):
+            return ("/bin/sh", tickets.keep_script(directory, key, script), *command[1:])
         return (str(script.absolute()), *command[1:])
     return tuple(command)

@@ -88,6 +88,10 @@ class LsfTicket:
         """Our environment, without what LSF says of the job."""
         return protocol.without_lsf()
 
+    def is_its_script(self, path: Path) -> bool:
+        """Whether it is in the spool of LSF; a shell's text, if it says nothing else."""
+        return bool(self.run_of) and path.name.startswith(self.run_of)
+
     def keeps_output(self) -> bool:
         """If it goes straight to the file of ``-o``; else LSF keeps that of the last run."""
         wanted = self._here.output

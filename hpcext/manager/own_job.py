@@ -47,6 +47,9 @@ class OwnJob(Protocol):
     def environ(self) -> dict[str, str]:
         """Our environment without what the batch system says of this job."""
 
+    def is_its_script(self, path: Path) -> bool:
+        """Whether a file is the script that the batch system keeps of the job."""
+
     def keeps_output(self) -> bool:
         """Whether what earlier runs of the job have printed is in its output still."""
 

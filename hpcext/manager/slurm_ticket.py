@@ -46,6 +46,10 @@ class SlurmTicket:
         """Our environment, without SLURM_*."""
         return protocol.without_slurm()
 
+    def is_its_script(self, path: Path) -> bool:
+        """Such a file of slurmd begins with its interpreter: sbatch takes no other."""
+        return False
+
     def keeps_output(self) -> bool:
         """Unless sbatch began the file anew (``--open-mode``)."""
         return self._restarts == 0 or os.fstat(sys.stdout.fileno()).st_size > 0
