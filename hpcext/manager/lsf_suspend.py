@@ -247,15 +247,17 @@ def requeue(job: LsfJob, directory: Path) -> None:
     if job.requeues and not hold:
         log.warning("job %d goes back into the queue", job.id)
         return
+    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         runner.run(["brequeue", *(["-H"] if hold else []), str(job.id)])
     except BatchError as error:
         log.warning("job %d is not put back into the queue: %s", job.id, error)
         if not job.requeues:
             (directory / AGAIN).unlink()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     log.warning("job %d goes back into the queue%s", job.id, ", until it is resumed" * hold)
     signal.sigtimedwait(ends, KILLED_S)
 
