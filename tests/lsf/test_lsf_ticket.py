@@ -24,6 +24,10 @@ from test_starter import hostile
 
 FRONT = Host("front", 100)
 HOSTS = (FRONT, Host("h1", 4, 1), Host("h2", 4, 1))
+WAYS_BACK = [
+    pytest.param((), id="brequeue"),
+    pytest.param((85,), id="exit value", marks=pytest.mark.slow),
+]
 TRAINER = ("-a", "hpcext(trainer=1:1)")
 
 
@@ -283,13 +287,12 @@ def test_its_host_is_lost(tickets: Tickets) -> None:
     assert tickets.counted("one") == list(range(1, 41))
 
 
-@pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
+@pytest.mark.parametrize("values", WAYS_BACK)
 def test_its_run_limit_is_no_end(make_tickets: MakeTickets, values: tuple[int, ...]) -> None:
-    tickets = make_tickets(queue={"requeue_exit_values": values}, minute_s=60.0)
+    tickets = make_tickets(queue={"requeue_exit_values": values}, minute_s=40.0)
     tickets.quick()
     job = tickets.submit(tickets.count("one"), "-W", "2")
     tickets.wait_begun("one")
-    # In words of LSF: half a minute or one before the end, whichever run this is.
     wait_for(lambda: tickets.job(job).runs >= 2, "its second run")
     tickets.open("one")
     tickets.wait_is(job, "DONE")
@@ -297,7 +300,7 @@ def test_its_run_limit_is_no_end(make_tickets: MakeTickets, values: tuple[int, .
     assert tickets.output("one").count("--- attempt 1") == 1
 
 
-@pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
+@pytest.mark.parametrize("values", WAYS_BACK)
 def test_stopped_it_lets_others_manage(
     make_tickets: MakeTickets, tmp_path: Path, values: tuple[int, ...]
 ) -> None:

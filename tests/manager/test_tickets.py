@@ -180,3 +180,29 @@ def test_a_pilot_of_an_older_release_stays_not(harvester: Path) -> None:
     del pilot["stay"]
     (harvester / "pilot.json").write_bytes(msgspec.json.encode(pilot))
     assert pilots.load(harvester).stay is False
+
+
+def test_a_trainer_that_was_ended_with_its_ticket_is_begun_anew(harvester: Path) -> None:
+    words = ["1:2", "train.sh"]
+    assert tickets.key_now(harvester, 7, words) == KEY
+    tickets.mark(harvester, KEY, "ended")
+    again = tickets.key_now(harvester, 7, words)
+    assert again != KEY
+    assert tickets.key_now(harvester, 7, words) == again
+    tickets.mark(harvester, again, "ended")
+    assert tickets.key_now(harvester, 7, words) not in {KEY, again}
+
+
+def test_a_trainer_that_was_held_with_its_ticket_is_let_go_once(harvester: Path) -> None:
+    tickets.release(harvester, KEY, "1")
+    tickets.mark(harvester, KEY, "held")
+    for _ in range(2):
+        tickets.release(harvester, KEY, "1")
+    (request,) = (harvester / "requests").iterdir()
+    assert b'"resume"' in request.read_bytes()
+
+
+def test_a_harvester_is_of_one_batch_system(harvester: Path) -> None:
+    settings = load_settings(environ={"HPCEXT_STATE_DIR": str(harvester.parent)})
+    with pytest.raises(InputError, match="of Slurm, and this job is one of LSF"):
+        tickets.open_harvester(settings, "lsf", lambda: pytest.fail("made again"))
