@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "trainer",
         help="in a batch script: train on idle nodes, as a small job that waits for it",
-        usage="hpcext trainer [MIN:MAX] COMMAND [ARGUMENT...]",
+        usage="hpcext trainer [--shell PID] [MIN:MAX] COMMAND [ARGUMENT...]",
         epilog="example: hpcext trainer 1:4 train.sh",
     )
     parser.add_argument(
