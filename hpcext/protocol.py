@@ -403,6 +403,17 @@ def without_slurm() -> dict[str, str]:
     }
 
 
+def without_lsf() -> dict[str, str]:
+    """Our environment without what LSF told us of our own job; what begins with LSB_DEFAULT are
+    settings of a user. "Environment variables set for job execution"."""
+    of_job = {"LS_EXEC_T", "LS_JOBPID", "LS_SUBCWD"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in of_job and (name.startswith("LSB_DEFAULT") or not name.startswith("LSB_"))
+    }
+
+
 def without_task() -> dict[str, str]:
     """Our environment without what Slurm says of the task that we are: a launcher's ranks are
     others, and frameworks (Lightning, JAX) believe Slurm."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcext import protocol
 from hpcext.batch import lsf, lsf_idle, lsf_probe, lsf_reserved, runner
 from hpcext.batch.leasing import Held, Idle, Order
 from hpcext.core.errors import BatchError
@@ -148,7 +149,10 @@ class LsfLeasing:
     def submit(self, order: Order, script: Path) -> int:
         """Ask for a lease."""
         command = lsf.submit_command(options(order))
-        return lsf.parse_job_id(runner.run(command, stdin=script.read_text(encoding="utf-8")))
+        text = script.read_text(encoding="utf-8")
+        # The manager may be in a job of LSF itself: a ticket.
+        environ = protocol.without_lsf()
+        return lsf.parse_job_id(runner.run(command, stdin=text, environ=environ))
 
     def cancel(self, job_id: int) -> None:
         """End one; bkill(1)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import time
@@ -12,17 +13,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcext import protocol
-from hpcext.batch import runner, slurm
-from hpcext.batch.slurm_reads import reads
 from hpcext.cli.output import Output
 from hpcext.cli.verbs import copy_log, identity, read_journal
 from hpcext.core.engine import Engine
 from hpcext.core.errors import BatchError, HpcextError, JournalError, NoManagerError
 from hpcext.core.values import State
 from hpcext.manager import pilot as pilots
-from hpcext.manager import slurm_job, spool, tickets
+from hpcext.manager import spool, tickets
+from hpcext.manager.own_job import Ending, OwnJob
 from hpcext.manager.tickets import Ticket
-from hpcext.protocol import Allocation
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ JOURNAL_SHARE = 20
 """A journal is read anew after so many times as long as the last reading took."""
 
 ASK_S = 30.0
-"""So often Slurm is asked of a manager on another node, of the time limit, and of other tickets."""
+"""So often the batch system is asked of a manager elsewhere, of our end, and of other tickets."""
 
 LEAD_S, SHORT_LEAD_S = 60.0, 30.0
 """A ticket goes back into the queue so long before its time limit; the second of a short one."""
@@ -59,25 +58,25 @@ class Wait:
         Of the harvester.
     key : str
     ticket : Ticket
-    here : Allocation
-        Its own job.
+    here : OwnJob
     out : Output
     """
 
     def __init__(
-        self, directory: Path, key: str, ticket: Ticket, here: Allocation, out: Output
+        self, directory: Path, key: str, ticket: Ticket, here: OwnJob, out: Output
     ) -> None:
         self._directory = directory
         self._key = key
         self._ticket = ticket
         self._here = here
         self._out = out
-        self._told = False
+        self._told = self._noticed = False
         self._trainer: str | None = None
         self._engine: Engine | None = None
         self._seen: tuple[int, int] | None = None
         self._read_at_s = 0.0
         self._child: int | None = None
+        self._child_waits = -1
         self._again_s = AGAIN_S
         self._try_at_s = 0.0
         self._other: spool.Manager | None = None
@@ -93,7 +92,10 @@ class Wait:
 
     def run(self) -> int:
         """Wait for the end of the trainer; its exit status."""
-        signal.signal(signal.SIGTERM, self._on_term)
+        for signum in self._here.ends:
+            signal.signal(signum, self._on_end)
+        for signum in self._here.leaves:
+            signal.signal(signum, self._on_notice)
         try:
             while True:
                 if self._told and self._is_over():
@@ -117,9 +119,9 @@ class Wait:
         ended = self._look()
         if ended is not None and self._may_leave():
             tickets.forget(self._directory, self._key)
+            self._here.forget()
             return ended
-        self._go_on_later()
-        return None
+        return self._go_on_later()
 
     def _check_there(self) -> None:
         """A harvester that somebody has removed is not waited for."""
@@ -136,8 +138,11 @@ class Wait:
             self._last_trouble = str(error)
             log.warning("%s; tried again", error)
 
-    def _on_term(self, _signum: int, _frame: object) -> None:
+    def _on_end(self, _signum: int, _frame: object) -> None:
         self._told = True
+
+    def _on_notice(self, _signum: int, _frame: object) -> None:
+        self._noticed = True
 
     # The trainer.
 
@@ -145,7 +150,10 @@ class Wait:
         """See that the trainer is submitted, once."""
         if self._trainer is None:
             self._trainer = tickets.trainer_of(self._directory, self._key)
-        if self._trainer is not None or tickets.waits(self._directory, self._key):
+        if self._trainer is not None:
+            tickets.release(self._directory, self._key, self._trainer)
+            return
+        if tickets.waits(self._directory, self._key):
             return
         # Refused, it raises here.
         if spool.answer(self._directory, self._key) is None:
@@ -182,10 +190,8 @@ class Wait:
             self._read_at_s = began_s + JOURNAL_SHARE * (time.monotonic() - began_s)
 
     def _begin(self) -> int:
-        """From where on the log is to be shown: it was shown before, unless sbatch began anew."""
-        facts = os.fstat(sys.stdout.fileno())
-        fresh = facts.st_size == 0 and self._here.restarts > 0
-        return 0 if fresh else tickets.shown(self._directory, self._key)
+        """From where on the log is to be shown: what earlier runs have shown may be gone."""
+        return tickets.shown(self._directory, self._key) if self._here.keeps_output() else 0
 
     def _show(self) -> None:
         path = self._directory / "jobs" / str(self._trainer) / "log.txt"
@@ -216,12 +222,15 @@ class Wait:
         return job is not None and job.state.final
 
     def _start(self) -> int:
-        """Start a manager in a process of its own, which Slurm's SIGTERM does not end: the
+        """Start a manager in a process of its own, which what ends the job does not end: the
         trainer of a ticket that was cancelled is cancelled by it."""
-        parent = os.getpid()
+        me = protocol.Process.me()
+        told, self._child_waits = os.pipe()
         pid = os.fork()
         if pid == 0:
-            manage(self._directory, parent)
+            os.close(self._child_waits)
+            manage(self._directory, me, told)
+        os.close(told)
         return pid
 
     def _reap(self) -> bool:
@@ -234,6 +243,7 @@ class Wait:
                 self._again_s = AGAIN_S
             return True
         self._child = None
+        os.close(self._child_waits)
         self._failures += os.waitstatus_to_exitcode(status) != 0
         if self._failures == 2:
             # Once may be a race that another ticket has won.
@@ -250,60 +260,83 @@ class Wait:
         """Have our manager leave; trainings go on."""
         if self._child is None:
             return
-        os.kill(self._child, signal.SIGINT)
+        os.close(self._child_waits)
         if not _until(lambda: os.waitpid(self._child or 0, os.WNOHANG)[0] != 0, HAND_OVER_S):
             os.kill(self._child, signal.SIGKILL)
             os.waitpid(self._child, 0)
 
-    # Slurm.
+    # Our job.
 
     def _is_over(self) -> bool:
-        """Whether our job is, once it was told to end; one that was cancelled cancels its trainer.
-
-        What Slurm may send at the begin of a grace, or anybody else, is no end yet.
-        """
-        job_id = self._here.job_id
+        """Whether our job is, once it was told to end; what becomes of its trainer then."""
         try:
-            said = runner.run(slurm.job_command(job_id), environ=slurm.epoch_times())
+            why = self._here.ending()
         except BatchError as error:
-            log.warning("not known why job %d was told to end: %s", job_id, error)
+            log.warning("not known why job %d was told to end: %s", self._here.id, error)
             return False
-        if slurm.is_running(said):
+        if why is Ending.NONE:
             self._told = False
             return False
-        if slurm.was_cancelled(said, self._here.restarts):
-            self._cancel()
+        if why is not Ending.AGAIN and self._is_handed_in():
+            self._ask("cancel") if why is Ending.CANCELLED else self._let_go()
         return True
 
-    def _cancel(self) -> None:
-        """Cancel the trainer, by the manager that there is or the next one."""
+    def _is_handed_in(self) -> bool:
+        """Whether we have a trainer that has not ended; what nobody has taken is taken back."""
         if self._trainer is None:
             self._trainer = tickets.trainer_of(self._directory, self._key)
-        if self._trainer is None or self._is_final():
-            spool.discard(self._directory / "requests" / f"{self._key}.json")
+        if self._trainer is not None and not self._is_final():
+            return True
+        spool.discard(self._directory / "requests" / f"{self._key}.json")
+        return False
+
+    def _let_go(self) -> None:
+        """Have our trainer leave its nodes. Should our job begin again, it goes on; if that has
+        ended for good, the ticket that manages cancels it, or the next one."""
+        self._read()
+        job = self._engine.world.jobs.get(self._trainer or "") if self._engine else None
+        if job is not None and job.on_hold:
             return
+        if job is None or job.registered or not job.state.active:
+            tickets.mark(self._directory, self._key, "held")
+            self._ask("suspend")
+        else:
+            # It has nothing that could be kept: begun again, it is trained from the beginning.
+            tickets.mark(self._directory, self._key, "ended")
+            self._ask("cancel")
+
+    def _ask(self, verb: str) -> None:
+        """Have the manager do something with our trainer: the one that there is or the next."""
         try:
-            name = spool.put(self._directory, "cancel", job=self._trainer)
+            name = spool.put(self._directory, verb, job=self._trainer)
             manager = spool.manager_of(self._directory)
             if manager is not None:
                 manager.send(protocol.NEWS_SIGNAL)
                 _until(lambda: spool.answer(self._directory, name) is not None, HAND_OVER_S)
         except HpcextError as error:
-            log.warning("the trainer was not cancelled: %s", error)
+            log.warning("%s of the trainer: %s", verb, error)
 
-    def _go_on_later(self) -> None:
-        """Back into the queue before the time limit; and see after tickets that are gone."""
+    def _go_on_later(self) -> int | None:
+        """Back into the queue before the time limit, and see after tickets that are gone.
+
+        The exit status by which we go, if it is to be that.
+        """
         now_s = time.monotonic()
-        if now_s >= self._limit_at_s and not self._requeued:
-            self._limit_at_s = now_s + self._near_limit()
+        if not self._requeued and (self._noticed or now_s >= self._limit_at_s):
+            left_s = 0.0 if self._noticed else self._left_s()
+            if left_s <= 0.0:
+                self._requeued = True
+                return self._here.go_back()
+            self._limit_at_s = now_s + min(ASK_S, left_s)
         if self._child is not None and now_s >= self._others_at_s:
             self._others_at_s = now_s + ASK_S
             self._cancel_others()
+        return None
 
-    def _near_limit(self) -> float:
-        """Seconds until it is looked at again; requeues if it is time."""
+    def _left_s(self) -> float:
+        """Seconds until it is time to go back."""
         try:
-            end_s = reads().end(self._here.job_id).end_s
+            end_s = self._here.end_s()
         except BatchError:
             return ASK_S
         if end_s is None:
@@ -311,14 +344,10 @@ class Wait:
         left_s = end_s - time.time()
         if self._lead_s is None:
             self._lead_s = SHORT_LEAD_S if left_s < SHORT_S else LEAD_S
-        if left_s > self._lead_s:
-            return min(ASK_S, left_s - self._lead_s)
-        self._requeued = True
-        slurm_job.requeue(self._here.job_id)
-        return ASK_S
+        return left_s - self._lead_s
 
     def _cancel_others(self) -> None:
-        """Cancel trainers whose tickets were cancelled while they waited in the queue."""
+        """Cancel trainers whose tickets were cancelled, and could not do so themselves."""
         world = self._engine.world if self._engine else None
         if world is None:
             return
@@ -329,29 +358,40 @@ class Wait:
 
         alone = tickets.left_alone(self._directory, unfinished)
         try:
-            states = reads().states(list(alone))
+            given_up = self._here.given_up(list(alone))
         except BatchError:
             return
-        for job_id, trainer in alone.items():
-            if states.get(job_id) == "cancelled":
-                spool.put(self._directory, "cancel", job=trainer)
+        for job_id in given_up & alone.keys():
+            spool.put(self._directory, "cancel", job=alone[job_id])
 
 
-def manage(directory: Path, parent: int) -> NoReturn:
-    """Be the manager of the tickets' harvester, as long as its ticket's process is there."""
+def manage(directory: Path, ticket: protocol.Process, told: int) -> NoReturn:
+    """Be the manager of the tickets' harvester, as long as its ticket's process is there.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    ticket : Process
+    told : int
+        A pipe whose other end the ticket closes: it is to leave.
+    """
     code = 1
     try:
-        # Slurm sends these to all processes of a job; our ticket says when to leave.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+        # Batch systems send these to all processes of a job; our ticket says when to leave.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        # LSF may stop the group of the leader, and others could not manage then.
+        os.setsid()
         fd = os.open(directory / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.dup2(fd, sys.stdout.fileno())
         os.dup2(fd, sys.stderr.fileno())
         # Leases inherit our environment.
         protocol.forget_flags()
+        protocol.forget_suspendable()
         logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING, force=True)
 
         def observe(_engine: Engine, _now_s: float) -> None:
-            if os.getppid() != parent:
+            if select.select([told], [], [], 0)[0] or ticket.stopped():
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
                 os.kill(os.getpid(), signal.SIGINT)
 
         pilots.run(directory, observe, passing=True)

@@ -20,10 +20,11 @@ from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.executors.leases import Terms
 from hpcext.jobfields import MAX_GPUS
+from hpcext.manager import lsf_ticket, own_job, tickets
 from hpcext.manager import pilot as pilots
-from hpcext.manager import tickets
+from hpcext.manager.own_job import OwnJob
 from hpcext.manager.tickets import Range, Ticket
-from hpcext.protocol import Allocation
+from hpcext.protocol import LsfJob
 from hpcext.text import shown
 
 _NODES = re.compile(r"[0-9:]+\Z")
@@ -34,8 +35,14 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "trainer",
         help="in a batch script: train on idle nodes, as a small job that waits for it",
-        usage="hpcext trainer [MIN:MAX] COMMAND [ARGUMENT...]",
+        usage="hpcext trainer [--shell PID] [MIN:MAX] COMMAND [ARGUMENT...]",
         epilog="example: hpcext trainer 1:4 train.sh",
+    )
+    parser.add_argument(
+        "--shell",
+        type=int,
+        metavar="PID",
+        help="for hpcext-starter of LSF: what this shell runs is to be trained",
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
     parser.set_defaults(run=run)
@@ -43,43 +50,49 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Hand in the trainer and wait for its end; the exit status is its own."""
-    here = Allocation.from_environ()
-    if here is None or here.step or not here.node:
+    here = own_job.find()
+    if here is None:
         raise InputError(
-            "is for the batch script of a Slurm job, and this is none",
+            "is for the batch script of a job of Slurm or LSF, and this is none",
             where="hpcext trainer",
             do="sbatch --wrap 'exec hpcext trainer 1:4 train.sh'",
         )
+    settings = load_settings(flags={"policy": "bftrainer"})
+    lsf = LsfJob.from_environ()
+    if args.shell is not None and lsf is not None:
+        lsf_ticket.write_script(lsf, settings.state_dir, args.shell)
+        return 0
     environ = protocol.environ()
     nodes, command = _words(args.argv, environ.get("HPCEXT_TRAINER", ""))
-    settings = load_settings(flags={"policy": "bftrainer"})
     if not settings.harvest_partition:
         raise InputError(
-            "no partition for trainers",
+            "no partition, or queue, for trainers",
             where="harvest_partition",
             valid="one whose jobs all others preempt",
             do="set it, or HPCEXT_HARVEST_PARTITION",
         )
     _check_gpus(environ.get("HPCEXT_GPUS", ""))
-    directory = _harvester(settings)
+    directory = _harvester(settings, here)
     harvest = pilots.load(directory).harvest
     assert harvest is not None
     name = Path(command[0]).name
-    key = tickets.key_of(here.job_id, [str(nodes), name, *command[1:], str(Path.cwd())])
+    words = [str(nodes), name, *command[1:], str(Path.cwd()), *([here.run_of] * bool(here.run_of))]
+    key = tickets.key_now(directory, here.id, words)
     logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
-    # Deaf to what Slurm may send before anybody listens.
+    # Deaf to what may be sent before anybody listens.
     for signum in (protocol.NEWS_SIGNAL, protocol.NOTICE_SIGNAL):
         signal.signal(signum, signal.SIG_IGN)
     with tickets.alive(directory, key):
+        here.begin(settings.state_dir)
         ticket = Ticket(
-            job_id=here.job_id,
-            name=environ.get("SLURM_JOB_NAME", "job"),
-            command=_kept(directory, key, command),
+            job_id=here.id,
+            name=here.name,
+            command=_kept(here, directory, key, command),
             workdir=str(Path.cwd()),
             nodes=nodes,
             gpus=_gpus(environ.get("HPCEXT_GPUS", ""), harvest.gpus),
             scaling=environ.get("HPCEXT_SCALING", ""),
-            environ=tickets.environment(protocol.without_slurm(), here.job_id),
+            environ=tickets.environment(here.environ(), here.id),
         )
         return Wait(directory, key, ticket, here, out).run()
 
@@ -129,27 +142,29 @@ def _gpus(text: str, most: int) -> Range:
     return _range(text, MAX_GPUS, "HPCEXT_GPUS", "") if text else Range(most, most)
 
 
-def _harvester(settings: Settings) -> Path:
+def _harvester(settings: Settings, here: OwnJob) -> Path:
     def terms() -> Terms:
         none = argparse.Namespace(partition=None, gpus_per_node=None, slots=None, rest=())
-        return make_terms(none, settings, batch="slurm", max_nodes=settings.harvest_max_nodes)
+        return make_terms(none, settings, batch=here.system, max_nodes=settings.harvest_max_nodes)
 
     for _ in range(tickets.TRIES):
         try:
-            return tickets.open_harvester(settings, terms)
+            return tickets.open_harvester(settings, here.system, terms)
         except BlockingIOError:
             time.sleep(tickets.PAUSE_S)
     raise NoManagerError("is being made by somebody else", where=str(settings.state_dir))
 
 
-def _kept(directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
-    """The command, with a copy of the script in place of it: slurmd's own is on this node alone,
-    and what a user changes after sbatch is for the next job."""
+def _kept(here: OwnJob, directory: Path, key: str, command: Sequence[str]) -> tuple[str, ...]:
+    """The command, with a copy of the script in place of it: that of the batch system may be on
+    this node alone, and what a user changes after its submission is for the next job."""
     script = Path(command[0])
     if script.is_file():
         with open(script, "rb") as file:
             begins = file.read(2)
         if begins == b"#!":
             return (tickets.keep_script(directory, key, script), *command[1:])
+        if here.is_its_script(script):
+            return ("/bin/sh", tickets.keep_script(directory, key, script), *command[1:])
         return (str(script.absolute()), *command[1:])
     return tuple(command)

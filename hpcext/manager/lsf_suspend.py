@@ -82,12 +82,17 @@ def key(job: LsfJob) -> str:
 
 def register(job: LsfJob, directory: Path) -> None:
     """Have a job's directory found by its id, whatever the user's settings are."""
-    link = protocol.user_directory("state") / "lsf" / key(job)
-    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = link.with_name(f".{link.name}.{os.getpid()}")
+    path = link(job)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     new.symlink_to(directory)
-    new.rename(link)
+    new.rename(path)
+
+
+def link(job: LsfJob) -> Path:
+    """Where the scripts that LSF runs beside a job look for its directory."""
+    return protocol.user_directory("state") / "lsf" / key(job)
 
 
 def find(job: LsfJob) -> tuple[Path | None, bool]:
@@ -100,9 +105,9 @@ def find(job: LsfJob) -> tuple[Path | None, bool]:
     InputError
         It has none of ours.
     """
-    link = protocol.user_directory("state") / "lsf" / key(job)
-    if known(job, link):
-        return link.resolve(), False
+    path = link(job)
+    if known(job, path):
+        return path.resolve(), False
     if not job.restarts:
         return None, False
     mark = Path(job.restarts) / CHECKPOINT
@@ -242,15 +247,17 @@ def requeue(job: LsfJob, directory: Path) -> None:
     if job.requeues and not hold:
         log.warning("job %d goes back into the queue", job.id)
         return
+    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
         runner.run(["brequeue", *(["-H"] if hold else []), str(job.id)])
     except BatchError as error:
         log.warning("job %d is not put back into the queue: %s", job.id, error)
         if not job.requeues:
             (directory / AGAIN).unlink()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     log.warning("job %d goes back into the queue%s", job.id, ", until it is resumed" * hold)
     signal.sigtimedwait(ends, KILLED_S)
 

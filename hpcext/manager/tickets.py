@@ -1,11 +1,13 @@
-"""Tickets: jobs of Slurm that stand for a trainer of their user's own harvester.
+"""Tickets: batch jobs that stand for a trainer of their user's own harvester.
 
 All tickets of a user share one harvester, in a directory of a fixed name. Its ``tickets/`` has, by
 the key of each ticket::
 
     KEY.lock    held as long as the ticket's process is alive
-    KEY.sh      the script that Slurm would have run
+    KEY.sh      the script that would have been run in its place
     KEY.shown   how much of the trainer's log the ticket has shown
+    KEY.held    its trainer was suspended when its job was told to end
+    KEY.ended   its trainer was cancelled then, as it could not be suspended
 
 The key is also the name of the request that submits the trainer, so whatever happens to the ticket
 on the way, and however often it is requeued, its trainer is submitted once.
@@ -26,6 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hpcext import protocol
+from hpcext.batch.system import NAMES
 from hpcext.config import Settings
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.executors.leases import Terms
@@ -61,7 +64,7 @@ class Ticket(NamedTuple):
     Attributes
     ----------
     job_id : int
-        Of the ticket, in Slurm.
+        Of the ticket, in its batch system.
     name : str
         Of that job.
     command : tuple of str
@@ -99,7 +102,7 @@ class Ticket(NamedTuple):
             f"workdir = {_toml(self.workdir)}",
             f"nodes = {{min = {self.nodes.min}, max = {self.nodes.max}}}",
             f"gpus = {{min = {self.gpus.min}, max = {self.gpus.max}}}",
-            # Its exit code is what the user of sbatch is to see, at once.
+            # Its exit code is what the user of the ticket is to see, at once.
             "retries = 0",
             f"env = {{{environ}}}",
         ]
@@ -114,12 +117,21 @@ def key_of(job_id: int, words: Sequence[str]) -> str:
     Parameters
     ----------
     job_id : int
-        In Slurm.
+        In its batch system.
     words : sequence of str
         What it trains, however often it begins.
     """
     digest = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:12]
     return f"ticket-{job_id}-{digest}"
+
+
+def key_now(directory: Path, job_id: int, words: Sequence[str]) -> str:
+    """The key of a ticket's present trainer: one that was ended with it is begun anew."""
+    key, times = key_of(job_id, words), 0
+    while was(directory, key, "ended"):
+        times += 1
+        key = key_of(job_id, [*words, str(times)])
+    return key
 
 
 def environment(environ: Mapping[str, str], job_id: int) -> dict[str, str]:
@@ -128,7 +140,7 @@ def environment(environ: Mapping[str, str], job_id: int) -> dict[str, str]:
     Parameters
     ----------
     environ : Mapping[str, str]
-        Without what Slurm says of the ticket.
+        Without what the batch system says of the ticket.
     job_id : int
     """
     kept = {}
@@ -144,12 +156,14 @@ def environment(environ: Mapping[str, str], job_id: int) -> dict[str, str]:
     return kept
 
 
-def open_harvester(settings: Settings, terms: Callable[[], Terms]) -> Path:
+def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) -> Path:
     """The directory of this user's harvester of tickets; made if there is none.
 
     Parameters
     ----------
     settings : Settings
+    system : {"slurm", "lsf"}
+        That the ticket is a job of.
     terms : callable
         How it is to take nodes.
 
@@ -184,6 +198,12 @@ def open_harvester(settings: Settings, terms: Callable[[], Terms]) -> Path:
     harvest = pilots.load(directory).harvest
     if harvest is None:
         raise InputError("is a pilot, and no harvester", where=str(directory))
+    if harvest.system != system:
+        raise InputError(
+            f"is a harvester of {NAMES[harvest.system]}, and this job is one of {NAMES[system]}",
+            where=str(directory),
+            do="set another HPCEXT_STATE_DIR for one of them",
+        )
     (directory / FOLDER).mkdir(mode=0o700, exist_ok=True)
     return directory
 
@@ -262,7 +282,7 @@ def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[int, 
     Returns
     -------
     dict of int to str
-        The ticket's job in Slurm → the id of the trainer.
+        The ticket's job → the id of the trainer.
     """
     found = {}
     for path in (directory / "submissions").glob("ticket-*.json"):
@@ -274,7 +294,7 @@ def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[int, 
 
 
 def keep_script(directory: Path, key: str, script: Path) -> str:
-    """Keep a copy of a script, as sbatch does; where it is."""
+    """Keep a copy of a script, as sbatch and bsub do; where it is."""
     copy = directory / FOLDER / f"{key}.sh"
     if not copy.exists():
         protocol.write_file(copy, script.read_bytes(), mode=0o700)
@@ -296,10 +316,27 @@ def has_shown(directory: Path, key: str, position: int) -> None:
         protocol.write_file(path, str(position).encode(), durable=False)
 
 
+def mark(directory: Path, key: str, what: str) -> None:
+    """Note that the trainer was ``held`` or ``ended`` when its ticket was told to end."""
+    (directory / FOLDER / f"{key}.{what}").touch(mode=0o600)
+
+
+def was(directory: Path, key: str, what: str) -> bool:
+    """Whether that was noted."""
+    return (directory / FOLDER / f"{key}.{what}").exists()
+
+
+def release(directory: Path, key: str, trainer: str) -> None:
+    """Let a trainer go on that was suspended because its ticket was told to end."""
+    if was(directory, key, "held"):
+        spool.put(directory, "resume", job=trainer)
+        (directory / FOLDER / f"{key}.held").unlink(missing_ok=True)
+
+
 def forget(directory: Path, key: str) -> None:
     """Remove what was kept for a ticket that is done."""
     spool.discard(directory / "replies" / f"{key}.json")
-    for ending in ("lock", "sh", "shown"):
+    for ending in ("lock", "sh", "shown", "held"):
         (directory / FOLDER / f"{key}.{ending}").unlink(missing_ok=True)
 
 

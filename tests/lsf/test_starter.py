@@ -162,7 +162,7 @@ def test_a_script_keeps_its_interpreter_and_end(make_site: MakeSite, way: str) -
 
 SAID = {
     "HPCEXT_SUSPENDABLE": "suspended: @HPCEXT@ is not there",
-    "HPCEXT_TRAINER": "a trainer: that does not work on LSF yet",
+    "HPCEXT_TRAINER": "a trainer: @HPCEXT@ is not there",
 }
 
 

@@ -44,7 +44,7 @@ def harvester(tmp_path: Path) -> Path:
     settings = load_settings(
         environ={"HPCEXT_STATE_DIR": str(tmp_path), "HPCEXT_POLICY": "bftrainer"}
     )
-    return tickets.open_harvester(settings, lambda: Terms(partition="p", gpus=4))
+    return tickets.open_harvester(settings, "slurm", lambda: Terms(partition="p", gpus=4))
 
 
 def test_what_a_ticket_says_is_read_as_it_was_meant() -> None:
@@ -83,20 +83,20 @@ def test_a_key_says_of_which_job_and_which_command_it_is() -> None:
 
 def test_the_harvester_is_made_once(tmp_path: Path, harvester: Path) -> None:
     settings = load_settings(environ={"HPCEXT_STATE_DIR": str(tmp_path)})
-    again = tickets.open_harvester(settings, lambda: pytest.fail("made again"))
+    again = tickets.open_harvester(settings, "slurm", lambda: pytest.fail("made again"))
     assert again == harvester == pilots.find("trainers", tmp_path)
     # Begun and not ended: it is made anew.
     (harvester / "pilot.json").unlink()
     (harvester / "half").touch()
     (tmp_path / "pilots").joinpath(next((tmp_path / "pilots").iterdir()).name).unlink()
-    assert tickets.open_harvester(settings, lambda: Terms(partition="p")) == harvester
+    assert tickets.open_harvester(settings, "slurm", lambda: Terms(partition="p")) == harvester
     assert not (harvester / "half").exists()
 
 
 def test_who_makes_it_is_waited_for(tmp_path: Path) -> None:
     settings = load_settings(environ={"HPCEXT_STATE_DIR": str(tmp_path)})
     with locks.held(tmp_path / "trainers.lock"), pytest.raises(BlockingIOError):
-        tickets.open_harvester(settings, lambda: Terms(partition="p"))
+        tickets.open_harvester(settings, "slurm", lambda: Terms(partition="p"))
 
 
 def test_a_ticket_is_alive_as_long_as_its_process(harvester: Path) -> None:
@@ -180,3 +180,29 @@ def test_a_pilot_of_an_older_release_stays_not(harvester: Path) -> None:
     del pilot["stay"]
     (harvester / "pilot.json").write_bytes(msgspec.json.encode(pilot))
     assert pilots.load(harvester).stay is False
+
+
+def test_a_trainer_that_was_ended_with_its_ticket_is_begun_anew(harvester: Path) -> None:
+    words = ["1:2", "train.sh"]
+    assert tickets.key_now(harvester, 7, words) == KEY
+    tickets.mark(harvester, KEY, "ended")
+    again = tickets.key_now(harvester, 7, words)
+    assert again != KEY
+    assert tickets.key_now(harvester, 7, words) == again
+    tickets.mark(harvester, again, "ended")
+    assert tickets.key_now(harvester, 7, words) not in {KEY, again}
+
+
+def test_a_trainer_that_was_held_with_its_ticket_is_let_go_once(harvester: Path) -> None:
+    tickets.release(harvester, KEY, "1")
+    tickets.mark(harvester, KEY, "held")
+    for _ in range(2):
+        tickets.release(harvester, KEY, "1")
+    (request,) = (harvester / "requests").iterdir()
+    assert b'"resume"' in request.read_bytes()
+
+
+def test_a_harvester_is_of_one_batch_system(harvester: Path) -> None:
+    settings = load_settings(environ={"HPCEXT_STATE_DIR": str(harvester.parent)})
+    with pytest.raises(InputError, match="of Slurm, and this job is one of LSF"):
+        tickets.open_harvester(settings, "lsf", lambda: pytest.fail("made again"))

@@ -302,4 +302,4 @@ def test_what_cannot_be(tickets: Tickets, words: str, environ: dict[str, str], s
 def test_outside_a_batch_script(place: Site) -> None:
     ended: subprocess.CompletedProcess[str] | Any = place.run("trainer", "1:2", "true")
     assert ended.code == 2
-    assert "is for the batch script of a Slurm job, and this is none" in ended.err
+    assert "is for the batch script of a job of Slurm or LSF, and this is none" in ended.err

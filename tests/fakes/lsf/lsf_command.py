@@ -54,8 +54,9 @@ def _begin(site: Site, job: Job) -> None:
     print(f"Job <{job.id}> is submitted to queue <{job.queue}>.", flush=True)
     if os.fork() == 0:
         os.setsid()
-        # A job does not inherit what the shell of its user ignores.
+        # A job does not inherit what the shell of its user ignores, nor what that blocks.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)

@@ -1,0 +1,159 @@
+"""A ticket that is a job of LSF: what the job starter makes of it, and how it goes back.
+
+What ends a job is told apart by nothing while it ends: bkill(1) and brequeue(1) send SIGINT and
+SIGTERM, and bjobs(1) says RUN until the host has reported. Afterwards it is EXIT, or PEND.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from hpcext import protocol
+from hpcext.batch.system import jobs
+from hpcext.core.errors import InputError
+from hpcext.launch.tree import boot_id
+from hpcext.manager import batch_job, lsf_suspend
+from hpcext.manager.ticket_end import Ending
+from hpcext.protocol import EXIT_SUSPENDED, LsfJob
+
+TICKET = "hpcext.lsf-ticket/1"
+
+_PROCESS = "manager.json"
+"""hpcext-job-control sends SIGUSR2 to the process that this names, and waits for its end."""
+
+_SCRIPT = """#!/bin/sh
+# The ticket of a trainer, and the leader of its LSF job.
+exec {python} -m hpcext trainer -- {command}
+"""
+
+
+class LsfTicket:
+    """As :class:`~hpcext.manager.own_job.OwnJob` has it.
+
+    Parameters
+    ----------
+    here : LsfJob
+
+    Raises
+    ------
+    InputError
+        It is an element of a job array.
+    """
+
+    system: Literal["slurm", "lsf"] = "lsf"
+    # JOB_TERMINATE_INTERVAL after them comes SIGKILL; bkill(1).
+    ends = frozenset({signal.SIGINT, signal.SIGTERM})
+    leaves = frozenset({signal.SIGUSR2})
+
+    def __init__(self, here: LsfJob) -> None:
+        if here.element:
+            raise InputError(
+                "the elements of a job array cannot be trainers",
+                where="hpcext trainer",
+                do="submit them one by one",
+            )
+        self.id = here.id
+        self.name = protocol.environ().get("LSB_JOBNAME") or "job"
+        self.run_of = here.file
+        self._here = here
+        self._directory: Path | None = None
+        self._goes_back = False
+
+    def begin(self, state_dir: Path) -> None:
+        """Be found by hpcext-job-control."""
+        self._directory = directory = _found(self._here) or _made(self._here, state_dir)
+        for name in (lsf_suspend.AGAIN, lsf_suspend.HOLD):
+            (directory / name).unlink(missing_ok=True)
+        me = protocol.Process.me()
+        facts = {"schema": TICKET, "pid": me.pid, "start": me.start, "boot_id": boot_id()}
+        protocol.write_json(directory / _PROCESS, facts, durable=False)
+
+    def forget(self) -> None:
+        """Remove what it is found by."""
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                lsf_suspend.link(self._here).unlink()
+
+    def environ(self) -> dict[str, str]:
+        """Our environment, without what LSF says of the job."""
+        return protocol.without_lsf()
+
+    def is_its_script(self, path: Path) -> bool:
+        """Whether it is in the spool of LSF; a shell's text, if it says nothing else."""
+        return bool(self.run_of) and path.name.startswith(self.run_of)
+
+    def keeps_output(self) -> bool:
+        """If it goes straight to the file of ``-o``; else LSF keeps that of the last run."""
+        wanted = self._here.output
+        return bool(wanted) and os.path.realpath(wanted) == os.readlink(
+            f"/proc/self/fd/{sys.stdout.fileno()}"
+        )
+
+    def ending(self) -> Ending:
+        """Nobody knows, unless it is our own doing."""
+        return Ending.AGAIN if self._goes_back else Ending.OPEN
+
+    def end_s(self) -> float | None:
+        """Its run limit."""
+        return jobs("lsf").end(self.id).end_s
+
+    def go_back(self) -> int | None:
+        """By its exit value where that does it, else by brequeue, as suspendable jobs do."""
+        assert self._directory is not None
+        self._goes_back = True
+        lsf_suspend.requeue(self._here, self._directory)
+        self._goes_back = (self._directory / lsf_suspend.AGAIN).exists()
+        return EXIT_SUSPENDED if self._goes_back else None
+
+    def given_up(self, job_ids: Sequence[int]) -> set[int]:
+        """Those that are EXIT: what is to run again is PEND, or PSUSP."""
+        return {job for job, state in jobs("lsf").states(job_ids).items() if state == "failed"}
+
+
+def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:
+    """Write what the job's shell becomes: a ticket of what that shell runs, byte for byte.
+
+    Parameters
+    ----------
+    here : LsfJob
+    state_dir : pathlib.Path
+    shell : int
+        Its pid.
+
+    Raises
+    ------
+    InputError
+        What it runs cannot be read again.
+    """
+    words = lsf_suspend.words_of_shell(shell)
+    directory = _found(here) or _made(here, state_dir)
+    command = directory / lsf_suspend.COMMAND
+    if not command.exists():
+        lsf_suspend.write_command(directory, words, here)
+    text = _SCRIPT.format(python=shlex.quote(sys.executable), command=shlex.quote(str(command)))
+    protocol.write_file(directory / batch_job.SCRIPT, text.encode())
+
+
+def _found(here: LsfJob) -> Path | None:
+    """The directory that an earlier run of the job, or its starter, has made."""
+    path = lsf_suspend.link(here)
+    return path.resolve() if lsf_suspend.known(here, path) else None
+
+
+def _made(here: LsfJob, state_dir: Path) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    directory = state_dir.absolute() / "tickets" / f"{lsf_suspend.key(here)}-{stamp}"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lsf_suspend.note(here, directory)
+    lsf_suspend.register(here, directory)
+    return directory

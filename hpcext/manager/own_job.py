@@ -1,0 +1,85 @@
+"""The batch job that a ticket is, of whichever batch system: what is asked of and done to it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from hpcext.manager.lsf_ticket import LsfTicket
+from hpcext.manager.slurm_ticket import SlurmTicket
+from hpcext.manager.ticket_end import Ending
+from hpcext.protocol import Allocation, LsfJob
+
+__all__ = ["Ending", "OwnJob", "find"]
+
+
+class OwnJob(Protocol):
+    """The job that this process is the batch script of. Questions raise BatchError unanswered.
+
+    Attributes
+    ----------
+    system : {"slurm", "lsf"}
+    id : int
+    name : str
+    run_of : str
+        Tells it from another job that has had the same id; empty where ids do not come back.
+    ends : frozenset of signal.Signals
+        What it is told to end by.
+    leaves : frozenset of signal.Signals
+        At which it is to go back into the queue.
+    """
+
+    system: Literal["slurm", "lsf"]
+    id: int
+    name: str
+    run_of: str
+    ends: frozenset[signal.Signals]
+    leaves: frozenset[signal.Signals]
+
+    def begin(self, state_dir: Path) -> None:
+        """Have others that deal with the job find this process."""
+
+    def forget(self) -> None:
+        """Undo that: the job is done."""
+
+    def environ(self) -> dict[str, str]:
+        """Our environment without what the batch system says of this job."""
+
+    def is_its_script(self, path: Path) -> bool:
+        """Whether a file is the script that the batch system keeps of the job."""
+
+    def keeps_output(self) -> bool:
+        """Whether what earlier runs of the job have printed is in its output still."""
+
+    def ending(self) -> Ending:
+        """Why it was told to end."""
+
+    def end_s(self) -> float | None:
+        """When it ends at the latest, epoch seconds."""
+
+    def go_back(self) -> int | None:
+        """Put it back into the queue, unless somebody has cancelled it.
+
+        The exit status by which it goes; None if it is told to end, or stays.
+        """
+
+    def given_up(self, job_ids: Sequence[int]) -> set[int]:
+        """Which of these other tickets, whose processes are gone, will never come back."""
+
+
+def find() -> OwnJob | None:
+    """The job whose batch script this is; None if it is in none.
+
+    Raises
+    ------
+    InputError
+        It is one that cannot be a ticket.
+    """
+    here = Allocation.from_environ()
+    if here is not None:
+        # The shell of salloc is on no node of its job.
+        return SlurmTicket(here) if here.node and not here.step else None
+    lsf = LsfJob.from_environ()
+    return LsfTicket(lsf) if lsf is not None else None

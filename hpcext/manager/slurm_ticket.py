@@ -1,0 +1,78 @@
+"""A ticket that is a job of Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from hpcext import protocol
+from hpcext.batch import runner, slurm
+from hpcext.batch.slurm_reads import reads
+from hpcext.manager import slurm_job
+from hpcext.manager.ticket_end import Ending
+from hpcext.protocol import Allocation
+
+
+class SlurmTicket:
+    """As :class:`~hpcext.manager.own_job.OwnJob` has it.
+
+    Parameters
+    ----------
+    here : Allocation
+    """
+
+    system: Literal["slurm", "lsf"] = "slurm"
+    run_of = ""
+    # A USR2 may come at the begin of a grace; SIGTERM follows.
+    leaves: frozenset[signal.Signals] = frozenset()
+    ends = frozenset({signal.SIGTERM})
+
+    def __init__(self, here: Allocation) -> None:
+        self.id = here.job_id
+        self.name = protocol.environ().get("SLURM_JOB_NAME", "job")
+        self._restarts = here.restarts
+
+    def begin(self, state_dir: Path) -> None:
+        """Nothing: scancel reaches the script."""
+
+    def forget(self) -> None:
+        """Nothing."""
+
+    def environ(self) -> dict[str, str]:
+        """Our environment, without SLURM_*."""
+        return protocol.without_slurm()
+
+    def is_its_script(self, path: Path) -> bool:
+        """Such a file of slurmd begins with its interpreter: sbatch takes no other."""
+        return False
+
+    def keeps_output(self) -> bool:
+        """Unless sbatch began the file anew (``--open-mode``)."""
+        return self._restarts == 0 or os.fstat(sys.stdout.fileno()).st_size > 0
+
+    def ending(self) -> Ending:
+        """What slurmctld says while it ends.
+
+        What Slurm may send at the begin of a grace, or anybody else, is no end yet.
+        """
+        said = runner.run(slurm.job_command(self.id), environ=slurm.epoch_times())
+        if slurm.is_running(said):
+            return Ending.NONE
+        return Ending.CANCELLED if slurm.was_cancelled(said, self._restarts) else Ending.AGAIN
+
+    def end_s(self) -> float | None:
+        """Its time limit, or the end of its grace."""
+        return reads().end(self.id).end_s
+
+    def go_back(self) -> int | None:
+        """By scontrol, which sends SIGTERM."""
+        slurm_job.requeue(self.id)
+        return None
+
+    def given_up(self, job_ids: Sequence[int]) -> set[int]:
+        """Those that were cancelled while they waited in the queue."""
+        return {job for job, state in reads().states(job_ids).items() if state == "cancelled"}
