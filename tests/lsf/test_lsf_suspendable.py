@@ -203,7 +203,10 @@ def test_its_run_limit_is_no_end(make_cluster: MakeCluster) -> None:
 
 @pytest.mark.parametrize(
     ("quirks", "why"),
-    [((), "LSF wants the hosts back"), (("warning_misparsed",), "the allocation ends soon")],
+    [
+        ((), "LSF wants the hosts back"),
+        pytest.param(("warning_misparsed",), "the allocation ends soon", marks=pytest.mark.slow),
+    ],
     ids=["", "misparsed"],
 )
 def test_a_warning_is_heard_and_not_needed(

@@ -241,6 +241,7 @@ def test_the_only_ticket_that_is_killed_frees_its_hosts(tickets: Tickets) -> Non
     tickets.wait_is(second, "DONE")
 
 
+@pytest.mark.slow
 def test_a_ticket_that_is_requeued_finds_its_trainer(tickets: Tickets) -> None:
     """Nothing is done twice, and nothing is shown twice."""
     tickets.quick()
@@ -287,6 +288,7 @@ def test_its_host_is_lost(tickets: Tickets) -> None:
     assert tickets.counted("one") == list(range(1, 41))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", WAYS_BACK)
 def test_its_run_limit_is_no_end(make_tickets: MakeTickets, values: tuple[int, ...]) -> None:
     tickets = make_tickets(queue={"requeue_exit_values": values}, minute_s=40.0)
@@ -300,6 +302,7 @@ def test_its_run_limit_is_no_end(make_tickets: MakeTickets, values: tuple[int, .
     assert tickets.output("one").count("--- attempt 1") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", WAYS_BACK)
 def test_stopped_it_lets_others_manage(
     make_tickets: MakeTickets, tmp_path: Path, values: tuple[int, ...]

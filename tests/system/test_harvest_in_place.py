@@ -18,6 +18,9 @@ from test_harvest import ended, harvest, jobs_of, leases, main_job, nothing_left
 TRAIN = REPOSITORY / "tests" / "rescaling" / "train.py"
 LENGTH, EPOCHS = 300, 60
 
+PATIENT = ("--idle", "60")
+"""A busy machine imports PyTorch for longer than other tests have a lease wait for its use."""
+
 
 class Wide:
     """A training on one node or two that lasts until it is told to hurry."""
@@ -81,7 +84,7 @@ class Wide:
 def test_a_node_is_left_and_another_taken_without_stopping(slurm: Cluster, place: Site) -> None:
     wide = Wide(place, slurm)
     block = main_job(slurm, 2, "sleep", "600")
-    process = harvest(place, "--gpus-per-node", "1")
+    process = harvest(place, "--gpus-per-node", "1", *PATIENT)
     wide.wait_for_size(2)
     first, second = wide.nodes()
     job = main_job(slurm, 1, "sleep", "8", on=second)
@@ -104,7 +107,7 @@ def test_a_node_is_left_and_another_taken_without_stopping(slurm: Cluster, place
 def test_when_the_first_node_goes_it_is_suspended(slurm: Cluster, place: Site) -> None:
     wide = Wide(place, slurm)
     block = main_job(slurm, 2, "sleep", "600")
-    process = harvest(place, "--gpus-per-node", "1")
+    process = harvest(place, "--gpus-per-node", "1", *PATIENT)
     wide.wait_for_size(2)
     first, _ = wide.nodes()
     job = main_job(slurm, 1, "sleep", "60", on=first)
@@ -136,7 +139,7 @@ def test_a_node_that_dies_costs_the_steps_since_the_last_checkpoint(
 ) -> None:
     """It is no failure of the training, which has no retries."""
     wide = Wide(place, slurm)
-    process = harvest(place, "--gpus-per-node", "1", "--max-nodes", "2")
+    process = harvest(place, "--gpus-per-node", "1", *PATIENT, "--max-nodes", "2")
     wide.wait_for_size(2)
     first, second = wide.nodes()
     kill_all_on(place, second)
@@ -177,7 +180,7 @@ def test_the_manager_is_killed_and_another_one_changes_the_nodes(
     """Which nodes a training has is known from its files alone."""
     wide = Wide(place, slurm)
     block = main_job(slurm, 2, "sleep", "600")
-    process = harvest(place, "--gpus-per-node", "1")
+    process = harvest(place, "--gpus-per-node", "1", *PATIENT)
     wide.wait_for_size(2)
     first, second = wide.nodes()
     process.kill()
