@@ -155,6 +155,7 @@ def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
         "notices": False,
         "allocation": "",
         "nodes": [],
+        "leader": "none",
     }
     assert files.sizes.held() == ("n:0", "n:2")
 
