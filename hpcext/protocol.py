@@ -317,54 +317,6 @@ class Allocation(NamedTuple):
         )
 
 
-class LsfJob(NamedTuple):
-    """The job of LSF that this process runs in; "Environment variables set for job execution".
-
-    Attributes
-    ----------
-    id : int
-    element : int
-        Of a job array; 0 for other jobs.
-    file : str
-        Name of the job's file in the spool, which holds the instant of its submission; empty
-        where LSF does not say it. Ids begin anew some day.
-    gpus : int
-        GPUs on this host.
-    requeues : bool
-        That it exits with :data:`EXIT_SUSPENDED` puts it back into the queue.
-    output : str
-        The file that its output is to be in; empty where LSF does not say it.
-    restarts : str
-        The checkpoint directory of the job that it goes on with (brestart); empty if with none.
-    """
-
-    id: int
-    element: int
-    file: str
-    gpus: int
-    requeues: bool
-    output: str
-    restarts: str
-
-    @classmethod
-    def from_environ(cls) -> LsfJob | None:
-        """The one that this process runs in; None outside LSF."""
-        env = os.environ
-        job_id, index = env.get("LSB_JOBID", ""), env.get("LSB_JOBINDEX", "")
-        if not job_id.isdecimal() or job_id == "0":
-            return None
-        devices = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        return cls(
-            id=int(job_id),
-            element=int(index) if index.isdecimal() else 0,
-            file=os.path.basename(env.get("LSB_JOBFILENAME", "")),
-            gpus=sum(device not in {"", "-1", "NoDevFiles"} for device in devices),
-            requeues=str(EXIT_SUSPENDED) in env.get("LSB_EXIT_REQUEUE", "").split(),
-            output=env.get("LSB_OUTPUTFILE", ""),
-            restarts=env.get("LSB_CHKPNT_DIR", "") if env.get("LSB_RESTART") == "Y" else "",
-        )
-
-
 def node_index() -> int:
     """Which of the nodes of its attempt this process is on, from 0, as its supervisor says."""
     said = os.environ.get("HPCEXT_NODE_INDEX", "")
@@ -400,17 +352,6 @@ def without_slurm() -> dict[str, str]:
         if name in kept
         # The last ones are options of plugins: what is submitted from here would have them too.
         or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "_SLURM_"))
-    }
-
-
-def without_lsf() -> dict[str, str]:
-    """Our environment without what LSF told us of our own job; what begins with LSB_DEFAULT are
-    settings of a user. "Environment variables set for job execution"."""
-    of_job = {"LS_EXEC_T", "LS_JOBPID", "LS_SUBCWD"}
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in of_job and (name.startswith("LSB_DEFAULT") or not name.startswith("LSB_"))
     }
 
 

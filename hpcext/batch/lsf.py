@@ -7,10 +7,8 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hpcext import protocol
 from hpcext.batch import runner
 from hpcext.batch.slurm import UNKNOWN, End
 from hpcext.core.errors import BatchError
@@ -35,58 +33,6 @@ _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
 _LIMIT = re.compile(r"(?:(\d+):)?(\d+)\Z")
 _CLOCK = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 FIELDS = "jobid stat run_time runtimelimit time_left"
-
-
-class Allocation(NamedTuple):
-    """The LSF job that this process runs in; "Environment variables set for job execution".
-
-    Attributes
-    ----------
-    job_id : int
-    hosts : tuple of (str, int)
-        Its hosts in their order, and the slots on each.
-    devices : tuple of int
-        GPUs on this host, where LSF says them.
-    number : str
-        Differs each time that the job is begun, where its script says it.
-    """
-
-    job_id: int
-    hosts: tuple[tuple[str, int], ...]
-    devices: tuple[int, ...]
-    number: str = ""
-
-    @classmethod
-    def from_environ(cls) -> Allocation | None:
-        """The one that this process runs in; None outside LSF."""
-        env = protocol.environ()
-        job_id = env.get("LSB_JOBID", "")
-        if not job_id.isdecimal():
-            return None
-        devices = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        return cls(
-            int(job_id),
-            _hosts(env),
-            tuple(int(index) for index in devices if index.isdecimal()),
-            env.get("HPCEXT_ALLOCATION", ""),
-        )
-
-
-def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """Hosts by what says them: a file where there are too many for a variable."""
-    names = []
-    file = env.get("LSB_DJOB_HOSTFILE", "")
-    if file:
-        try:
-            names = Path(file).read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            log.warning("LSB_DJOB_HOSTFILE=%s: %s", shown(file), error)
-    words = env.get("LSB_MCPU_HOSTS", "").split()
-    if not names and words and all(count.isdecimal() for count in words[1::2]):
-        pairs = zip(words[::2], words[1::2], strict=False)
-        names = [name for name, count in pairs for _ in range(int(count))]
-    names = names or env.get("LSB_HOSTS", "").split()
-    return tuple((name, names.count(name)) for name in dict.fromkeys(names))
 
 
 def submit_command(options: Sequence[str]) -> list[str]:
@@ -222,6 +168,8 @@ class Commands:
         try:
             printed = runner.run(jobs_command(job_ids))
         except BatchError as error:
+            if error.exit_code is None:
+                raise
             # Some releases fail for one that they have forgotten, and name the others too.
             if not error.stdout.strip():
                 log.info("no jobs: %s", error)

@@ -16,8 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcext import protocol
-from hpcext.batch import lsf, lsf_idle, lsf_probe, lsf_reserved, runner
+from hpcext.batch import lsf, lsf_idle, lsf_inside, lsf_probe, lsf_reserved, runner
 from hpcext.batch.leasing import Held, Idle, Order
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
@@ -151,7 +150,7 @@ class LsfLeasing:
         command = lsf.submit_command(options(order))
         text = script.read_text(encoding="utf-8")
         # The manager may be in a job of LSF itself: a ticket.
-        environ = protocol.without_lsf()
+        environ = lsf_inside.environ_of_others()
         return lsf.parse_job_id(runner.run(command, stdin=text, environ=environ))
 
     def cancel(self, job_id: int) -> None:

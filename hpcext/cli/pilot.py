@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import shlex
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
+
+log = logging.getLogger(__name__)
 
 MAX_NODES = 10_000
 LEAD_S, MIN_LEAD_S, MAX_LEAD_S = 120, 10, 86_400
@@ -151,14 +154,19 @@ def show(args: argparse.Namespace, out: Output) -> int:
     found = pilots.known(load_settings().state_dir)
     ids = {path: _SUBMITTED[pilot.batch or "slurm"].job_of(path) for path, pilot in found}
     states: dict[str, dict[int, str]] = {}
+    unknown = {system: f"forgotten by {name}" for system, name in NAMES.items()}
     for system in {pilot.batch or "slurm" for path, pilot in found if ids[path] is not None}:
         asked = [ids[path] for path, pilot in found if (pilot.batch or "slurm") == system]
-        states[system] = jobs(system).states([each for each in asked if each is not None])
+        try:
+            states[system] = jobs(system).states([each for each in asked if each is not None])
+        except BatchError as error:
+            # The other one may answer; a home is seen from clusters of both.
+            log.warning("%s", error)
+            unknown[system] = "not known"
     rows = []
     for path, pilot in found:
         job_id, system = ids[path], pilot.batch or "slurm"
-        unknown = f"forgotten by {NAMES[system]}"
-        state = "" if job_id is None else states[system].get(job_id, unknown)
+        state = states.get(system, {}).get(job_id, unknown[system]) if job_id else ""
         rows.append((pilot.id, str(job_id or ""), state, str(path)))
     out.table(("pilot", "job", "state", "directory"), rows)
     return 0

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
+from hpcext.batch.lsf_inside import LsfJob
 from hpcext.cli.output import Output
 from hpcext.cli.pilot import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.config import Settings, load_settings
@@ -24,7 +25,7 @@ from hpcext.core.errors import InputError, NoManagerError
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.manager import batch_job, lsf_suspend, slurm_job
 from hpcext.manager import pilot as pilots
-from hpcext.protocol import Allocation, LsfJob
+from hpcext.protocol import Allocation
 from hpcext.text import shown
 
 STDOUT, STDERR = 1, 2
@@ -108,8 +109,8 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         directory = settings.state_dir / "suspendable" / f"{lsf_suspend.key(here)}-{stamp}"
         command = ("/bin/sh", str(directory / lsf_suspend.COMMAND))
-        spec = _spec(command, here.gpus or 1, lead_s)
-        _create(spec, here.gpus, settings, directory, name=name, lead_s=lead_s, batch="lsf")
+        spec = _spec(command, len(here.devices) or 1, lead_s)
+        _create(spec, len(here.devices), settings, directory, name=name, lead_s=lead_s, batch="lsf")
     try:
         # What brestart has run is the training of another job.
         if not restarted and not here.restarts:

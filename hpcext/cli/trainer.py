@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
+from hpcext.batch.lsf_inside import LsfJob
 from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
 from hpcext.cli.ticket import Wait
@@ -24,7 +25,6 @@ from hpcext.manager import lsf_ticket, own_job, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.own_job import OwnJob
 from hpcext.manager.tickets import Range, Ticket
-from hpcext.protocol import LsfJob
 from hpcext.text import shown
 
 _NODES = re.compile(r"[0-9:]+\Z")

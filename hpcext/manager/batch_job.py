@@ -15,10 +15,12 @@ SCRIPT = "batch.sh"
 
 _SCRIPT = """#!/bin/sh
 # The manager of an hpcext pilot; its jobs are parts of this job.
-{begin}manager=
-trap '[ -z "$manager" ] || kill -USR1 "$manager"' USR1
-trap '[ -z "$manager" ] || kill -USR2 "$manager"' USR2
-trap '{told}[ -z "$manager" ] || kill -TERM "$manager"' {ends}
+{begin}manager= told=
+pass() {{ [ -z "$manager" ] || kill "-$1" "$manager"; }}
+trap 'pass USR1' USR1
+trap 'pass USR2' USR2
+# A manager that has not begun to listen does not hear INT.
+trap 'told=1; pass TERM' {ends}
 for try in 1 2 3 4 5; do
     {manage} &
     manager=$!
@@ -28,6 +30,7 @@ for try in 1 2 3 4 5; do
         code=$?
         kill -0 "$manager" 2>/dev/null || break
     done
+    [ -z "$told" ] || break
     # Killed, or crashed: what it started goes on, and the next manager takes it over.
     case "$code" in 132|134|135|136|137|139) ;; *) break ;; esac
     echo "hpcext: the manager was killed by signal $((code - 128)) (try $try)" >&2
@@ -36,25 +39,20 @@ done
 """
 
 
-def write_script(
-    directory: Path, *, begin: str = "", ends: str = "TERM", told: str = "", finish: str = ""
-) -> Path:
+def write_script(directory: Path, *, begin: str = "", ends: str = "TERM", finish: str = "") -> Path:
     """Write the batch script of a pilot; where it is.
 
     Parameters
     ----------
     directory : pathlib.Path
     begin, finish : str
-        Lines before the manager begins, and when it has ended for good.
+        Lines before the manager begins, and when it has ended for good: ``$code`` is its exit
+        status then, and ``$told`` is set if the script was told to end.
     ends : str
-        Signals at which it is to end.
-    told : str
-        What else is done at these.
+        The signals that do so.
     """
     manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
-    script = _SCRIPT.format(
-        manage=shlex.join(manage), begin=begin, ends=ends, told=told, finish=finish
-    )
+    script = _SCRIPT.format(manage=shlex.join(manage), begin=begin, ends=ends, finish=finish)
     protocol.write_file(directory / SCRIPT, script.encode())
     return directory / SCRIPT
 

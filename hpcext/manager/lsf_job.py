@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import protocol
-from hpcext.batch import lsf, runner
+from hpcext.batch import lsf, lsf_inside, runner
 from hpcext.manager import batch_job
 from hpcext.protocol import EXIT_SUSPENDED
 
@@ -23,12 +23,11 @@ AGAIN_FILE, BEFORE_FILE = "again.json", "before.json"
 
 # bkill begins with SIGINT (JOB_CONTROLS, TERMINATE). A job that was told to end stays ended,
 # although it had decided to go on.
-_BEGIN = """killed=
-HPCEXT_ALLOCATION="$$-$(date +%s)"
+_BEGIN = """HPCEXT_ALLOCATION="$$-$(date +%s)"
 export HPCEXT_ALLOCATION
 rm -f {again}
 """
-_FINISH = """if [ -z "$killed" ] && mv {again} {before} 2>/dev/null; then exit {code}; fi
+_FINISH = """if [ -z "$told" ] && mv {again} {before} 2>/dev/null; then exit {code}; fi
 """
 
 
@@ -113,13 +112,15 @@ def _write_script(directory: Path) -> None:
         directory,
         begin=_BEGIN.format(again=again),
         ends="INT TERM",
-        told="killed=1; ",
         finish=_FINISH.format(again=again, before=before, code=EXIT_SUSPENDED),
     )
 
 
 def _submit(directory: Path, options: Sequence[str]) -> int:
     script = (directory / batch_job.SCRIPT).read_text(encoding="utf-8")
-    job_id = lsf.parse_job_id(runner.run(lsf.submit_command(options), stdin=script))
+    # Submitted from inside another job, it would be told of that one.
+    environ = lsf_inside.environ_of_others()
+    said = runner.run(lsf.submit_command(options), stdin=script, environ=environ)
+    job_id = lsf.parse_job_id(said)
     SUBMITTED.write(directory, job_id, options)
     return job_id

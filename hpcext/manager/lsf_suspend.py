@@ -11,17 +11,16 @@ import os
 import shlex
 import shutil
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
 from hpcext.batch import runner
+from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.system import jobs
 from hpcext.core.errors import BatchError, InputError
 from hpcext.manager import batch_job, spool
-from hpcext.protocol import LsfJob
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -44,34 +43,11 @@ KILLED_S = 30.0
 
 _STDIN = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
-_SCRIPT = """#!/bin/sh
-# The manager of a suspendable training, and the leader of its LSF job.
-cd / && rm -f {again} {hold}
-manager= told=
-pass() {{ [ -z "$manager" ] || kill "-$1" "$manager"; }}
-trap 'pass USR1' USR1
-trap 'pass USR2' USR2
-# A manager that has not begun to listen does not hear INT.
-trap 'told=1; pass TERM' HUP INT TERM
-for try in 1 2 3 4 5; do
-    {manage} &
-    manager=$!
-    # A wait that a signal interrupts is not the end of the manager.
-    while :; do
-        wait "$manager"
-        code=$?
-        kill -0 "$manager" 2>/dev/null || break
-    done
-    [ -z "$told" ] || break
-    # Killed, or crashed: trainings go on, and the next manager takes them over.
-    case "$code" in 132|134|135|136|137|139) ;; *) break ;; esac
-    echo "hpcext: the manager was killed by signal $((code - 128)) (try $try)" >&2
-done
-if [ -e {again} ]; then exit {suspended}; fi
+_BEGIN = "cd / && rm -f {again} {hold}\n"
+_FINISH = """if [ -e {again} ]; then exit {suspended}; fi
 {show}
 if [ "$code" = {suspended} ]; then code=1; fi
 if [ -n "$told" ]; then code=143; fi
-exit "$code"
 """
 
 
@@ -210,18 +186,16 @@ def _quoted(word: bytes) -> bytes:
 
 def write_script(directory: Path) -> None:
     """Write what the leader of the job runs."""
-    manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
     log_path = directory / "jobs" / "1" / "log.txt"
     # What a job that is put back into the queue printed LSF does not keep: all is shown at the end.
-    show = "" if log_path.is_symlink() else f"cat {shlex.quote(str(log_path))}"
-    script = _SCRIPT.format(
-        manage=shlex.join(manage),
-        again=shlex.quote(str(directory / AGAIN)),
-        hold=shlex.quote(str(directory / HOLD)),
-        suspended=protocol.EXIT_SUSPENDED,
-        show=show or ":",
+    show = ":" if log_path.is_symlink() else f"cat {shlex.quote(str(log_path))}"
+    again, hold = (shlex.quote(str(directory / name)) for name in (AGAIN, HOLD))
+    batch_job.write_script(
+        directory,
+        begin=_BEGIN.format(again=again, hold=hold),
+        ends="HUP INT TERM",
+        finish=_FINISH.format(again=again, suspended=protocol.EXIT_SUSPENDED, show=show),
     )
-    protocol.write_file(directory / batch_job.SCRIPT, script.encode())
 
 
 def requeue(job: LsfJob, directory: Path) -> None:

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Literal
 
 from hpcext import protocol
+from hpcext.batch import lsf_inside
+from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.system import jobs
 from hpcext.core.errors import InputError
 from hpcext.launch.tree import boot_id
 from hpcext.manager import batch_job, lsf_suspend
 from hpcext.manager.ticket_end import Ending
-from hpcext.protocol import EXIT_SUSPENDED, LsfJob
+from hpcext.protocol import EXIT_SUSPENDED
 
 TICKET = "hpcext.lsf-ticket/1"
 
@@ -86,7 +88,7 @@ class LsfTicket:
 
     def environ(self) -> dict[str, str]:
         """Our environment, without what LSF says of the job."""
-        return protocol.without_lsf()
+        return lsf_inside.environ_of_others()
 
     def is_its_script(self, path: Path) -> bool:
         """Whether it is in the spool of LSF; a shell's text, if it says nothing else."""

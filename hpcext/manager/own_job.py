@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from hpcext.batch.lsf_inside import LsfJob
 from hpcext.manager.lsf_ticket import LsfTicket
 from hpcext.manager.slurm_ticket import SlurmTicket
 from hpcext.manager.ticket_end import Ending
-from hpcext.protocol import Allocation, LsfJob
+from hpcext.protocol import Allocation
 
 __all__ = ["Ending", "OwnJob", "find"]
 

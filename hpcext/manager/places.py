@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcext.batch import lsf, runner, slurm
+from hpcext.batch import runner, slurm
+from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
@@ -18,15 +19,15 @@ from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.lease_book import LeaseBook
+from hpcext.executors.lease_executor import LeaseExecutor
 from hpcext.executors.leases import Terms, wanted
 from hpcext.executors.local import LocalExecutor
 from hpcext.executors.lsf_script import LsfScript
 from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
-from hpcext.executors.slurm_leases import LeaseExecutor
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
 from hpcext.manager import lsf_job, lsf_suspend, slurm_job
-from hpcext.protocol import Allocation, LsfJob
+from hpcext.protocol import Allocation
 
 if TYPE_CHECKING:
     from hpcext.manager.pilot import Pilot
@@ -89,8 +90,8 @@ def batch_job() -> tuple[str, int | None]:
     """The batch system whose job this process is in, and that job's id; ``"", None`` if in none."""
     if (here := Allocation.from_environ()) is not None:
         return "slurm", here.job_id
-    inside = lsf.Allocation.from_environ()
-    return ("lsf", inside.job_id) if inside else ("", None)
+    inside = LsfJob.from_environ()
+    return ("lsf", inside.id) if inside else ("", None)
 
 
 def _machine(pilot: Pilot) -> Place:
@@ -141,15 +142,26 @@ def _allocation(pilot: Pilot) -> Place:
         )
         return made[-1]
 
+    def requeue() -> None:
+        slurm_job.requeue(here.job_id)
+
+    return Place(nodes, executor, _carry_on(here.restarts, requeue, made))
+
+
+def _carry_on(
+    times: int, requeue: Callable[[], None], made: Sequence[AllocationExecutor] = ()
+) -> Callable[..., None]:
+    """Have a job that was restarted so often go back into the queue, if that is of use."""
+
     def carry_on(*, gained: bool) -> None:
-        if here.restarts >= MAX_RESTARTS:
-            log.warning("restarted %d times: not put back into the queue again", here.restarts)
+        if times >= MAX_RESTARTS:
+            log.warning("restarted %d times: not put back into the queue again", times)
         elif gained or any(each.preempted for each in made):
-            slurm_job.requeue(here.job_id)
+            requeue()
         else:
             log.warning("nothing was saved before the time limit: not put back into the queue")
 
-    return Place(nodes, executor, carry_on)
+    return carry_on
 
 
 def _outside(pilot: Pilot, system: str) -> NoManagerError:
@@ -161,18 +173,18 @@ def _outside(pilot: Pilot, system: str) -> NoManagerError:
 
 def _lsf(pilot: Pilot, directory: Path) -> Place:
     """The hosts of an LSF job; if that is one, and the manager there, without a launcher."""
-    here = lsf.Allocation.from_environ()
+    here = LsfJob.from_environ()
     if here is None:
         raise _outside(pilot, "LSF")
     # Where there is jsrun the script runs on a launch node, which is named first.
     listed = here.hosts[1:] if pilot.launcher == "jsrun" else here.hosts
     if not listed:
-        raise NoManagerError(f"LSF does not say which hosts job {here.job_id} has")
+        raise NoManagerError(f"LSF does not say which hosts job {here.id} has")
     gpus = len(pilot.gpus)
     nodes = tuple(Node(name, gpus) for name, _ in listed)
     times = lsf_job.restarts(directory)
     more: dict[str, Any] = {
-        "job_id": here.job_id,
+        "job_id": here.id,
         "restarts": here.number or times,
         "lead_s": pilot.lead_s,
         "system": "lsf",
@@ -180,19 +192,14 @@ def _lsf(pilot: Pilot, directory: Path) -> Place:
     kind: type[AllocationExecutor] = LsfSteps
     if pilot.launcher == "blaunch" and len(nodes) == 1:
         kind = LsfHost
-        more |= {"node": nodes[0], "indices": here.devices or pilot.gpus}
+        more |= {"node": nodes[0], "indices": here.indices or pilot.gpus}
     else:
         more |= {"nodes": nodes, "launcher": Launcher(pilot.launcher, dict(listed), gpus)}
 
-    def carry_on(*, gained: bool) -> None:
-        if times >= MAX_RESTARTS:
-            log.warning("restarted %d times: not put back into the queue again", times)
-        elif gained:
-            lsf_job.requeue(directory)
-        else:
-            log.warning("nothing was saved before the time limit: not put back into the queue")
+    def requeue() -> None:
+        lsf_job.requeue(directory)
 
-    return Place(nodes, lambda **common: kind(**more, **common), carry_on)
+    return Place(nodes, lambda **common: kind(**more, **common), _carry_on(times, requeue))
 
 
 def _lsf_script(pilot: Pilot, directory: Path) -> Place:
@@ -211,15 +218,10 @@ def _lsf_script(pilot: Pilot, directory: Path) -> Place:
         )
         return made[-1]
 
-    def carry_on(*, gained: bool) -> None:
-        if runs > MAX_RESTARTS:
-            log.warning("restarted %d times: not put back into the queue again", runs)
-        elif gained or any(each.preempted for each in made):
-            lsf_suspend.requeue(here, directory)
-        else:
-            log.warning("nothing was saved before the time limit: not put back into the queue")
+    def requeue() -> None:
+        lsf_suspend.requeue(here, directory)
 
-    return Place((node,), executor, carry_on)
+    return Place((node,), executor, _carry_on(runs - 1, requeue, made))
 
 
 _Executor = tuple[tuple[Node, ...], type[AllocationExecutor], dict[str, Any]]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcext.batch import lsf, runner, system
+from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.slurm import End
 from hpcext.core.errors import BatchError, InputError
 
@@ -146,9 +147,9 @@ def test_hosts_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: s
     }[said]
     monkeypatch.setenv(name, value)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
-    here = lsf.Allocation.from_environ()
+    here = LsfJob.from_environ()
     assert here is not None
-    assert (here.job_id, here.hosts, here.devices) == (7, (("n2", 2), ("n1", 1)), (3, 4))
+    assert (here.id, here.hosts, here.indices) == (7, (("n2", 2), ("n1", 1)), (3, 4))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from hpcext import protocol
 from hpcext.core.facts import Ended, Fact, Outcome, Registered, Rescaled, Started
 from hpcext.core.fragments import Fragments
 from hpcext.core.values import Action, Kind
+from hpcext.executors.lease_executor import LeaseExecutor
 from hpcext.executors.leases import Terms
-from hpcext.executors.slurm_leases import LeaseExecutor
 from hpcext.jobfile import parse_jobs
 
 JOB = '[[job]]\nname = "one"\ncommand = "true"\n'

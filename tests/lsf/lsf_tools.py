@@ -45,8 +45,18 @@ def make_site(directory: Path, quirks: Sequence[str], **settings: Any) -> Site:
     named = Quirks(**dict.fromkeys(quirks, True))
     site = Site(directory=directory, quirks=named, **settings).save()
     shutil.copy(SCRIPTS / "esub.hpcext", site.serverdir)
+    # By the interpreter of the tests, whatever "python3" is in a PATH.
+    engine = directory / "engine"
+    engine.write_text(
+        f"#!{sys.executable}\n"
+        "import sys\n"
+        f"sys.path.insert(0, {str(ROOT / 'tests/fakes/lsf')!r})\n"
+        "import lsf_command\n"
+        "sys.exit(lsf_command.main())\n"
+    )
+    engine.chmod(0o755)
     for name in lsf_command.COMMANDS:
-        (directory / name).symlink_to(lsf_command.__file__)
+        (directory / name).symlink_to(engine)
     return site
 
 

@@ -44,8 +44,7 @@ def use(
         programs = site.directory / "bin"
         programs.mkdir()
         # Without what this machine may have of Slurm.
-        for name in ("python3", "sleep"):
-            (programs / name).symlink_to(shutil.which(name) or name)
+        (programs / "sleep").symlink_to(shutil.which("sleep") or "sleep")
         monkeypatch.setenv("PATH", f"{site.directory}:{programs}")
         monkeypatch.setenv("LSF_ENVDIR", str(site.directory))
         monkeypatch.setenv("LSF_SERVERDIR", str(site.serverdir))

@@ -47,9 +47,12 @@ def test_what_is_installed_works(
     (site.serverdir / "esub.hpcext").write_bytes((serverdir / "esub.hpcext").read_bytes())
     text = 'echo "a  $HPCEXT_GPUS"; echo b'
     assert output(site, "-a", "hpcext(gpus=2)", text) == b"a  2\nb\n"
-    told = command(site, "bsub", "-K", "-o", "out", "true", HPCEXT_TRAINER="1:2")
-    assert told.returncode == 0
-    assert b"does not work on LSF yet" in (site.directory / "out").read_bytes()
+    # The command, here /usr/bin/true, was asked to make a ticket; it has written no batch.sh.
+    asked = command(site, "bsub", "-K", "-o", "out", "echo not this", HPCEXT_TRAINER="1:2")
+    assert asked.returncode != 0
+    said = (site.directory / "out").read_bytes()
+    assert b"batch.sh" in said
+    assert b"not this" not in said
 
 
 def test_a_dry_run_does_nothing(serverdir: Path, capsys: pytest.CaptureFixture[str]) -> None:

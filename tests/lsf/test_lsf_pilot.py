@@ -202,6 +202,12 @@ def test_on_one_host_without_a_launcher(place: OnLsf) -> None:
     listed = place.run("pilot", "list")
     assert f"{job} " in listed.out
     assert "running" in listed.out
+    # A home is seen from machines that have the commands of another batch system, too.
+    (place.lsf.directory / "bjobs").rename(place.lsf.directory / "no-bjobs")
+    listed = place.run("pilot", "list")
+    (place.lsf.directory / "no-bjobs").rename(place.lsf.directory / "bjobs")
+    assert (listed.code, "not known" in listed.out) == (0, True)
+    assert "bjobs is not there" in listed.err
     assert place.run("cancel", str(place.pilot), "only").code == 0
     (only,) = place.over(job, "EXIT").values()
     assert only["state"] == "cancelled"

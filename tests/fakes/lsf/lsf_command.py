@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Contract engine of LSF, written from the vendor's documentation: its commands, by their names."""
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import lsf_checkpoint
 import lsf_controls
@@ -205,7 +202,3 @@ def main() -> int:
     except RefusedError as error:
         print(error, file=sys.stderr)
         return REFUSED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,104 @@
+"""What LSF tells a job of itself: "Environment variables set for job execution"."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcext import protocol
+from hpcext.text import shown
+
+log = logging.getLogger(__name__)
+
+
+class LsfJob(NamedTuple):
+    """The job of LSF that this process runs in.
+
+    Attributes
+    ----------
+    id : int
+    element : int
+        Of a job array; 0 for other jobs.
+    file : str
+        Name of the job's file in the spool, which holds the instant of its submission; empty
+        where LSF does not say it. Ids begin anew some day.
+    hosts : tuple of (str, int)
+        Its hosts in their order, and the slots on each.
+    devices : tuple of str
+        GPUs on this host, where LSF says them.
+    requeues : bool
+        That it exits with :data:`hpcext.protocol.EXIT_SUSPENDED` puts it back into the queue.
+    output : str
+        The file that its output is to be in; empty where LSF does not say it.
+    restarts : str
+        The checkpoint directory of the job that it goes on with (brestart); empty if with none.
+    number : str
+        Differs each time that the job is begun, where its script says it.
+    """
+
+    id: int
+    element: int
+    file: str
+    hosts: tuple[tuple[str, int], ...]
+    devices: tuple[str, ...]
+    requeues: bool
+    output: str
+    restarts: str
+    number: str
+
+    @classmethod
+    def from_environ(cls) -> LsfJob | None:
+        """The one that this process runs in; None outside LSF."""
+        env = protocol.environ()
+        job_id, index = env.get("LSB_JOBID", ""), env.get("LSB_JOBINDEX", "")
+        if not job_id.isdecimal() or job_id == "0":
+            return None
+        devices = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        again = str(protocol.EXIT_SUSPENDED)
+        return cls(
+            id=int(job_id),
+            element=int(index) if index.isdecimal() else 0,
+            file=os.path.basename(env.get("LSB_JOBFILENAME", "")),
+            hosts=_hosts(env),
+            devices=tuple(each for each in devices if each not in {"", "-1", "NoDevFiles"}),
+            requeues=again in env.get("LSB_EXIT_REQUEUE", "").split(),
+            output=env.get("LSB_OUTPUTFILE", ""),
+            restarts=env.get("LSB_CHKPNT_DIR", "") if env.get("LSB_RESTART") == "Y" else "",
+            number=env.get("HPCEXT_ALLOCATION", ""),
+        )
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Of its GPUs on this host, as far as LSF says them by numbers."""
+        return tuple(int(device) for device in self.devices if device.isdecimal())
+
+
+def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Hosts by what says them: a file where there are too many for a variable."""
+    names = []
+    file = env.get("LSB_DJOB_HOSTFILE", "")
+    if file:
+        try:
+            names = Path(file).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            log.warning("LSB_DJOB_HOSTFILE=%s: %s", shown(file), error)
+    words = env.get("LSB_MCPU_HOSTS", "").split()
+    if not names and words and all(count.isdecimal() for count in words[1::2]):
+        pairs = zip(words[::2], words[1::2], strict=False)
+        names = [name for name, count in pairs for _ in range(int(count))]
+    names = names or env.get("LSB_HOSTS", "").split()
+    return tuple((name, names.count(name)) for name in dict.fromkeys(names))
+
+
+def environ_of_others() -> dict[str, str]:
+    """Our environment without what LSF told us of our own job; what begins with LSB_DEFAULT are
+    settings of a user."""
+    of_job = {"LS_EXEC_T", "LS_JOBPID", "LS_SUBCWD"}
+    return {
+        name: value
+        for name, value in protocol.environ().items()
+        if name not in of_job and (name.startswith("LSB_DEFAULT") or not name.startswith("LSB_"))
+    }
