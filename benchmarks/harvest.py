@@ -17,6 +17,7 @@ import json
 import math
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -43,6 +44,8 @@ LAUNCHERS = {
     "hpcext": ("-m", "hpcext", "launch"),
 }  # fmt: skip
 FORMAT = "%Y-%m-%dT%H:%M:%S"
+LATE_S = 12.0
+"""GraceTime of the cluster, and a cycle of its backfill."""
 
 
 class MainJob(NamedTuple):
@@ -255,6 +258,7 @@ def main() -> None:
     parser.add_argument("--trainers", choices=("torch", "counter"), default="torch")
     parser.add_argument("--launcher", choices=tuple(LAUNCHERS), default="hpcext")
     parser.add_argument("--max-parallel", default=str(len(NODES) - 1))
+    parser.add_argument("--keep", type=Path, help="a new directory for all logs")
     args = parser.parse_args()
     jobs = workload(args.jobs, args.scale, args.seed)
     with cluster() as one:
@@ -279,6 +283,9 @@ def main() -> None:
         replay(one, jobs, "with")
         harvester.terminate()
         harvester.wait(120)
+        if args.keep:
+            shutil.copytree(path, args.keep / "run")
+            shutil.copytree(one.root / "log", args.keep / "slurm")
         report_queue(ran := accounting(one), span_s, idle_s)
         began_s = of_run(ran, "with")[0].submit_s
         logs = {int(each.stem): read_steps(each) for each in path.glob("*.steps")}
@@ -314,6 +321,15 @@ def report_queue(ran: Sequence[Ran], span_s: float, idle_s: float) -> None:
         f"began later by, s: least {min(later):.0f}, 5 % {cut[0]:.0f}, median "
         f"{statistics.median(later):.0f}, 95 % {cut[-1]:.0f}, most {max(later):.0f}\n"
     )
+    for number, seconds in enumerate(later):
+        if seconds > LATE_S:
+            job = with_[number]
+            line(
+                f"  job {number}, {job.nodes} nodes, {seconds:.0f} s: it waited "
+                f"{job.start_s - job.submit_s:.0f} s, before that "
+                f"{without[number].start_s - without[number].submit_s:.0f}; "
+                f"began at {job.start_s - other:.0f} s\n"
+            )
     line(f"idle node-time held by {len(leases)} leases: {taken_s / idle_s:.0%} of {idle_s:.0f} s\n")
 
 
