@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from hpcext import jobfields, protocol
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import UNREADABLE, HpcextError, InputError
 from hpcext.scaling.curve import robust_mean, shape
 from hpcext.text import clean, did_you_mean, listed, shown
 
@@ -182,8 +182,7 @@ class Profiles:
             return msgspec.json.decode(data, type=Profile)
         except FileNotFoundError:
             raise self._unknown(name) from None
-        # A decoding error is a ValueError too, and so is text that is not UTF-8.
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             raise InputError(
                 f"is not a profile: {clean(str(error))[:200]}",
                 where=clean(str(path)),

@@ -12,7 +12,7 @@ import msgspec
 from hpcext import protocol
 from hpcext.admin.trust import check_trusted
 from hpcext.checks import read_text
-from hpcext.core.errors import InputError
+from hpcext.core.errors import UNREADABLE, InputError
 from hpcext.text import clean
 
 NAME = "manifest.json"
@@ -58,7 +58,7 @@ def load(home: Path, *, trusted: bool = True) -> Manifest | None:
         return None
     try:
         found = msgspec.json.decode(read_text(path), type=Manifest)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InputError(
             f"is not a manifest: {clean(str(error))[:200]}",
             where=clean(str(path)),

@@ -30,7 +30,7 @@ GONE = {"unavail", "unreach"}
 MINUTE_S = 60.0
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
-_LIMIT = re.compile(r"(?:(\d+):)?(\d+)\Z")
+_LIMIT = re.compile(r"(?:(\d{1,9}):)?(\d{1,9})\Z")
 _CLOCK = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 FIELDS = "jobid stat run_time runtimelimit time_left"
 

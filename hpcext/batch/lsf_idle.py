@@ -24,7 +24,7 @@ from hpcext.text import shown
 
 _FIELDS = "host_name status ngpus ngpus_alloc max njobs run ssusp ususp rsv"
 _UNIT_S = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}
-_DURATION = re.compile(r"(\d+)\s*(day|hour|minute|second)s?\b", re.I)
+_DURATION = re.compile(r"\b(\d{1,9})\s*(day|hour|minute|second)s?\b", re.I)
 _TABLE = re.compile(r"\s*HOST_NAME\b")
 
 
@@ -284,7 +284,7 @@ def _run_limit_s(block: str) -> float:
     lines = part.splitlines()
     for above, below in itertools.pairwise(lines):
         at = above.find("RUNLIMIT")
-        values = list(re.finditer(r"([\d.]+)\s*min", below))
+        values = list(re.finditer(r"(\d+(?:\.\d+)?)\s*min", below))
         if at >= 0 and values:
             # Other limits in minutes stand beside it.
             nearest = min(values, key=lambda value: abs(value.start() - at))

@@ -39,7 +39,7 @@ class Step(NamedTuple):
     name: str
 
 
-_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?\Z")
+_LIMIT = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?\Z")
 
 
 class Host(NamedTuple):

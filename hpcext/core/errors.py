@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+UNREADABLE = (ValueError, RecursionError)
+"""What decoding raises for that which is not JSON, not UTF-8, or nested too deep."""
+
 
 class HpcextError(Exception):
     """Base of every error that hpcext raises on purpose.

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from hpcext import protocol
+from hpcext.core.errors import UNREADABLE
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Account(msgspec.Struct, kw_only=True):
 
 def load(directory: Path) -> Account:
     """That of a harvester; a new one if there is none that can be read."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
+    with contextlib.suppress(OSError, *UNREADABLE):
         return msgspec.json.decode((directory / FILE).read_bytes(), type=Account)
     return Account()
 

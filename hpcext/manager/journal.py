@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from hpcext.core.engine import Engine, Policy
-from hpcext.core.errors import JournalError
+from hpcext.core.errors import UNREADABLE, JournalError
 from hpcext.core.facts import Fact, Progressed
 from hpcext.core.node_time import NodeTime
 from hpcext.core.world import Saved
@@ -123,7 +123,7 @@ def read(path: Path) -> Past:
         entries = []
         for number, line in enumerate(lines[1:], start=2):  # noqa: B007  (named in the error)
             entries.append(_entry.decode(line))
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise JournalError(
             f"line {number} is damaged ({error})",
             where=str(path),

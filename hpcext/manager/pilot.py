@@ -27,7 +27,7 @@ import msgspec
 from hpcext import __version__, protocol
 from hpcext.config import Settings
 from hpcext.core.engine import Engine
-from hpcext.core.errors import InputError, NoManagerError
+from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
@@ -215,7 +215,7 @@ def load(directory: Path) -> Pilot:
             # As releases before LSF wrote it.
             document["batch"] = "slurm"
         return msgspec.convert(document, Pilot)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise NoManagerError(f"no pilot there ({reason})", where=str(directory)) from None
 

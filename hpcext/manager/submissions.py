@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from hpcext.admission import admit
-from hpcext.core.errors import InputError, JournalError
+from hpcext.core.errors import UNREADABLE, InputError, JournalError
 from hpcext.core.values import Job, Node
 from hpcext.jobfile import JobSpec
 from hpcext.protocol import write_file
@@ -50,7 +50,7 @@ class Submissions:
         for path in directory.glob("*.json"):
             try:
                 submission = msgspec.json.decode(path.read_bytes(), type=Submission)
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, *UNREADABLE) as error:
                 raise JournalError(f"cannot be read: {error}", where=str(path)) from None
             found[submission.first_id] = submission
         for _, submission in sorted(found.items()):

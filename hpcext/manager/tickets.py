@@ -30,7 +30,7 @@ import msgspec
 from hpcext import protocol
 from hpcext.batch.system import NAMES
 from hpcext.config import Settings
-from hpcext.core.errors import InputError, NoManagerError
+from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.executors.leases import Terms
 from hpcext.manager import locks, spool
 from hpcext.manager import pilot as pilots
@@ -266,7 +266,7 @@ def trainer_of(directory: Path, key: str) -> str | None:
     try:
         data = (directory / "submissions" / f"{key}.json").read_bytes()
         return str(msgspec.json.decode(data, type=Submission).first_id)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

@@ -17,7 +17,6 @@ Between measurements everything is linear.
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 import re
@@ -30,6 +29,7 @@ import numpy as np
 from hpcext.checks import read_text
 from hpcext.core.errors import InputError
 from hpcext.scaling.throughput import Floats
+from hpcext.sim.traces.lines import cells_of
 from hpcext.text import clean
 
 PLACED = ("placement", "local_bsz", "step_time", "sync_time")
@@ -340,8 +340,8 @@ def _mean(curves: Sequence[Curve]) -> Curve:
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """The lines of a file, each with where it is; it has such a header, and one line at least."""
-    name, lines = clean(str(path)), csv.reader(read_text(path).splitlines())
-    header = next(lines, [])
+    name, lines = clean(str(path)), iter(read_text(path).splitlines())
+    header = cells_of(next(lines, ""), f"{name}:1")
     if tuple(header) != tuple(columns):
         raise InputError(
             f"its first line is {clean(','.join(header))[:80]!r}",
@@ -349,7 +349,8 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, s
             valid=",".join(columns),
         )
     number = 1
-    for number, fields in enumerate(lines, 2):
+    for number, line in enumerate(lines, 2):
+        fields = cells_of(line, f"{name}:{number}")
         if len(fields) != len(columns):
             raise InputError(
                 f"{len(fields)} fields", where=f"{name}:{number}", valid=str(len(columns))

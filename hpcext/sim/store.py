@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from hpcext import __version__
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import UNREADABLE, HpcextError, InputError
 from hpcext.protocol import write_file
 from hpcext.sim.outcome import Run
 from hpcext.text import shown
@@ -141,7 +141,7 @@ class Store:
             return None
         except OSError as error:
             raise InputError(error.strerror or str(error), where=str(path)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise _foreign(path, f"is not a whole run: {error}") from None
         if file.schema != SCHEMA:
             raise _foreign(path, f"has schema {shown(file.schema)}")
@@ -182,7 +182,7 @@ class Store:
         """
         try:
             file = msgspec.json.decode(self._timings.read_bytes(), type=_Timings)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise _foreign(self._timings, f"is not whole: {error}") from None
         if file.schema != TIMINGS:
             raise _foreign(self._timings, f"has schema {shown(file.schema)}")

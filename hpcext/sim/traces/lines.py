@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import io
 import os
@@ -26,6 +27,20 @@ T = TypeVar("T")
 def place(path: Path | str, number: int) -> str:
     """Where a line is, as messages say it."""
     return f"{clean(str(path))}: line {number}"
+
+
+def cells_of(line: str, where: str) -> list[str]:
+    """The cells of a line of CSV.
+
+    Raises
+    ------
+    InputError
+        It is none: a quote or an end of line in an odd place, or a cell of more than 128 KiB.
+    """
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise InputError(f"is no line of CSV: {error}", where=where) from None
 
 
 def read_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from hpcext.checks import read_options
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job
 from hpcext.sim.physics import Physics
-from hpcext.sim.traces.lines import place, read_lines
+from hpcext.sim.traces.lines import cells_of, place, read_lines
 from hpcext.sim.workloads import philly, trainers
 from hpcext.sim.workloads.applications import (
     REPORT_S,
@@ -83,7 +82,7 @@ def job_file(text: str) -> Path | None:
 def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:
     """What a CSV file has: by its header."""
     _, first = next(read_lines(path, trainers.MOST_BYTES), (1, ""))
-    header = next(csv.reader([first]), [])
+    header = cells_of(first, place(path, 1))
     columns = {column.strip() for column in header}
     if columns & set(philly.OWN_COLUMNS):
         return _measured(text, path, given, setting)

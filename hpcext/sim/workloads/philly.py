@@ -6,7 +6,6 @@ may be left out), or made (Qiao et al., section 5.1 and Table 1).
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcext.core.errors import InputError
-from hpcext.sim.traces.lines import place, read_lines
+from hpcext.sim.traces.lines import cells_of, place, read_lines
 from hpcext.text import clean, did_you_mean
 
 COLUMNS = ("time", "application", "num_replicas", "batch_size")
@@ -92,14 +91,15 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
     """
     lines = read_lines(path, MOST_BYTES)
     _, first = next(lines, (1, ""))
-    header = [field.strip() for field in next(csv.reader([first]), [])]
+    header = [field.strip() for field in cells_of(first, place(path, 1))]
     if [field for field in header if field != "name"] != list(COLUMNS):
         valid = f"name,{','.join(COLUMNS)}"
         raise InputError("not a header of such a workload", where=place(path, 1), valid=valid)
     found: list[Asked] = []
     seen: set[str] = set()
     for number, line in lines:
-        where, fields = place(path, number), next(csv.reader([line]), [])
+        where = place(path, number)
+        fields = cells_of(line, where)
         if len(fields) != len(header):
             raise InputError(f"{len(fields)} fields", where=where, valid=str(len(header)))
         job = _job(dict(zip(header, fields, strict=True)), where, number - 2, applications)

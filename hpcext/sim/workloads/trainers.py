@@ -10,7 +10,6 @@ on so many nodes.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.sim.physics import Physics
-from hpcext.sim.traces.lines import place, read_lines
+from hpcext.sim.traces.lines import cells_of, place, read_lines
 from hpcext.text import listed, shown
 
 COLUMNS = ("name", "submit_s", "n_min", "n_max", "rescale_up_s", "rescale_down_s", "samples")
@@ -110,7 +109,7 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
     """
     lines = read_lines(path, MOST_BYTES)
     number, header = next(lines, (1, ""))
-    names = next(csv.reader([header]), [])
+    names = cells_of(header, place(path, number))
     missing = [name for name in COLUMNS if name not in names]
     rates = [name for name in names if name.startswith(_RATE)]
     if missing or not rates:
@@ -123,7 +122,7 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
     before_s = 0.0
     for order, (number, line) in enumerate(lines):
         where = place(path, number)
-        cells = next(csv.reader([line]), [])
+        cells = cells_of(line, where)
         if len(cells) != len(names):
             what = f"{len(cells)} cells, and {len(names)} columns"
             raise InputError(what, where=where)
