@@ -523,5 +523,21 @@ def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str,
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name}: not JSON ({error})") from None
     if not isinstance(document, dict) or document.get("schema") != schema:
-        raise ValueError(f"{path.name}: not a document of schema {schema}")
+        raise ValueError(f"{path.name}: {not_of(document, schema)}")
     return document
+
+
+def is_later(document: object, schema: str) -> bool:
+    """Whether a document says that it is of a later version of a schema."""
+    found = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(found, str) or not found.isascii():
+        return False
+    (name, _, number), (wanted, _, known) = found.rpartition("/"), schema.rpartition("/")
+    return name == wanted and number.isdecimal() and len(number) < 9 and int(number) > int(known)
+
+
+def not_of(document: object, schema: str) -> str:
+    """Why a document is not of a schema."""
+    if is_later(document, schema):
+        return f"written by a later release of hpcext, and this one reads {schema}"
+    return f"not a document of schema {schema}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,7 +20,9 @@ from hpcext.core.errors import UNREADABLE, JournalError
 from hpcext.core.facts import Fact, Progressed
 from hpcext.core.node_time import NodeTime
 from hpcext.core.world import Saved
-from hpcext.protocol import sync_directory, write_file
+from hpcext.protocol import is_later, not_of, sync_directory, write_file
+
+SCHEMA: Final = "hpcext.journal/1"
 
 COMPACT_AFTER = 2000
 """Entries after which the journal is compacted: bounds its size and the time of a restart."""
@@ -41,7 +43,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         Until `now_s`.
     """
 
-    schema: Literal["hpcext.journal/1"] = "hpcext.journal/1"
+    schema: Literal["hpcext.journal/1"] = SCHEMA
     began_at: float
     policy: str
     now_s: float = 0.0
@@ -119,6 +121,9 @@ def read(path: Path) -> Past:
         raise JournalError("is empty", where=str(path), do="start a new pilot")
     number = 1
     try:
+        document = msgspec.json.decode(lines[0])
+        if is_later(document, SCHEMA):
+            raise JournalError(not_of(document, SCHEMA), where=str(path), do="go on with that one")
         header = _header.decode(lines[0])
         entries = []
         for number, line in enumerate(lines[1:], start=2):  # noqa: B007  (named in the error)

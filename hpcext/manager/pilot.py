@@ -20,7 +20,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -53,6 +53,8 @@ LOOK_S = 1.0
 SIGNALS_S = 1.0
 """LSF's signals to a job and to its group are so far apart at most; between two that mean more,
 JOB_TERMINATE_INTERVAL, are 10 s."""
+
+SCHEMA: Final = "hpcext.pilot/1"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
@@ -93,7 +95,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         It waits for more jobs when all are done, until it is drained.
     """
 
-    schema: Literal["hpcext.pilot/1"] = "hpcext.pilot/1"
+    schema: Literal["hpcext.pilot/1"] = SCHEMA
     id: str
     name: str
     policy: str
@@ -211,6 +213,9 @@ def load(directory: Path) -> Pilot:
     """
     try:
         document = msgspec.json.decode((directory / "pilot.json").read_bytes(), type=dict[str, Any])
+        if protocol.is_later(document, SCHEMA):
+            what = protocol.not_of(document, SCHEMA)
+            raise NoManagerError(f"the pilot was {what}", where=str(directory))
         if document.pop("slurm", False):
             # As releases before LSF wrote it.
             document["batch"] = "slurm"

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcext.protocol import sync_directory, write_file
+from hpcext.protocol import not_of, sync_directory, write_file
 from hpcext.training.hashing import HashingFile, adopted, checksum, checksum_of_file
 
 SCHEMA = "hpcext.checkpoint/1"
@@ -371,7 +371,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_bytes())
         if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-            raise CheckpointError(f"not a document of schema {SCHEMA}", where=path)
+            raise CheckpointError(not_of(manifest, SCHEMA), where=path)
         stated = manifest.pop("sha256", None)
         if stated != _digest(manifest):
             raise CheckpointError("its content has changed (checksum differs)", where=path)

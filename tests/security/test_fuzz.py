@@ -171,7 +171,7 @@ PARSERS = {
     ),
     "a journal": Parser(
         journal.read,
-        tuple(path.read_bytes() for path in (TESTS / "manager" / "recorded").glob("*.jsonl")),
+        tuple(path.read_bytes() for path in (TESTS / "run" / "recorded").rglob("*.jsonl")),
     ),
     "a profile": Parser(profile, (PROFILE,)),
     "the account of leases": Parser(

@@ -1,0 +1,53 @@
+"""Directories that earlier releases wrote are gone on with; those of later ones are left alone.
+
+``recorded`` holds, for each release, a pilot that was killed: of its jobs one had ended, one ran,
+one waited for that. A release that writes other files adds its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from site_of_test import Site
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.fixture
+def pilot(site: Site, request: pytest.FixtureRequest) -> Path:
+    """A recorded one, on another machine now."""
+    release = getattr(request, "param", "0.1.0")
+    shutil.copytree(RECORDED / release, site.pilot)
+    site.pilot.chmod(0o700)
+    stored = site.pilot / "pilot.json"
+    stored.write_text(stored.read_text().replace("@PROFILES@", str(site.path / "profiles")))
+    return site.pilot
+
+
+@pytest.mark.parametrize("pilot", sorted(each.name for each in RECORDED.iterdir()), indirect=True)
+def test_a_pilot_of_an_earlier_release_goes_on(site: Site, pilot: Path) -> None:
+    before = site.document("status", str(pilot))
+    assert [job["state"] for job in before["jobs"]] == ["completed", "running", "pending"]
+    after = site.document("run", "--resume", str(pilot), "--moved")
+    assert {job["state"] for job in after["jobs"]} == {"completed"}
+    first, running, waiting = (job["attempts"] for job in after["jobs"])
+    assert (first, waiting) == (1, 1)
+    assert running > 1
+
+
+@pytest.mark.parametrize(
+    ("file", "schema"), [("pilot.json", "pilot"), ("journal.jsonl", "journal")]
+)
+def test_one_of_a_later_release_is_left_alone(
+    site: Site, pilot: Path, file: str, schema: str
+) -> None:
+    written = pilot / file
+    later = written.read_text().replace(f"hpcext.{schema}/1", f"hpcext.{schema}/12", 1)
+    written.write_text(later)
+    said = site.run("run", "--resume", str(pilot), "--moved")
+    assert said.code == 3
+    assert f"later release of hpcext, and this one reads hpcext.{schema}/1" in said.err
+    assert said.err.count("\n") == 1
+    assert written.read_text() == later
