@@ -97,11 +97,11 @@ def test_a_sweep_has_the_supervisor_end_what_it_runs(stage: Stage) -> None:
 
 
 def test_a_sweep_kills_what_a_dead_supervisor_left(stage: Stage) -> None:
-    # In another session, and not hearing of its parent's end.
-    left = "import os, time; os.fork() and os._exit(0); os.setsid(); time.sleep(600)"
+    # A child in another session, which does not hear of its parent's end.
+    left = "import os, time; os.fork() or os.setsid(); time.sleep(600)"
     stage.write_launch(sys.executable, "-c", left, nodes=nodes([0]), notices=True)
     supervisor = begin(stage, 0)
-    stage.wait_for(lambda: len(stage.processes()) > 1, "the command")
+    stage.wait_for(lambda: len(stage.processes()) > 2, "the command and its child")
     supervisor.kill()
     swept(stage, 0)
     end(supervisor)
