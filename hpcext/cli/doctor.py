@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from hpcext import __version__
@@ -11,6 +12,7 @@ from hpcext.config import Settings, load_settings
 from hpcext.core.errors import InputError
 from hpcext.doctor.checks import CHECKS
 from hpcext.doctor.checkup import Asked, Finding, examine
+from hpcext.jobfile import read_jobs
 
 
 def add(subparsers: Any) -> None:
@@ -26,6 +28,12 @@ def add(subparsers: Any) -> None:
         help="find out by a job of two minutes what only a job can tell (LSF)",
     )
     parser.add_argument("--queue", default="", metavar="NAME", help="where --submit submits it")
+    parser.add_argument(
+        "--job",
+        type=Path,
+        metavar="JOBS.toml",
+        help="begin the first training of a file, suspend it, and begin it again",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -34,8 +42,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Run all checks."""
     if args.queue and not args.submit:
         raise InputError("belongs to --submit", where="--queue")
+    if args.job:
+        # Before anything else is looked at.
+        read_jobs(args.job)
     found: list[Finding] = []
-    for finding in examine(CHECKS, Asked(_settings(), args.submit, args.queue)):
+    for finding in examine(CHECKS, Asked(_settings(), args.submit, args.queue, args.job)):
         found.append(finding)
         do = f"; {finding.do}" if finding.do else ""
         out.line(f"{finding.verdict:5} {finding.name}: {finding.says}{do}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcext.doctor import lsf, machine, slurm
+from hpcext.doctor import job, lsf, machine, slurm
 from hpcext.doctor.checkup import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -17,4 +17,5 @@ CHECKS: tuple[Check, ...] = (
     Check("slurm", slurm.check, within_s=90),
     Check("lsf", lsf.check, within_s=120),
     Check("lsf job", lsf.job, within_s=lsf.JOB_S + 60),
+    Check("job", job.check, within_s=job.MOST_S),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from hpcext.config import Settings
@@ -30,11 +31,14 @@ class Asked(NamedTuple):
         A job may be submitted to find something out.
     queue : str
         Where to; empty: wherever the batch system sends it.
+    jobs : pathlib.Path or None
+        A job file, whose first training is begun and suspended.
     """
 
     settings: Settings | None
     submit: bool = False
     queue: str = ""
+    jobs: Path | None = None
 
 
 class Finding(NamedTuple):

@@ -19,7 +19,7 @@ from hpcext.sim.executor import Simulated
 from hpcext.sim.heap import drive
 
 quick = settings(
-    max_examples=400,
+    max_examples=250,
     # Not `explain`: it takes minutes here.
     phases=[Phase.generate, Phase.shrink],
     deadline=None,

@@ -1,0 +1,70 @@
+"""hpcext doctor --job: a training is suspended and goes on, or it is said why it cannot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from site_of_test import Site
+
+from hpcext.cli import main as cli
+from hpcext.config import load_settings
+from hpcext.doctor import job
+from hpcext.doctor.checkup import Asked, Finding
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A place for job files; what is left behind is seen by its environment."""
+    found = Site(tmp_path)
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "HPCEXT_REPORT_INTERVAL_S"):
+        monkeypatch.setenv(name, found.environ[name])
+    return found
+
+
+def found(site: Site, *jobs: dict[str, object]) -> list[Finding]:
+    site.write_jobs(*jobs)
+    findings = list(job.check(Asked(load_settings(), jobs=site.jobs)))
+    assert {each.name for each in findings} == {"job"}
+    assert not site.left_behind()
+    return findings
+
+
+def test_it_is_suspended_and_goes_on(site: Site) -> None:
+    """As its own account has it; jobs beside it never begin."""
+    one = site.counter("one", steps=100_000, step_s=0.02, gpus={"min": 1, "max": 4})
+    begun, suspended, gone_on = found(
+        site, one, {"name": "two", "command": f"touch {site.path}/two"}
+    )
+    assert {each.verdict for each in (begun, suspended, gone_on)} == {"ok"}
+    assert "one goes on where it was" in gone_on.says
+    steps = site.steps("one")
+    assert {step.attempt for step in steps} == {1, 2}
+    assert {len(step.gpus) for step in steps} == {1}
+    last = max(step.step for step in steps if step.attempt == 1)
+    assert f"suspended at step {last} in" in suspended.says
+    assert [step.step for step in steps] == list(range(1, len(steps) + 1))
+    assert not (site.path / "two").exists()
+
+
+def test_one_that_fails(site: Site) -> None:
+    text = "import sys; sys.exit('no such data set')"
+    (ended,) = found(site, {"name": "one", "command": [sys.executable, "-c", text], "retries": 0})
+    assert (ended.verdict, ended.says) == ("wrong", "one failed, exit status 1: no such data set")
+
+
+def test_one_without_a_session(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "BEGIN_S", 3.0)  # who waits for a real one has three minutes
+    (none,) = found(site, {"name": "one", "command": "sleep 600"})
+    assert (none.verdict, none.says[:32]) == ("wrong", "one has no session after 3 s, so")
+
+
+def test_one_for_several_nodes(site: Site) -> None:
+    (note,) = found(site, {"name": "one", "command": "true", "nodes": {"min": 2, "max": 2}})
+    assert (note.verdict, note.says) == ("note", "one needs 2 nodes")
+
+
+def test_no_such_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--job", "none.toml"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
