@@ -10,6 +10,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release lsf_scripts/*
+ROOTS := spank_hooks/prolog/hpcext-prolog spank_hooks/epilog/hpcext-epilog
 RELEASE ?=
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
@@ -46,6 +47,8 @@ lint: test-environment spank
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	shellcheck $(SCRIPTS)
+	@# Root's python3 may be that of RHEL 8.
+	$(BIN)/vermin --quiet --no-tips -t=3.6- $(ROOTS)
 
 spank: test-environment
 	@# Warnings are errors there.
