@@ -27,7 +27,7 @@ ALPHA = 0.2
 LEAST = 500
 """Iterations before a model is trained (section 4); the moving average stands in until then."""
 
-EVERY = 250
+EVERY = 100
 """Iterations from one fit to the next, which begins with the model of the one before."""
 
 KEPT = 2000
