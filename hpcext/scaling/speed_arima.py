@@ -1,0 +1,92 @@
+"""ARIMA(2,2,1) of a worker's speed, which LB-BSP compares with (section 3.2.2 and Table 3).
+
+Coefficients are those of the least conditional sum of squares, for which SciPy is enough: so it is
+there without another package, and is fitted anew while a training runs. On hundreds of values the
+exact likelihood has its maximum near them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcext.scaling.speed import Floats, Model
+
+DIFFERENCES = 2
+
+WITHIN = 0.999
+"""Of the bounds within which the moving average is invertible, so that errors of long ago are
+forgotten, and around the triangle in which the autoregression is stationary."""
+
+STARTS = ((0.0, 0.0, -0.5), (-0.5, -0.25, -0.95))
+"""Before the first fit: differences of noise look like the second."""
+
+REMEMBERS = 200
+"""Iterations that a prediction looks back: of the moving average nothing is left after that."""
+
+
+class Arima:
+    """Fitted coefficients: ``w[t] = a1 w[t-1] + a2 w[t-2] + e[t] + b e[t-1]``, w the second
+    differences of the speeds."""
+
+    looks_back = REMEMBERS
+
+    def __init__(self, a1: float, a2: float, b: float) -> None:
+        self.coefficients = (a1, a2, b)
+
+    def ahead(self, rows: Floats) -> float:
+        """As :class:`hpcext.scaling.speed.Model`."""
+        a1, a2, b = self.coefficients
+        speeds = rows[:, 0]
+        w = np.diff(speeds, DIFFERENCES)
+        errors = residuals(np.array(self.coefficients), w)
+        change = a1 * w[-1] + a2 * w[-2] + b * errors[-1]
+        return float(2 * speeds[-1] - speeds[-2] + change)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"coefficients": list(self.coefficients)}
+
+
+def residuals(coefficients: Floats, w: Floats) -> Floats:
+    """The errors of one-step predictions, from the third value on."""
+    from scipy.signal import lfilter  # noqa: PLC0415
+
+    a1, a2, b = coefficients
+    unexplained = w[2:] - a1 * w[1:-1] - a2 * w[:-2]
+    return np.asarray(lfilter([1.0], [1.0, b], unexplained))
+
+
+def fit(rows: Floats, start: Model | None) -> Arima:
+    """Fit to rows of speed, CPU and memory, from the coefficients of `start` if that is given."""
+    from scipy.optimize import least_squares  # noqa: PLC0415
+
+    w = np.diff(rows[:, 0], DIFFERENCES)
+    width = float(w.std()) or 1.0
+    starts = [start.coefficients] if isinstance(start, Arima) else STARTS
+    found = [
+        least_squares(residuals, each, args=(w / width,), bounds=(_LOWER, _UPPER))
+        for each in starts
+    ]
+    best = min(found, key=lambda each: float(each.cost)).x
+    return Arima(*map(float, best))
+
+
+def loaded(state: Mapping[str, Any]) -> Arima:
+    """Coefficients from their state.
+
+    Raises
+    ------
+    ValueError
+        They are none.
+    """
+    found = np.asarray(state["coefficients"], np.float64)
+    if found.shape != (3,) or not np.all((found >= _LOWER) & (found <= _UPPER)):
+        raise ValueError(f"no coefficients of ARIMA(2,2,1): {state['coefficients']}")
+    return Arima(*map(float, found))
+
+
+_LOWER = np.array([-2.0, -1.0, -1.0]) * WITHIN
+_UPPER = np.array([2.0, 1.0, 1.0]) * WITHIN

@@ -1,0 +1,378 @@
+"""Networks that predict a worker's speed: NARX, which knows its CPU and memory, and two others.
+
+LB-BSP, section 3.2.2 and Table 3. NARX is a feedforward network on the last speeds and on the
+current and last usages (eq. 4); the plain recurrent network and the LSTM, which the paper compares
+it with, read the last speeds one after the other. Each has one hidden layer and looks two
+iterations back.
+
+They are so small that NumPy is enough, on one thread, and a training that balances its batches
+needs no second framework. All three are trained in one way, so that only what they are makes a
+difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcext.scaling.speed import Floats, Model
+
+LOOK_BACK = 2
+HIDDEN = 10
+
+HELD_OUT = 0.2
+"""Share of the rows, the newest, that no gradient sees: they say when to stop."""
+
+PATIENCE = 10
+"""Steps without a better prediction of these, after which the training stops."""
+
+MOST_STEPS = 200
+
+DECAY = 1.0
+"""Weight of the mean square of the weights. Speeds are mostly noise, and some hundred weights would
+learn it. Of 0.0001 to 5, this predicted another recording than that of Table 3 best."""
+
+CLIPPED = 5.0
+"""Standard deviations: an input further out says no more."""
+
+Arrays = dict[str, Floats]
+
+
+class Network(ABC):
+    """A function of its weights, which are one vector, and its inputs.
+
+    Parameters
+    ----------
+    hidden : int
+        Units of its hidden layer.
+    """
+
+    name: str
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def __init__(self, hidden: int = HIDDEN) -> None:
+        self.hidden = hidden
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def initial(self, rng: np.random.Generator) -> Floats:
+        """Uniform, after Glorot and Bengio; zero for what is added."""
+        parts = []
+        for shape in self.shapes.values():
+            if len(shape) == 1:
+                parts.append(np.zeros(shape))
+            else:
+                most = math.sqrt(6 / sum(shape))
+                parts.append(rng.uniform(-most, most, shape).ravel())
+        return np.concatenate(parts)
+
+    def split(self, weights: Floats) -> Arrays:
+        """The matrices of a vector of weights."""
+        found, at = {}, 0
+        for name, shape in self.shapes.items():
+            size = math.prod(shape)
+            found[name] = weights[at : at + size].reshape(shape)
+            at += size
+        return found
+
+    def joined(self, arrays: Arrays) -> Floats:
+        """The vector of such matrices."""
+        return np.concatenate([arrays[name].ravel() for name in self.shapes])
+
+    @abstractmethod
+    def windows(self, rows: Floats) -> Floats:
+        """What it sees at each row but the first ones, of speed, CPU and memory."""
+
+    @abstractmethod
+    def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
+        """The outputs, one for each input, and what the way back needs."""
+
+    @abstractmethod
+    def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
+        """The derivatives by the weights of what has these derivatives by the outputs."""
+
+    def error(self, weights: Floats, inputs: Floats, targets: Floats) -> tuple[float, Floats]:
+        """Mean squared error with the decay, and its derivatives."""
+        arrays = self.split(weights)
+        outputs, kept = self.forward(arrays, inputs)
+        off = outputs - targets
+        by_weights = self.joined(self.backward(arrays, inputs, kept, 2 / len(off) * off))
+        decay = DECAY / len(weights)
+        return float(np.mean(off**2) + decay * weights @ weights), by_weights + 2 * decay * weights
+
+
+class Narx(Network):
+    """Nonlinear autoregressive with exogenous inputs: eq. 4."""
+
+    name = "narx"
+
+    def __init__(self, hidden: int = HIDDEN) -> None:
+        super().__init__(hidden)
+        inputs = LOOK_BACK + 2 * (LOOK_BACK + 1)
+        self.shapes = {
+            "in": (inputs, hidden), "in_add": (hidden,), "out": (hidden, 1), "out_add": (1,),
+        }  # fmt: skip
+
+    def windows(self, rows: Floats) -> Floats:
+        """The last two speeds, and each usage as it is now and was at the last two boundaries."""
+        count = len(rows) - LOOK_BACK
+        speeds = [rows[LOOK_BACK - back :][:count, 0] for back in range(LOOK_BACK)]
+        usages = [
+            rows[LOOK_BACK - back :][:count, series]
+            for series in (1, 2)
+            for back in range(LOOK_BACK + 1)
+        ]
+        return np.stack([*speeds, *usages], axis=1)
+
+    def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
+        """As :class:`Network`."""
+        hidden = np.tanh(inputs @ weights["in"] + weights["in_add"])
+        return hidden @ weights["out"][:, 0] + weights["out_add"], hidden
+
+    def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
+        """As :class:`Network`."""
+        hidden = kept
+        by_sum = by_output[:, None] * weights["out"][:, 0] * (1 - hidden**2)
+        return {
+            "in": inputs.T @ by_sum, "in_add": by_sum.sum(axis=0),
+            "out": (hidden.T @ by_output)[:, None], "out_add": by_output.sum(keepdims=True),
+        }  # fmt: skip
+
+
+class Recurrent(Network):
+    """A network that reads speeds one after the other: what both recurrent ones share."""
+
+    gates = 1
+
+    def __init__(self, hidden: int = HIDDEN) -> None:
+        super().__init__(hidden)
+        wide = self.gates * hidden
+        self.shapes = {
+            "in": (1, wide), "again": (hidden, wide), "add": (wide,),
+            "out": (hidden, 1), "out_add": (1,),
+        }  # fmt: skip
+
+    def windows(self, rows: Floats) -> Floats:
+        """The last two speeds, the older one first."""
+        count = len(rows) - LOOK_BACK + 1
+        return np.stack([rows[at : at + count, 0] for at in range(LOOK_BACK)], axis=1)
+
+    def _ends(self, hidden: Floats, weights: Arrays) -> Floats:
+        return np.asarray(hidden @ weights["out"][:, 0] + weights["out_add"])
+
+    def _ended(self, hidden: Floats, by_output: Floats) -> Arrays:
+        """The derivatives by the weights of the last layer."""
+        return {"out": (hidden.T @ by_output)[:, None], "out_add": by_output.sum(keepdims=True)}
+
+
+class SimpleRnn(Recurrent):
+    """The plain recurrent network."""
+
+    name = "rnn"
+
+    def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
+        """As :class:`Network`."""
+        states = [np.zeros((len(inputs), self.hidden))]
+        for speed in inputs.T:
+            total = speed[:, None] @ weights["in"] + states[-1] @ weights["again"] + weights["add"]
+            states.append(np.tanh(total))
+        return self._ends(states[-1], weights), states
+
+    def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
+        """As :class:`Network`."""
+        states: list[Floats] = kept
+        found = {name: np.zeros(self.shapes[name]) for name in ("in", "again", "add")}
+        by_state = by_output[:, None] * weights["out"][:, 0]
+        for at in range(inputs.shape[1] - 1, -1, -1):
+            by_sum = by_state * (1 - states[at + 1] ** 2)
+            found["in"] += inputs[:, at] @ by_sum
+            found["again"] += states[at].T @ by_sum
+            found["add"] += by_sum.sum(axis=0)
+            by_state = by_sum @ weights["again"].T
+        return {**found, **self._ended(states[-1], by_output)}
+
+
+class Lstm(Recurrent):
+    """Long short-term memory; its gates are in, forget, cell, out."""
+
+    name = "lstm"
+    gates = 4
+
+    def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
+        """As :class:`Network`."""
+        state = cell = np.zeros((len(inputs), self.hidden))
+        kept = []
+        for speed in inputs.T:
+            total = speed[:, None] @ weights["in"] + state @ weights["again"] + weights["add"]
+            taken, left, new, shown = np.split(total, self.gates, axis=1)
+            taken, left, shown = _sigmoid(taken), _sigmoid(left), _sigmoid(shown)
+            new = np.tanh(new)
+            before, cell = cell, left * cell + taken * new
+            seen = np.tanh(cell)
+            kept.append((state, before, taken, left, new, shown, seen))
+            state = shown * seen
+        return self._ends(state, weights), (kept, state)
+
+    def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
+        """As :class:`Network`."""
+        steps, last = kept
+        found = {name: np.zeros(self.shapes[name]) for name in ("in", "again", "add")}
+        by_state = by_output[:, None] * weights["out"][:, 0]
+        by_cell = np.zeros_like(by_state)
+        for at in range(inputs.shape[1] - 1, -1, -1):
+            state, before, taken, left, new, shown, seen = steps[at]
+            by_cell = by_cell + by_state * shown * (1 - seen**2)
+            by_sum = np.concatenate(
+                [
+                    by_cell * new * taken * (1 - taken),
+                    by_cell * before * left * (1 - left),
+                    by_cell * taken * (1 - new**2),
+                    by_state * seen * shown * (1 - shown),
+                ],
+                axis=1,
+            )
+            found["in"] += inputs[:, at] @ by_sum
+            found["again"] += state.T @ by_sum
+            found["add"] += by_sum.sum(axis=0)
+            by_state, by_cell = by_sum @ weights["again"].T, by_cell * left
+        return {**found, **self._ended(last, by_output)}
+
+
+NETWORKS: Mapping[str, type[Network]] = {each.name: each for each in (Narx, SimpleRnn, Lstm)}
+
+
+class Fitted:
+    """A network with its weights, and what its inputs were divided by.
+
+    Parameters
+    ----------
+    network : Network
+    weights : ndarray
+    middle, width : ndarray
+        Mean and standard deviation of speed, CPU and memory.
+    """
+
+    looks_back = LOOK_BACK + 1
+
+    def __init__(self, network: Network, weights: Floats, middle: Floats, width: Floats) -> None:
+        self.network = network
+        self.weights = weights
+        self.middle, self.width = middle, width
+        self._arrays = network.split(weights)
+
+    def ahead(self, rows: Floats) -> float:
+        """As :class:`hpcext.scaling.speed.Model`."""
+        inputs = self.network.windows(scaled(rows, self.middle, self.width))
+        output, _ = self.network.forward(self._arrays, inputs[-1:])
+        return float(self.middle[0] + self.width[0] * output[0])
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "weights": self.weights.tolist(),
+            "middle": self.middle.tolist(), "width": self.width.tolist(),
+        }  # fmt: skip
+
+
+class Learner:
+    """What trains a network.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`NETWORKS`.
+    seed : int
+        Of its first weights.
+    """
+
+    def __init__(self, name: str, seed: int = 0) -> None:
+        self.network = NETWORKS[name]()
+        self._seed = seed
+
+    def fit(self, rows: Floats, start: Model | None) -> Fitted:
+        """Train on rows of speed, CPU and memory, from the weights of `start` if that is given."""
+        middle, width = rows.mean(axis=0), rows.std(axis=0)
+        # What never changed says nothing; it stays at zero.
+        width = np.where(width > 1e-9 * np.maximum(1.0, np.abs(middle)), width, 1.0)
+        every = scaled(rows, middle, width)
+        inputs = self.network.windows(every)[:-1]
+        # Not clipped: a target is what it is.
+        targets = ((rows[:, 0] - middle[0]) / width[0])[-len(inputs) :]
+        weights = (
+            start.weights
+            if isinstance(start, Fitted)
+            else self.network.initial(np.random.default_rng(self._seed))
+        )
+        return Fitted(self.network, trained(self.network, weights, inputs, targets), middle, width)
+
+    def loaded(self, state: Mapping[str, Any]) -> Fitted:
+        """A fitted network from its state.
+
+        Raises
+        ------
+        ValueError
+            It is none of this network.
+        """
+        arrays = [np.asarray(state[key], np.float64) for key in ("weights", "middle", "width")]
+        shapes = [each.shape for each in arrays]
+        if shapes != [(self.network.size,), (3,), (3,)]:
+            raise ValueError(f"no weights of {self.network.name}: {shapes}")
+        if not all(np.isfinite(each).all() for each in arrays) or not (arrays[2] > 0).all():
+            raise ValueError(f"no weights of {self.network.name}: not finite")
+        return Fitted(self.network, *arrays)
+
+
+def scaled(rows: Floats, middle: Floats, width: Floats) -> Floats:
+    """Rows as a network sees them."""
+    return np.clip((rows - middle) / width, -CLIPPED, CLIPPED)
+
+
+def trained(network: Network, weights: Floats, inputs: Floats, targets: Floats) -> Floats:
+    """The weights that predict the newest rows best, of those a descent on the others passes."""
+    from scipy.optimize import minimize  # noqa: PLC0415
+
+    held = max(1, round(HELD_OUT * len(inputs)))
+    newest = inputs[-held:], targets[-held:]
+
+    def missed(weights: Floats) -> float:
+        outputs, _ = network.forward(network.split(weights), newest[0])
+        return float(np.mean((outputs - newest[1]) ** 2))
+
+    best, least, since = weights, missed(weights), 0
+
+    def look(weights: Floats) -> None:
+        nonlocal best, least, since
+        found, since = missed(weights), since + 1
+        if found < least:
+            best, least, since = weights.copy(), found, 0
+        if since >= PATIENCE:
+            raise _Enough
+
+    with contextlib.suppress(_Enough):
+        minimize(
+            network.error,
+            weights,
+            args=(inputs[:-held], targets[:-held]),
+            jac=True,
+            method="L-BFGS-B",
+            callback=look,
+            options={"maxiter": MOST_STEPS},
+        )
+    return best
+
+
+class _Enough(Exception):
+    """Early stopping: the callback's way out of the descent in every SciPy."""
+
+
+def _sigmoid(x: Floats) -> Floats:
+    # No overflow on either side.
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))
