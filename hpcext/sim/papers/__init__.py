@@ -31,6 +31,7 @@ PAPERS: dict[str, Paper] = {
     "pollux": Paper(
         "Pollux (Qiao et al., OSDI 2021): workloads, Table 2, Figures 7 and 8", "pollux"
     ),
+    "lb-bsp": Paper("LB-BSP (Chen et al., SoCC 2020): Figure 8", "lb_bsp"),
 }
 
 ALL = "all"

@@ -1,0 +1,16 @@
+"""Chen et al., *Semi-Dynamic Load Balancing* (LB-BSP), SoCC 2020: what needs no cluster."""
+
+from __future__ import annotations
+
+from hpcext.sim.papers import lb_bsp_balance
+from hpcext.sim.papers.study import How, Study
+
+
+def study(how: How) -> Study:
+    """Figure 8."""
+    return Study(
+        "lb-bsp",
+        "Semi-dynamic load balancing in non-dedicated environments (Chen et al., SoCC 2020)",
+        lb_bsp_balance.tables(how),
+        lb_bsp_balance.ASSUMED,
+    )
