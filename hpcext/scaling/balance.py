@@ -54,6 +54,9 @@ SURELY_MOVED = 4.0
 KEPT, POINTS = 10, 6
 """Times that a mean remembers, and batch sizes that a line is fitted to."""
 
+RESTS = 5
+"""Iterations from one look to the next, once a mean remembers all that it can."""
+
 SHRINK = 0.05
 """What is believed of a slope beforehand counts as batches that differ by this share."""
 
@@ -471,6 +474,7 @@ class Affine:
         lines = [None if each is None else Line(*each) for each in told]
         usual = _usual([line for line in lines if line is not None])
         self._fits = [_Fit(line or usual) for line in lines]
+        self._rested = 0
         if usual is not None:
             self.resize(sum(self.sizes))
 
@@ -480,8 +484,13 @@ class Affine:
             if math.isfinite(time_s) and time_s > 0 and samples > 0:
                 fit.add(samples, time_s)
         self._memory = seen.memory
-        if seen.batches != self.sizes or min(fit.seen for fit in self._fits) < LEAST_SEEN:
+        count = min(fit.seen for fit in self._fits)
+        self._rested += 1
+        # Where nothing is new a look at every iteration would be for nothing.
+        rests = count == KEPT and self._rested < RESTS
+        if seen.batches != self.sizes or count < LEAST_SEEN or rests:
             return self.sizes
+        self._rested = 0
         lines = [line for fit in self._fits if (line := fit.line()) is not None]
         total = sum(self.sizes)
         least, most = self._bounds.of(self.sizes, total, self._memory)
