@@ -127,9 +127,12 @@ def compare(args: argparse.Namespace) -> None:
     print(f"ideal {best_s * 1e3:.1f} ms, of which {exchange_s * 1e3:.1f} are no pace's")
     for way in WAYS:
         mean_s = statistics.fmean(times[way])
+        half = len(best) // 2
+        late = statistics.fmean(times[way][half:]) / (statistics.fmean(best[half:]) + exchange_s)
         print(
-            f"{way:7} {mean_s * 1e3:6.1f} ms, {mean_s / best_s - 1:+6.1%} of the ideal, "
-            f"{mean_s / plain_s - 1:+6.1%} of plain; gap {gaps[way]:.0%}"
+            f"{way:7} {mean_s * 1e3:6.1f} ms, {mean_s / best_s - 1:+6.1%} of the ideal "
+            f"(second half {late - 1:+6.1%}), {mean_s / plain_s - 1:+6.1%} of plain; "
+            f"gap {gaps[way]:.0%}"
         )
 
 

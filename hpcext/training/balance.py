@@ -20,7 +20,11 @@ MODES = ("auto", "cpu", "gpu")
 """When the workers hear of each other: at once, or while the next step computes."""
 
 RULES = ("affine", "speeds", "leader")
-"""As :data:`hpcext.scaling.balance.RULES` has them."""
+"""As :data:`hpcext.scaling.balance_lines.RULES` has them."""
+
+USUAL = {"cpu": "speeds", "gpu": "affine"}
+"""Which rule a mode has unless it is said: the one that was faster by measurement, on loads that
+change from step to step, and on those that stay."""
 
 REMEMBERED = 256
 """Workers that are remembered, so that a checkpoint stays small."""
@@ -118,11 +122,12 @@ class Balance:
     ) -> None:
         # A training that is not balanced need not load it.
         from hpcext.scaling import balance as rules  # noqa: PLC0415
+        from hpcext.scaling.balance_lines import RULES as made  # noqa: PLC0415
 
         self.waits = waits
         self.sizes: tuple[int, ...] = ()
         self._name = rule
-        self._make: Callable[..., Rule] = rules.RULES[rule]
+        self._make: Callable[..., Rule] = made[rule]
         self._seen: type[Seen] = rules.Seen
         self._even, self._removable = rules.even, rules.removable
         self._bounds: Bounds = rules.Bounds(*bounds)

@@ -103,6 +103,8 @@ class ElasticBatches(Walk):
     ----------
     adapted : bool
         Whether a session chooses the size of its batches while it trains.
+    of_any_ranks : bool
+        Whether the number of ranks may change.
 
     Notes
     -----
@@ -111,6 +113,7 @@ class ElasticBatches(Walk):
     """
 
     adapted = False
+    of_any_ranks = True
 
     def __init__(
         self,

@@ -238,6 +238,8 @@ class Session(Balanced):
             return "no model is wrapped by session.parallel(model)"
         if self._elastic is None:
             return "the loader has no batch_sampler=session.batch_sampler(data, ...)"
+        if not self._elastic.of_any_ranks:
+            return "each rank holds a part of the data"
         if self._validations:
             return "an epoch begins with a validation"
         return ""

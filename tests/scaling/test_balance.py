@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.scaling.balance import (
-    RULES,
-    Affine,
     Bounds,
     LeaderStraggler,
     Line,
@@ -23,6 +21,7 @@ from hpcext.scaling.balance import (
     level,
     removable,
 )
+from hpcext.scaling.balance_lines import RULES, Affine
 
 lines = st.builds(
     Line, st.floats(0, 10, allow_subnormal=False), st.floats(1e-3, 10, allow_subnormal=False)

@@ -11,7 +11,8 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpcext.scaling.balance import FREE, RULES, LeaderStraggler, Line, Rule, Seen, Sizes, level
+from hpcext.scaling.balance import FREE, LeaderStraggler, Line, Rule, Seen, Sizes, level
+from hpcext.scaling.balance_lines import RULES
 from hpcext.sim.papers.study import How, Row, Table
 
 EQUILIBRIUM: Sizes = (89, 21, 12, 6)
