@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hpcext.training.torch import Session, microbatches, split
 
 SAMPLES, BATCH = 600, 24
-PACE_S = (0.0005, 0.002, 0.001)
+PACE_S = (0.002, 0.008, 0.004)
 """Seconds per sample of each rank."""
 
 
