@@ -178,7 +178,9 @@ def _tried(trial: _Trial, first: JobSpec) -> Iterator[Finding]:
     step = job.step
     parts = _parts(record.segments[-1].suspend_s)
     says = f"{first.name} was suspended at step {step} in {took_s:.1f} s{parts}"
-    limits = f"where it is preempted, GraceTime or KillWait must be longer than {math.ceil(took_s)} s"
+    limits = (
+        f"where it is preempted, GraceTime or KillWait must be longer than {math.ceil(took_s)} s"
+    )
     yield Finding("job", "ok", says, limits)
     trial.ask("resume")
     job, record = trial.wait(BEGIN_S, lambda job, record: job.registered and job.step > step)

@@ -222,6 +222,11 @@ class Agent:
         """In how many passes a rank makes so many samples."""
         return _ceil(samples, self.split.per_gpu)
 
+    def unequal_passes(self, samples: int) -> int:
+        """The same where ranks have unequal batches: as many as of even ones, if there is room."""
+        room = self.bounds.most_per_gpu or samples
+        return max(self.split.passes(self._gpus), _ceil(samples, room))
+
     def halves(self, samples: int) -> bool:
         """Whether so many samples may be made in two passes."""
         return samples // 2 >= self.bounds.least_per_gpu

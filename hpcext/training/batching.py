@@ -8,7 +8,8 @@ serves as ``batch_sampler=`` of a PyTorch ``DataLoader`` and as a plain iterable
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,7 +19,25 @@ LAST = ("weighted", "carried", "dropped")
 """What can become of the last samples of an epoch."""
 
 
-@dataclasses.dataclass(frozen=True)
+def divide(total: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """A total in proportion to shares, exactly; of equals the first ones get what is left.
+
+    Parameters
+    ----------
+    total : int
+    shares : sequence of float
+        Not negative, and not all 0.
+    """
+    whole = math.fsum(shares)
+    exact = [total * share / whole for share in shares]
+    sizes = [math.floor(each) for each in exact]
+    order = sorted(range(len(sizes)), key=lambda at: (sizes[at] - exact[at], at))
+    for at in order[: total - sum(sizes)]:
+        sizes[at] += 1
+    return tuple(sizes)
+
+
+@dataclasses.dataclass
 class _Pass:
     """One iteration: a part of an epoch, walked by one number of ranks."""
 
@@ -30,6 +49,9 @@ class _Pass:
     rank: int
     world_size: int
     global_batch: int
+    # (turn, shares of the ranks from it on), ascending; none: even ones.
+    divisions: list[tuple[int, tuple[int, ...]]]
+    drawn: int = 0
 
     @property
     def steps(self) -> int:
@@ -38,6 +60,14 @@ class _Pass:
     def after(self, turns: int) -> int:
         """The position after so many steps."""
         return min(self.start + turns * self.global_batch, self.end)
+
+    def shares(self, turn: int) -> tuple[int, ...] | None:
+        """Samples of each rank in a step; None: as even as can be."""
+        found = [shares for begin, shares in self.divisions if begin <= turn]
+        if not found:
+            return None
+        count = self.after(turn + 1) - self.after(turn)
+        return found[-1] if sum(found[-1]) == count else divide(count, found[-1])
 
 
 class ElasticBatches(Walk):
@@ -73,6 +103,8 @@ class ElasticBatches(Walk):
     ----------
     adapted : bool
         Whether a session chooses the size of its batches while it trains.
+    of_any_ranks : bool
+        Whether the number of ranks may change.
 
     Notes
     -----
@@ -81,6 +113,7 @@ class ElasticBatches(Walk):
     """
 
     adapted = False
+    of_any_ranks = True
 
     def __init__(
         self,
@@ -109,6 +142,7 @@ class ElasticBatches(Walk):
         self._per_rank = gpu_batch is not None
         self._size = size
         self._last = last
+        self._shares: tuple[int, ...] | None = None
         self.place(0)
 
     @property
@@ -124,8 +158,48 @@ class ElasticBatches(Walk):
     @property
     def batch_size(self) -> int:
         """Samples in the largest batch of this rank, at the present number of ranks."""
+        if self._shares is not None:
+            return max(1, divide(self.global_batch, self._shares)[self._rank])
         full, more = divmod(self.global_batch, self._world_size)
         return max(1, full + (self._rank < more))
+
+    @property
+    def drawn(self) -> int:
+        """Batches of this iteration whose samples are chosen: a loader may read ahead."""
+        return self._pass.drawn
+
+    def divide(self, shares: Sequence[int], turn: int | None = None, *, trained: int = 0) -> None:
+        """Divide each step in proportion to these shares of the ranks, and not evenly.
+
+        Which samples a step trains stays the same, and who trains them changes. It holds until the
+        number of ranks changes.
+
+        Parameters
+        ----------
+        shares : sequence of int
+            The same on all ranks.
+        turn : int, optional
+            The first batch of this iteration that is divided so, which must not be drawn yet;
+            without it, the first one of the next iteration.
+        trained : int
+            Batches whose :meth:`weight` nobody will ask for any more.
+        """
+        if len(shares) != self._world_size or min(shares) < 0 or sum(shares) < 1:
+            raise ValueError(f"shares={tuple(shares)}: one for each of {self._world_size} ranks")
+        before, self._shares = self._shares, tuple(shares)
+        if turn is None or self._shares == before:
+            return
+        now = self._pass
+        if turn < now.drawn:
+            raise ValueError(f"turn={turn}: {now.drawn} batches are drawn already")
+        later = [begin for begin, _ in now.divisions if begin <= trained]
+        now.divisions[:] = [each for each in now.divisions if not later or each[0] >= later[-1]]
+        now.divisions.append((turn, self._shares))
+
+    def resize(self, rank: int, world_size: int) -> None:
+        """As the base class has it."""
+        super().resize(rank, world_size)
+        self._shares = None
 
     def resize_batch(self, global_batch: int) -> None:
         """Make global batches of so many samples, from the next :meth:`place` on.
@@ -173,6 +247,7 @@ class ElasticBatches(Walk):
             rank=self._rank,
             world_size=self._world_size,
             global_batch=self.global_batch,
+            divisions=[(0, self._shares)] if self._shares else [],
         )
 
     @property
@@ -201,6 +276,9 @@ class ElasticBatches(Walk):
         count = now.after(turn + 1) - now.after(turn)
         if turn < 0 or count == 0:
             raise ValueError(f"turn={turn}: this iteration has {now.steps} batches, from 0")
+        shares = now.shares(turn)
+        if shares is not None:
+            return shares[now.rank] * now.world_size / count
         full, more = divmod(count, now.world_size)
         return (full + (now.rank < more)) * now.world_size / count
 
@@ -226,6 +304,11 @@ class ElasticBatches(Walk):
         now, order = self._pass, self.order()
         for turn in range(now.steps):
             piece = order[now.after(turn) : now.after(turn + 1)]
-            mine = share(piece, now.rank, now.world_size)
+            shares = now.shares(turn)
+            now.drawn = turn + 1
+            if shares is None:
+                mine = share(piece, now.rank, now.world_size)
+            else:
+                mine = piece[sum(shares[: now.rank]) :][: shares[now.rank]]
             # With weight 0: every rank takes part in every collective of the step.
             yield mine.tolist() or [int(piece[now.rank % len(piece)])]

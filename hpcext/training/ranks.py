@@ -34,6 +34,7 @@ class Ranks:
     rank = 0
     size = 1
     _sum: list[float] | None = None
+    _gathered: list[list[float]] | None = None
 
     def exchange(self, wish: Control) -> Control:
         """Say what this rank asks for; returns what all ranks agreed on, perhaps one call late."""
@@ -46,6 +47,15 @@ class Ranks:
     def summed(self) -> list[float] | None:
         """What was begun, waiting for it; the same on all ranks. None: nothing was."""
         found, self._sum = self._sum, None
+        return found
+
+    def begin_gather(self, values: list[float]) -> None:
+        """Begin to tell all ranks some numbers, as many on each; one such exchange at a time."""
+        self._gathered = [values]
+
+    def gathered(self) -> list[list[float]] | None:
+        """What was begun, waiting for it: the numbers of each rank. None: nothing was."""
+        found, self._gathered = self._gathered, None
         return found
 
     def settle(self) -> None:

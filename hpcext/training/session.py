@@ -35,6 +35,7 @@ from hpcext.training.boundaries import Boundaries
 from hpcext.training.checkpoint import Checkpoint, Store
 from hpcext.training.keeper import Keeper
 from hpcext.training.loading import elastic, open_loader
+from hpcext.training.partitions import PartitionedBatches, Partitions
 from hpcext.training.place import AFTER, BEFORE, EPOCH, Place
 from hpcext.training.ranks import Ranks
 from hpcext.training.reports import Reporter
@@ -179,7 +180,8 @@ class Session(Boundaries):
         Parameters
         ----------
         data : Sized or int
-            The data set, or its length.
+            The data set, or its length; or which rank holds which part of it, see
+            :class:`~hpcext.training.partitions.Partitions`.
         global_batch, gpu_batch : int
             The one of the two that stays the same when the number of ranks changes.
         shuffle : bool
@@ -187,8 +189,12 @@ class Session(Boundaries):
             What becomes of an epoch's last samples, see
             :class:`~hpcext.training.batching.ElasticBatches`.
         """
-        batches = ElasticBatches(
-            data if isinstance(data, int) else len(data),
+        make = (
+            functools.partial(PartitionedBatches, data)
+            if isinstance(data, Partitions)
+            else functools.partial(ElasticBatches, data if isinstance(data, int) else len(data))
+        )
+        batches = make(
             global_batch=global_batch,
             gpu_batch=gpu_batch,
             rank=self.rank,

@@ -33,7 +33,7 @@ from hpcext.training.ranks import Ranks
 from hpcext.training.sharding import shard
 from hpcext.training.stall import Stall
 from hpcext.training.state import Tree
-from hpcext.training.torch_adapt import Adaptive
+from hpcext.training.torch_balance import Balanced
 from hpcext.training.torch_group import Member, check_equal, receive, send
 from hpcext.training.torch_parallel import Parallel
 from hpcext.training.torch_ranks import join, own_device
@@ -44,7 +44,7 @@ Batch = TypeVar("Batch")
 __all__ = ["Session", "accumulated", "microbatches", "shard", "split"]
 
 
-class Session(Adaptive):
+class Session(Balanced):
     """Makes a PyTorch training loop resumable; see :class:`hpcext.training.session.Session`.
 
     Under torchrun it joins the process group, unless the script has done so before (then make the
@@ -72,6 +72,7 @@ class Session(Adaptive):
     See Also
     --------
     adapt : lets the session choose the batch while it trains.
+    balance : divides each step so that unequal ranks finish together.
 
     Attributes
     ----------
@@ -237,6 +238,8 @@ class Session(Adaptive):
             return "no model is wrapped by session.parallel(model)"
         if self._elastic is None:
             return "the loader has no batch_sampler=session.batch_sampler(data, ...)"
+        if not self._elastic.of_any_ranks:
+            return "each rank holds a part of the data"
         if self._validations:
             return "an epoch begins with a validation"
         return ""
@@ -279,7 +282,7 @@ class Session(Adaptive):
             self._rates.use(batches.global_batch, cast(TorchState, self._state).optimizers())
             for model in self._models:
                 if not model.weighed:
-                    model.weigh(self._weight_of_batch)
+                    model.weigh(self._weight_in_backward)
         if self._new:
             self._new = False
             parameters = (p for model in self._models for p in model.parameters())

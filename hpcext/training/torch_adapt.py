@@ -165,7 +165,7 @@ class Adaptive(BaseSession):
         if self.world_size > 1 and not self._models:
             raise RuntimeError("microbatches(): needs a model from session.parallel(model)")
         samples = samples_of(batch)
-        passes = agent.passes(samples) if agent else 1
+        passes = self._passes(samples)
         measured = agent is not None and agent.due(self.step) and self._squared.ready
         alone = self.world_size == 1 and passes == 1
         if agent and measured and alone and not self._differenced and agent.halves(samples):
@@ -316,6 +316,14 @@ class Adaptive(BaseSession):
     def _weight_of_batch(self) -> float:
         """By how much this rank's mean gradient counts in this step."""
         return self._elastic.weight(self._turns - 1) if self._elastic else 1.0
+
+    def _weight_in_backward(self) -> float:
+        """The same, asked for as gradients become ready."""
+        return self._weight_of_batch()
+
+    def _passes(self, samples: int) -> int:
+        """In how many passes this rank makes so many samples."""
+        return self._agent.passes(samples) if self._agent else 1
 
     def _samples_of_turn(self) -> int:
         """Samples of all ranks in this step."""

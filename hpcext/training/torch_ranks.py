@@ -29,6 +29,7 @@ class TorchRanks(Ranks):
         self._values = self._vector.numpy()
         self._work: dist.Work | None = None
         self._adding: tuple[dist.Work, torch.Tensor] | None = None
+        self._gathering: tuple[dist.Work, list[torch.Tensor]] | None = None
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -49,6 +50,7 @@ class TorchRanks(Ranks):
         """Finish what is under way, whatever it says."""
         self._take()
         self.summed()
+        self.gathered()
 
     def begin_sum(self, values: list[float]) -> None:
         """Begin to add up numbers of all ranks, beside the training as the exchange is."""
@@ -64,6 +66,21 @@ class TorchRanks(Ranks):
         work.wait()
         found: list[float] = numbers.tolist()
         return found
+
+    def begin_gather(self, values: list[float]) -> None:
+        """Begin to tell all ranks some numbers, beside the training as the exchange is."""
+        mine = torch.tensor(values, dtype=torch.float64)
+        parts = [torch.empty_like(mine) for _ in range(self.size)]
+        work = dist.all_gather(parts, mine, group=self._group, async_op=True)
+        self._gathering = work, parts
+
+    def gathered(self) -> list[list[float]] | None:
+        """What was begun, waiting for it."""
+        if self._gathering is None:
+            return None
+        (work, parts), self._gathering = self._gathering, None
+        work.wait()
+        return [part.tolist() for part in parts]
 
     def smallest(self, value: int) -> int:
         """The smallest value of all ranks."""

@@ -79,6 +79,26 @@ def test_a_training_that_adapts_its_batch_goes_on_with_what_it_knows(start: Any)
     assert (told["initial_batch"], told["most_batch"]) == (12, 24)
 
 
+def test_unequal_ranks_are_balanced_as_soon_as_they_are_others(start: Any) -> None:
+    training = start("--global-batch=12", "--balance", "--gates=70", size=2)
+    wait_for(lambda: len(training.account()) > 80, "ranks that know each other")
+    answers = change_at_gates(training, {70: 3})
+    # New ranks would have parted from the others, had they divided a step otherwise.
+    assert all(answer["ok"] for answer in answers), answers
+    assert training.wait() == 0, training.output
+    account = training.account()
+    assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+    assert sizes(account) == [2, 3]
+    ranks = {
+        step: [len(line["indices"]) for line in account if line["step"] == step]
+        for step in range(100)
+    }
+    assert ranks[0] == [6, 6]
+    assert all(sum(each) == 12 for each in ranks.values())
+    first_of_three = next(each for each in ranks.values() if len(each) == 3)
+    assert first_of_three[0] > first_of_three[1], "known, and not learned anew"
+
+
 def test_the_batch_of_each_gpu_stays_and_the_rate_follows(start: Any) -> None:
     """With workers that have read ahead, by the division before."""
     training = start("--gpu-batch=6", "--workers=1", "--gates", "10", "20", size=1)

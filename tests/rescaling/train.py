@@ -47,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--global-batch", type=int)
     parser.add_argument("--gpu-batch", type=int)
     parser.add_argument("--adapt", type=int, help="the first batch of one that adapts")
+    parser.add_argument("--balance", action="store_true", help="ranks that get slower by number")
     parser.add_argument("--gates", type=int, nargs="*", default=[])
     parser.add_argument("--spoil", type=int, help="step at which rank 1 changes its weights")
     parser.add_argument("--fail", type=int, help="step after which rank 1 fails, alone")
@@ -58,7 +59,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:  # noqa: PLR0912
+def main() -> None:  # noqa: PLR0912, PLR0915
     args = arguments()
     # Called after all that is registered later, the session's own among it.
     atexit.register(note_threads, args.directory)
@@ -85,6 +86,9 @@ def main() -> None:  # noqa: PLR0912
     )
     if args.adapt:
         session.adapt(args.adapt, max_batch_size=2 * args.adapt, every_s=0.1)
+    if args.balance:
+        # A step that waits at a gate is an accident to this rule.
+        session.balance("cpu", rule="affine")
     rates: list[float] = []
     model = session.parallel(model)
     if args.compiled:
@@ -114,6 +118,8 @@ def main() -> None:  # noqa: PLR0912
                     optimizer.register_step_pre_hook(
                         lambda it, *_: rates.append(it.param_groups[0]["lr"])
                     )
+                if args.balance:
+                    time.sleep(0.003 * session.rank * len(batch[0]))
                 optimizer.zero_grad()
                 for (_, x, y), share in session.microbatches(batch):
                     (((model(x) - y) ** 2).mean() * share).backward()

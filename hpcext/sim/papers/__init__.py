@@ -31,7 +31,7 @@ PAPERS: dict[str, Paper] = {
     "pollux": Paper(
         "Pollux (Qiao et al., OSDI 2021): workloads, Table 2, Figures 7 and 8", "pollux"
     ),
-    "lb-bsp": Paper("LB-BSP (Chen et al., SoCC 2020): Table 3", "lb_bsp"),
+    "lb-bsp": Paper("LB-BSP (Chen et al., SoCC 2020): Figure 8, Table 3", "lb_bsp"),
 }
 
 ALL = "all"

@@ -1,16 +1,16 @@
-"""Chen et al., *Semi-Dynamic Load Balancing*, SoCC 2020 (LB-BSP): what is reproduced of it."""
+"""Chen et al., *Semi-Dynamic Load Balancing* (LB-BSP), SoCC 2020: what needs no cluster."""
 
 from __future__ import annotations
 
-from hpcext.sim.papers import lb_bsp_table
+from hpcext.sim.papers import lb_bsp_balance, lb_bsp_table
 from hpcext.sim.papers.study import How, Study
 
 
 def study(how: How) -> Study:
-    """Run the experiments."""
+    """Figure 8, and Table 3 on speeds that were recorded."""
     return Study(
         "lb-bsp",
-        "LB-BSP (Chen et al., SoCC 2020): predicted speeds of workers",
-        (*lb_bsp_table.tables(how),),
-        (*lb_bsp_table.ASSUMED,),
+        "Semi-dynamic load balancing in non-dedicated environments (Chen et al., SoCC 2020)",
+        (*lb_bsp_balance.tables(how), *lb_bsp_table.tables(how)),
+        (*lb_bsp_balance.ASSUMED, *lb_bsp_table.ASSUMED),
     )

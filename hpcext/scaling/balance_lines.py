@@ -1,0 +1,234 @@
+"""Batch sizing by a line through each worker's times; beside the published rules of LB-BSP.
+
+A worker's time is affine in its samples, above saturation. So a line is fitted to each worker, and
+the sizes go to where the lines say that all finish together, as far as each line may be trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcext.scaling.balance import (
+    FREE,
+    Bounds,
+    LeaderStraggler,
+    Line,
+    Rule,
+    Seen,
+    Sizes,
+    Speeds,
+    even,
+    level,
+)
+
+GROWS, SHRINKS = 2, 4
+"""A line is trusted up to twice the largest batch that was tried, whose memory has room, and down
+to a quarter of the present one."""
+
+GAIN = 0.01
+"""Share of an iteration that a change must promise."""
+
+SURE = 1.0
+"""Standard errors of an iteration's time that a change must promise, beyond those by which the
+slowest of so many equal workers seems slower than it is."""
+
+LEAST_SEEN = 2
+"""Iterations of one division that are seen before the next one: a single one says no noise."""
+
+MOVED = 0.05
+"""A worker is another one if its time has changed by more than this share, twice in a row..."""
+
+SURELY_MOVED = 4.0
+"""...and by more than so many standard deviations."""
+
+KEPT, POINTS = 10, 6
+"""Times that a mean remembers, and batch sizes that a line is fitted to."""
+
+RESTS = 5
+"""Iterations from one look to the next, once a mean remembers all that it can."""
+
+SHRINK = 0.05
+"""What is believed of a slope beforehand counts as batches that differ by this share."""
+
+FLAT = 0.02
+"""Least slope of a line, as a share of time per sample: no batch is free."""
+
+
+class _Fit:
+    """What is known of one worker: its times, and the line through them."""
+
+    def __init__(self, prior: Line | None) -> None:
+        self.prior = prior
+        # Samples → how often seen (at most KEPT), mean seconds; the newest last.
+        self.points: dict[int, tuple[float, float]] = {}
+        self.tried = 0
+        self._odd: list[float] = []
+        self._variance, self._deviations = 0.0, 0
+
+    def add(self, samples: int, time_s: float) -> None:
+        self.tried = max(self.tried, samples)
+        if samples != self._here:
+            self._odd = []
+            # What was seen of other sizes is of other times, too.
+            self.points = {x: (n / 2, t) for x, (n, t) in self.points.items()}
+        count, mean_s = self.points.pop(samples, (0.0, 0.0))
+        if count >= 1:
+            odd = max(MOVED, SURELY_MOVED * self.deviation)
+            off = time_s / mean_s - 1.0
+            self._deviate(min(abs(off), odd) * math.sqrt(count / (count + 1)))
+            if count >= LEAST_SEEN and abs(off) > odd:
+                self.points[samples] = count, mean_s
+                self._be_odd(samples, time_s, mean_s)
+                return
+        self._odd = []
+        count = min(count + 1, KEPT)
+        self.points[samples] = count, mean_s + (time_s - mean_s) / count
+        if len(self.points) > POINTS:
+            del self.points[next(iter(self.points))]
+
+    def _be_odd(self, samples: int, time_s: float, mean_s: float) -> None:
+        """A time that does not fit: the first one may be an accident, the second one is none."""
+        if self._odd and (self._odd[0] > mean_s) != (time_s > mean_s):
+            self._odd = []
+        self._odd.append(time_s)
+        if len(self._odd) < LEAST_SEEN:
+            return
+        now_s = math.fsum(self._odd) / len(self._odd)
+        # Slower by a constant or in proportion: taken for the latter, a change is too small
+        # rather than too large, and the next two times tell.
+        line, ratio = self.line(), now_s / mean_s
+        if line is not None:
+            self.prior = Line(line.constant_s * ratio, line.per_sample_s * ratio)
+        self.points = {samples: (float(len(self._odd)), now_s)}
+        self._odd = []
+
+    def _deviate(self, off: float) -> None:
+        self._deviations = min(self._deviations + 1, 2 * KEPT)
+        self._variance += (off * off - self._variance) / self._deviations
+
+    @property
+    def _here(self) -> int | None:
+        return next(reversed(self.points)) if self.points else None
+
+    @property
+    def seen(self) -> float:
+        """Iterations with the present batch."""
+        return self.points[self._here][0] if self._here is not None else 0.0
+
+    @property
+    def deviation(self) -> float:
+        """Of its times, as a share of them."""
+        return math.sqrt(self._variance)
+
+    @property
+    def time_s(self) -> float:
+        """Mean of its times with the present batch."""
+        return self.points[self._here][1] if self._here is not None else 0.0
+
+    def line(self) -> Line | None:
+        """Through its mean with the present batch, as steep as all points say."""
+        here = self._here
+        if here is None:
+            return self.prior
+        weight = math.fsum(n for n, _ in self.points.values())
+        mean_x = math.fsum(n * x for x, (n, _) in self.points.items()) / weight
+        mean_s = math.fsum(n * t for n, t in self.points.values()) / weight
+        spread = math.fsum(n * (x - mean_x) ** 2 for x, (n, _) in self.points.items())
+        both = math.fsum(n * (x - mean_x) * (t - mean_s) for x, (n, t) in self.points.items())
+        time_s = self.points[here][1]
+        steepest = time_s / here
+        believed = self.prior.per_sample_s if self.prior is not None else steepest
+        trust = weight * (SHRINK * mean_x) ** 2
+        slope = (both + trust * believed) / (spread + trust)
+        slope = min(max(slope, FLAT * steepest), steepest)
+        return Line(time_s - slope * here, slope)
+
+
+class Affine:
+    """Fits a line to each worker's times, and goes to where all are level.
+
+    A change must promise more than noise explains, so that sizes rest when there is nothing to
+    gain. A line goes through the worker's newest times, whatever it was fitted to: so where sizes
+    rest, all are level by measurement and not by the model.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        To begin with.
+    bounds : Bounds
+    known : sequence
+        What :meth:`state` said of each worker, None where nothing is known.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], bounds: Bounds = FREE, known: Sequence[Any] = ()
+    ) -> None:
+        self.sizes: Sizes = tuple(sizes)
+        self._bounds = bounds
+        self._memory: tuple[float, ...] = (0.0,) * len(self.sizes)
+        told = known or [None] * len(self.sizes)
+        lines = [None if each is None else Line(*each) for each in told]
+        usual = _usual([line for line in lines if line is not None])
+        self._fits = [_Fit(line or usual) for line in lines]
+        self._rested = 0
+        if usual is not None:
+            self.resize(sum(self.sizes))
+
+    def see(self, seen: Seen) -> Sizes:
+        """As :class:`Rule` has it."""
+        for fit, samples, time_s in zip(self._fits, seen.batches, seen.times_s, strict=True):
+            if math.isfinite(time_s) and time_s > 0 and samples > 0:
+                fit.add(samples, time_s)
+        self._memory = seen.memory
+        count = min(fit.seen for fit in self._fits)
+        self._rested += 1
+        # Where nothing is new a look at every iteration would be for nothing.
+        rests = count == KEPT and self._rested < RESTS
+        if seen.batches != self.sizes or count < LEAST_SEEN or rests:
+            return self.sizes
+        self._rested = 0
+        lines = [line for fit in self._fits if (line := fit.line()) is not None]
+        total = sum(self.sizes)
+        least, most = self._bounds.of(self.sizes, total, self._memory)
+        for at, (fit, size) in enumerate(zip(self._fits, self.sizes, strict=True)):
+            least[at] = max(least[at], -(-size // SHRINKS))
+            most[at] = min(most[at], max(GROWS * fit.tried, least[at]))
+        sizes = level(lines, total, least, most)
+        slowest = max(self._fits, key=lambda fit: fit.time_s)
+        promised_s = max(line.at(size) for line, size in zip(lines, sizes, strict=True))
+        sure = SURE + math.sqrt(2.0 * math.log(len(sizes)))
+        noise = sure * slowest.deviation / math.sqrt(slowest.seen)
+        if promised_s < slowest.time_s * (1.0 - max(GAIN, noise)):
+            self.sizes = sizes
+        return self.sizes
+
+    def resize(self, total: int) -> Sizes:
+        """As :class:`Rule` has it."""
+        lines = [fit.line() for fit in self._fits]
+        least, most = self._bounds.of(self.sizes, total, self._memory)
+        if all(lines):
+            self.sizes = level([line for line in lines if line is not None], total, least, most)
+        else:
+            self.sizes = even(total, len(self.sizes))
+        return self.sizes
+
+    def state(self) -> list[Any]:
+        """As :class:`Rule` has it."""
+        return [None if (line := fit.line()) is None else list(line) for fit in self._fits]
+
+
+def _usual(lines: Sequence[Line]) -> Line | None:
+    """What is believed of a worker that is not known: the mean of those that are."""
+    if not lines:
+        return None
+    return Line(*(math.fsum(column) / len(lines) for column in zip(*lines, strict=True)))
+
+
+RULES: dict[str, Callable[[Sequence[int], Bounds, Sequence[Any]], Rule]] = {
+    "affine": Affine,
+    "speeds": Speeds,
+    "leader": LeaderStraggler,
+}
+"""By name: ours, Algorithm 1 and Algorithm 2."""

@@ -1,0 +1,262 @@
+"""Data of which each rank holds a part: faster ranks go through theirs more often, within a bound.
+
+Section 3.5 of LB-BSP: where ranks train unequal batches of parts that are equal, samples of fast
+ranks are trained more often than others. Once one part has been gone through so many times more
+than another, samples move from slow ranks to fast ones, until the parts are as unequal as the
+batches are. That is done once, and holds as long as the batches stay as they are.
+
+Which rank trains what is an account that every rank keeps of all, from what all know alike.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcext.training.batching import ElasticBatches, divide
+from hpcext.training.sampler import Indices
+
+BOUND = 2.0
+"""Traversals by which one part may be ahead of another (the paper's footnote 5)."""
+
+MARKS = 256
+"""Steps that can be gone back: those that loaders have read ahead, and one checkpoint's."""
+
+
+class Move(NamedTuple):
+    """Samples that another rank holds from now on."""
+
+    source: int
+    target: int
+    samples: Indices
+
+
+class Partitions:
+    """Which rank holds which samples.
+
+    Give it to the session by name, so that it is saved: ``Session(parts=partitions, ...)``; and to
+    ``session.batch_sampler`` in the place of the data set.
+
+    Parameters
+    ----------
+    parts : sequence of sequence of int
+        The samples of each rank; each sample in one part.
+    bound : float
+        Traversals by which one part may be ahead of another; at least 1.
+    moved : Callable[[Move], object], optional
+        Called on every rank with each move, when the samples are to be brought to their new rank.
+        They are used there last in its present traversal.
+    seed : int
+    shuffle : bool
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Sequence[int]],
+        *,
+        bound: float = BOUND,
+        moved: Callable[[Move], object] | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        self._given = [np.unique(np.asarray(part, dtype=np.int64)) for part in parts]
+        total = sum(map(len, self._given))
+        if not parts or min(map(len, self._given)) < 1:
+            raise ValueError("Partitions(parts): each rank needs at least one sample")
+        if len(np.unique(np.concatenate(self._given))) < total:
+            raise ValueError("Partitions(parts): a sample is in more than one part")
+        if bound < 1:
+            raise ValueError(f"Partitions(bound={bound}): at least 1")
+        self._total, self._bound = total, bound
+        self._moved, self._seed, self._shuffle = moved, seed, shuffle
+        # (traversals, cursors) before each move, and the sizes that it made.
+        self._moves: list[tuple[list[int], list[int], list[int]]] = []
+        self._marks: deque[list[Any]] = deque(maxlen=MARKS)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._owned = list(self._given)
+        self._traversed = [0] * len(self._owned)
+        self._cursors = [0] * len(self._owned)
+        self._since = [0] * len(self._owned)
+        self._orders = [self._order(rank) for rank in range(len(self._owned))]
+
+    def __len__(self) -> int:
+        """Samples of all parts."""
+        return self._total
+
+    @property
+    def ranks(self) -> int:
+        """How many parts there are."""
+        return len(self._owned)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Samples of each part."""
+        return list(map(len, self._owned))
+
+    @property
+    def traversals(self) -> list[float]:
+        """How often each part has been gone through since samples moved last."""
+        return [n / len(part) for n, part in zip(self._since, self._owned, strict=True)]
+
+    def take(self, counts: Sequence[int]) -> list[Indices]:
+        """The samples of each rank in a step of so many; those that must move, move after it."""
+        taken = [self._take(rank, count) for rank, count in enumerate(counts)]
+        self._since = [n + count for n, count in zip(self._since, counts, strict=True)]
+        ahead = self.traversals
+        if max(ahead) - min(ahead) > self._bound:
+            sizes = divide(self._total - self.ranks, self._since)
+            self._move([size + 1 for size in sizes], self._moved)
+        return taken
+
+    def any_of(self, rank: int) -> int:
+        """A sample of a rank, for a step in which it trains none."""
+        return int(self._owned[rank][0])
+
+    def _take(self, rank: int, count: int) -> Indices:
+        pieces = []
+        while count > 0:
+            if self._cursors[rank] >= len(self._orders[rank]):
+                self._traversed[rank] += 1
+                self._cursors[rank] = 0
+                self._orders[rank] = self._order(rank)
+            begin = self._cursors[rank]
+            pieces.append(self._orders[rank][begin : begin + count])
+            self._cursors[rank] += len(pieces[-1])
+            count -= len(pieces[-1])
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
+
+    def _order(self, rank: int) -> Indices:
+        """Of a whole traversal."""
+        if not self._shuffle:
+            return self._owned[rank]
+        generator = np.random.default_rng((self._seed, rank, self._traversed[rank]))
+        return generator.permutation(self._owned[rank])
+
+    def _move(self, sizes: list[int], moved: Callable[[Move], object] | None) -> None:
+        """Make the parts so large. Who gives, gives what it would have trained last."""
+        self._moves.append((list(self._traversed), list(self._cursors), sizes))
+        spare: deque[tuple[int, Indices]] = deque()
+        for rank, size in enumerate(sizes):
+            surplus = len(self._owned[rank]) - size
+            if surplus > 0:
+                spare.append((rank, self._orders[rank][-surplus:]))
+                self._orders[rank] = self._orders[rank][:-surplus]
+                self._owned[rank] = np.setdiff1d(self._owned[rank], spare[-1][1])
+        for rank, size in enumerate(sizes):
+            while (lacking := size - len(self._owned[rank])) > 0:
+                source, samples = spare.popleft()
+                samples, rest = samples[:lacking], samples[lacking:]
+                if len(rest):
+                    spare.appendleft((source, rest))
+                self._orders[rank] = np.concatenate([self._orders[rank], samples])
+                self._owned[rank] = np.union1d(self._owned[rank], samples)
+                if moved is not None:
+                    moved(Move(source, rank, samples))
+        self._since = [0] * len(sizes)
+
+    # Going back to where training is: loaders read ahead.
+
+    def mark(self, epoch: int, consumed: int) -> None:
+        """This is the place after so many samples of an epoch."""
+        place = [len(self._moves), list(self._traversed), list(self._cursors), list(self._since)]
+        self._marks.append([epoch, consumed, *place])
+
+    def seek(self, epoch: int, consumed: int) -> None:
+        """Go to a place that was marked; to the newest one where an epoch begins.
+
+        Raises
+        ------
+        ValueError
+            It was not, or too long ago.
+        """
+        if consumed == 0:
+            # What was read ahead of the end of an epoch that was left early was trained by nobody.
+            place: list[Any] = self._marks[-1] if self._marks else [epoch, 0, 0, *self._zeros()]
+        else:
+            found = [each for each in self._marks if each[:2] == [epoch, consumed]]
+            if not found:
+                raise ValueError(f"no place after {consumed} samples of epoch {epoch} is known")
+            place = found[-1]
+        _, _, moves, traversed, cursors, since = place
+        if (moves, traversed, cursors) != (len(self._moves), self._traversed, self._cursors):
+            made = self._moves[:moves]
+            self._moves = []
+            self._begin()
+            for before, at, sizes in made:
+                self._go(before, at)
+                self._move(sizes, None)
+            self._go(traversed, cursors)
+        self._since = list(since)
+
+    def _zeros(self) -> list[list[int]]:
+        return [[0] * self.ranks for _ in range(3)]
+
+    def _go(self, traversed: Sequence[int], cursors: Sequence[int]) -> None:
+        for rank, turn in enumerate(traversed):
+            if turn != self._traversed[rank]:
+                self._traversed[rank] = turn
+                self._orders[rank] = self._order(rank)
+        self._cursors = list(cursors)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The account, the same on all ranks."""
+        return {"moves": [list(each) for each in self._moves], "marks": list(self._marks)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with an account."""
+        self._moves = [(list(a), list(b), list(c)) for a, b, c in state["moves"]]
+        self._marks = deque((list(mark) for mark in state["marks"]), maxlen=MARKS)
+        # Nothing of the orders is that of these moves.
+        self._traversed = [-1] * self.ranks
+
+
+class PartitionedBatches(ElasticBatches):
+    """Batches of this rank, from the samples that it holds.
+
+    An epoch is as many samples of all ranks as there are. How often a sample is trained in it
+    depends on how fast its rank is, within the bound of the partitions.
+
+    Parameters
+    ----------
+    partitions : Partitions
+    **options
+        Those of :class:`~hpcext.training.batching.ElasticBatches`, but ``last="carried"``, and
+        ``shuffle`` and ``seed``, which are the partitions' own.
+    """
+
+    of_any_ranks = False
+
+    def __init__(self, partitions: Partitions, **options: Any) -> None:
+        if options.get("last") == "carried":
+            raise ValueError("last='carried': must be weighted or dropped, with partitions")
+        self._partitions = partitions
+        super().__init__(len(partitions), **options)
+
+    def _set_ranks(self, rank: int, world_size: int) -> None:
+        if world_size != self._partitions.ranks:
+            raise ValueError(
+                f"{self._partitions.ranks} partitions for {world_size} ranks: each rank needs one"
+            )
+        super()._set_ranks(rank, world_size)
+
+    def place(
+        self, epoch: int, consumed: int = 0, carried: int = 0, *, final: bool = False
+    ) -> None:
+        """As the base class has it."""
+        super().place(epoch, consumed, carried, final=final)
+        self._partitions.seek(epoch, consumed)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        now = self._pass
+        for turn in range(now.steps):
+            count = now.after(turn + 1) - now.after(turn)
+            counts = now.shares(turn) or divide(count, [1] * now.world_size)
+            now.drawn = turn + 1
+            mine = self._partitions.take(counts)[now.rank]
+            self._partitions.mark(now.epoch, now.after(turn + 1))
+            yield mine.tolist() or [self._partitions.any_of(now.rank)]

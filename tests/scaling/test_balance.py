@@ -1,0 +1,236 @@
+"""Batch sizing: exact sums, exact optima, the published rules, and the rule that fits lines."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcext.scaling.balance import (
+    Bounds,
+    LeaderStraggler,
+    Line,
+    Seen,
+    Sizes,
+    Speeds,
+    even,
+    level,
+    removable,
+)
+from hpcext.scaling.balance_lines import RULES, Affine
+
+lines = st.builds(
+    Line, st.floats(0, 10, allow_subnormal=False), st.floats(1e-3, 10, allow_subnormal=False)
+)
+
+
+def seen(sizes: Sizes, gamma: Sequence[Line], noise: Callable[[], float] = lambda: 1.0) -> Seen:
+    """An iteration of workers that are as these lines say."""
+    times = tuple(line.at(size) * noise() for line, size in zip(gamma, sizes, strict=True))
+    speeds = tuple(size / time for size, time in zip(sizes, times, strict=True))
+    return Seen(sizes, times, (0.5,) * len(sizes), speeds)
+
+
+def longest(gamma: Sequence[Line], sizes: Sizes) -> float:
+    return max(line.at(size) for line, size in zip(gamma, sizes, strict=True))
+
+
+def optimum(gamma: Sequence[Line], total: int) -> float:
+    workers = len(gamma)
+    return longest(gamma, level(gamma, total, [1] * workers, [total] * workers))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 1000), st.integers(1, 20))
+def test_even_is_even(total: int, workers: int) -> None:
+    sizes = even(total, workers)
+    assert sum(sizes) == total
+    assert max(sizes) - min(sizes) <= 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), st.integers(1, 4))
+def test_the_level_is_the_best_of_all_divisions(data: st.DataObject, workers: int) -> None:
+    gamma = data.draw(st.lists(lines, min_size=workers, max_size=workers))
+    least = data.draw(st.lists(st.integers(0, 3), min_size=workers, max_size=workers))
+    most = [low + data.draw(st.integers(0, 7)) for low in least]
+    total = data.draw(st.integers(sum(least), sum(most)))
+    sizes = level(gamma, total, least, most)
+    assert sum(sizes) == total
+    assert all(a <= size <= b for a, size, b in zip(least, sizes, most, strict=True))
+    ranges = [range(low, high + 1) for low, high in zip(least, most, strict=True)]
+    best = min(longest(gamma, each) for each in itertools.product(*ranges) if sum(each) == total)
+    assert longest(gamma, sizes) == pytest.approx(best)
+
+
+def test_bounds_that_leave_no_division_are_refused() -> None:
+    with pytest.raises(ValueError, match="take 2 to 4"):
+        level([Line(0, 1), Line(0, 1)], 5, [1, 1], [2, 2])
+
+
+def test_bounds_are_widened_where_a_step_needs_it() -> None:
+    assert Bounds(2, 8).fitted(40, 4) == Bounds(2, 10)
+    assert Bounds(2, 8).fitted(6, 4) == Bounds(1, 8)
+    assert Bounds(2).fitted(3, 4) == Bounds(0, None)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.sampled_from(sorted(RULES)),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.integers(0, 2**32),
+)
+def test_every_rule_keeps_sum_and_bounds_whatever_it_sees(
+    name: str, workers: int, least: int, seed: int
+) -> None:
+    draw = random.Random(seed)
+    total = draw.randint(least * workers, 40 * workers)
+    bounds = Bounds(least, draw.choice([None, -(-total // workers) + draw.randint(0, 20)]))
+    rule = RULES[name](even(total, workers), bounds, ())
+    for _ in range(40):
+        times = tuple(draw.choice([1e-6, 0.5, 1.0, 1e6, float("nan")]) for _ in range(workers))
+        memory = tuple(draw.choice([0.2, 0.99]) for _ in range(workers))
+        speeds = tuple(size / time for size, time in zip(rule.sizes, times, strict=True))
+        sizes = rule.see(Seen(rule.sizes, times, memory, speeds))
+        assert sizes == rule.sizes
+        assert sum(sizes) == total
+        assert min(sizes) >= least
+        assert bounds.most is None or max(sizes) <= bounds.most
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(sorted(RULES)), st.lists(lines, min_size=2, max_size=6), st.integers(0, 99))
+def test_a_resized_step_keeps_its_bounds(name: str, gamma: list[Line], more: int) -> None:
+    workers = len(gamma)
+    rule = RULES[name](even(10 * workers, workers), Bounds(2), ())
+    for _ in range(5):
+        rule.see(seen(rule.sizes, gamma))
+    sizes = rule.resize(2 * workers + more)
+    assert sum(sizes) == 2 * workers + more
+    assert min(sizes) >= 2
+
+
+@pytest.mark.parametrize("name", ["speeds", "affine"])
+@settings(deadline=None, max_examples=40)
+@given(gamma=st.lists(lines, min_size=2, max_size=8))
+def test_affine_workers_are_level_soon(name: str, gamma: list[Line]) -> None:
+    """Within a few percent, and a sample of each, of the best division there is."""
+    workers = len(gamma)
+    rule = RULES[name](even(64 * workers, workers), Bounds(), ())
+    for _ in range(80):
+        rule.see(seen(rule.sizes, gamma))
+    best = optimum(gamma, 64 * workers)
+    coarse = max(line.per_sample_s for line in gamma)
+    assert longest(gamma, rule.sizes) <= 1.03 * best + coarse
+
+
+def test_algorithm_1_is_in_proportion_to_speeds() -> None:
+    rule = Speeds((8, 8, 8))
+    told = Seen((8, 8, 8), (1.0, 1.0, 1.0), (0.5, 0.5, 0.5), (10.0, 20.0, 30.0))
+    assert rule.see(told) == (4, 8, 12)
+
+
+def test_algorithm_2_line_by_line() -> None:
+    """Two workers, the first one four times as fast: steps of 5, then of 1."""
+    gamma = [Line(0, 1), Line(0, 4)]
+    rule = LeaderStraggler((20, 20))
+    passed = [rule.see(seen(rule.sizes, gamma)) for _ in range(60)]
+    # The window of five iterations first.
+    assert passed[:5] == [(20, 20)] * 4 + [(25, 15)]
+    assert passed[5] == (30, 10)
+    # 30 against 40, then 35 against 20: the first leader is the straggler now.
+    assert passed[6] == (35, 5)
+    assert rule.fine
+    # It waits for twenty, but has its floor: five from each, with a step of one by then.
+    assert passed[-1] == (32, 8)
+
+
+def test_algorithm_2_leaves_who_is_full_and_who_is_at_the_floor() -> None:
+    rule = LeaderStraggler((20, 20))
+    full = Seen((20, 20), (1.0, 2.0), (0.96, 0.5), (20.0, 10.0))
+    assert [rule.see(full) for _ in range(9)][-1] == (20, 20)
+    floor = LeaderStraggler((35, 5))
+    told = Seen((35, 5), (1.0, 2.0), (0.5, 0.5), (35.0, 2.5))
+    assert [floor.see(told) for _ in range(9)][-1] == (35, 5)
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_no_rule_gives_more_to_who_is_full(name: str) -> None:
+    rule = RULES[name]((20, 20), Bounds(), ())
+    for _ in range(30):
+        told = seen(rule.sizes, [Line(0, 1), Line(0, 4)])
+        rule.see(told._replace(memory=(0.96, 0.5)))
+    assert rule.sizes == (20, 20)
+
+
+def test_a_batch_grows_by_steps_that_memory_is_known_for() -> None:
+    rule = Affine((32, 32, 32, 32))
+    gamma = [Line(0, 0.01), Line(0, 1), Line(0, 1), Line(0, 1)]
+    tried = 32
+    for _ in range(30):
+        rule.see(seen(rule.sizes, gamma))
+        assert rule.sizes[0] <= 2 * tried
+        tried = max(tried, rule.sizes[0])
+    assert longest(gamma, rule.sizes) <= 1.05 * optimum(gamma, 128)
+
+
+def test_noise_alone_changes_little() -> None:
+    """Equal workers whose times tremble by a tenth: no division is much worse than the even one."""
+    draw = random.Random(1)
+    rule = Affine((32,) * 8)
+    gamma = [Line(0.1, 0.01)] * 8
+    changes = 0
+    for _ in range(500):
+        before = rule.sizes
+        rule.see(seen(rule.sizes, gamma, lambda: draw.gauss(1, 0.1)))
+        changes += rule.sizes != before
+    assert changes < 20
+    assert longest(gamma, rule.sizes) < 1.15 * gamma[0].at(32)
+
+
+@pytest.mark.parametrize("slower", [Line(0.5, 0.02), Line(0.2, 0.04)], ids=["constant", "twice"])
+def test_a_worker_that_becomes_slower_is_noticed(slower: Line) -> None:
+    gamma = [Line(0.2, 0.02), Line(0.1, 0.01), Line(0.3, 0.02)]
+    rule = Affine((40, 40, 40))
+    for _ in range(50):
+        rule.see(seen(rule.sizes, gamma))
+    gamma[0] = slower
+    for _ in range(10):
+        rule.see(seen(rule.sizes, gamma))
+    assert longest(gamma, rule.sizes) <= 1.02 * optimum(gamma, 120)
+
+
+def test_one_slow_iteration_is_an_accident() -> None:
+    gamma = [Line(0.1, 0.01), Line(0.1, 0.01)]
+    rule = Affine((40, 40))
+    for turn in range(30):
+        told = seen(rule.sizes, gamma)
+        if turn == 20:
+            told = told._replace(times_s=(5.0, told.times_s[1]))
+        assert rule.see(told) == (40, 40)
+
+
+@pytest.mark.parametrize("name", ["speeds", "affine"])
+def test_what_is_known_divides_at_once(name: str) -> None:
+    gamma = [Line(0.0, 0.01), Line(0.0, 0.03)]
+    rule = RULES[name]((40, 40), Bounds(), ())
+    for _ in range(20):
+        rule.see(seen(rule.sizes, gamma))
+    again = RULES[name]((40, 40), Bounds(), rule.state())
+    assert again.sizes == (60, 20)
+    # A new worker is taken for the mean of those that are known.
+    three = RULES[name]((40, 40, 40), Bounds(), [*rule.state(), None])
+    assert three.sizes[0] > three.sizes[2] > three.sizes[1]
+    assert sum(three.sizes) == 120
+
+
+def test_a_straggler_that_no_batch_helps() -> None:
+    told = Seen((9, 1), (1.0, 3.0), (0.5, 0.5), (9.0, 0.3))
+    assert removable(told, Bounds()) == 1
+    assert removable(told._replace(batches=(8, 2)), Bounds()) is None
+    assert removable(told._replace(times_s=(1.0, 1.01)), Bounds()) is None
