@@ -49,8 +49,6 @@ class Options(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    objective : {"fitness", "jct"}
-        The paper's rules, or those of :mod:`hpcext.policies.pollux_jct`.
     p : float or None
         Power of the mean, the fairness knob; 1: the most goodput; the lower, the fairer. None: -1,
         as in the paper, and with `jct` 0.
@@ -64,15 +62,17 @@ class Options(msgspec.Struct, frozen=True):
         genetic search always keeps them apart.
     seed : int
         Of the genetic search.
+    objective : {"fitness", "jct"}
+        The paper's rules, or those of :mod:`hpcext.policies.pollux_jct`.
     """
 
-    objective: Literal["fitness", "jct"] = "fitness"
     p: Annotated[float, msgspec.Meta(ge=-10, le=1)] | None = None
     interval_s: Interval = 60.0
     delay_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 30.0
     search: Literal["exact", "genetic"] = "exact"
     apart: bool = True
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    objective: Literal["fitness", "jct"] = "fitness"
 
     def __post_init__(self) -> None:
         if self.jct and self.search == "genetic":
