@@ -15,11 +15,18 @@ from hpcext.policies.place import Shape
 from hpcext.scaling.estimator import Sizes
 
 
-def allowed(asks: Sequence[Ask]) -> list[Ask]:
-    """With the sizes alone that jobs may have by what they had (section 4.1, exploration)."""
+def allowed(asks: Sequence[Ask], times: int = 2, *, node: bool = False) -> list[Ask]:
+    """With the sizes alone that jobs may have by what they had (section 4.1, exploration).
+
+    That is so many times as much as they ever had; to begin with their least, or, with `node`, all
+    that they may have of one node.
+    """
     found = []
     for ask in asks:
-        most = max(next(iter(ask.shapes)), 2 * ask.job.most_gpus)
+        begin = next(iter(ask.shapes))
+        if node:
+            begin = max((size for size in ask.shapes if ask.shapes[size].nodes == 1), default=begin)
+        most = max(begin, times * ask.job.most_gpus)
         if ask.job.estimate.stated or most >= max(ask.shapes):
             found.append(ask)
             continue
@@ -91,11 +98,20 @@ def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Val
     """
     if not job.goal:
         return np.ones(len(sizes.gpus))
-    known = job.estimate
-    costs_s = [each for each in (known.up_s, known.down_s) if each is not None]
-    delay_s = max(costs_s, default=delay_s)
+    delay_s = cost_s(job, delay_s)
     age_s = max(now_s - job.submitted_s, 0.0)
     factor = max(0.0, age_s - job.moves * delay_s) / (age_s + delay_s) if delay_s else 1.0
+    return changed(job, sizes, on, factor)
+
+
+def cost_s(job: Job, delay_s: float) -> float:
+    """What a change of its GPUs costs a job; `delay_s` where that is not known."""
+    known = job.estimate
+    return max((each for each in (known.up_s, known.down_s) if each is not None), default=delay_s)
+
+
+def changed(job: Job, sizes: Sizes, on: On, factor: float) -> Values:
+    """A factor for all sizes but the one that the job has."""
     return np.where((sizes.gpus == total(job.goal)) & (on.kind == on.has), 1.0, factor)
 
 

@@ -10,7 +10,9 @@ The paper searches allocation matrices at random (:mod:`hpcext.policies.genetic`
 largest value over counts is found exactly here (:mod:`hpcext.policies.apportion`), and then placed.
 
 Of a job that reports no goodput (:mod:`hpcext.scaling.estimator`) the efficiency is 1, which is the
-paper's way with non-adaptive jobs.
+paper's way with non-adaptive jobs. With ``objective=jct`` some rules are others
+(:mod:`hpcext.policies.pollux_jct`), for short completion times.
+
 What the paper leaves open: for p < 0 the mean is 0 if one job gets nothing, whatever the others
 get. Here such a job counts as if it were so slow that no gain of the others outweighs it: as many
 run as can.
@@ -32,6 +34,7 @@ from hpcext.policies.common import fixed
 from hpcext.policies.divide import Ask, Gpus, On, Plan, Values, best, settle
 from hpcext.policies.fitness import Machine, allowed, floor, mean, power, realloc, speedups
 from hpcext.policies.periodic import periodic
+from hpcext.policies.pollux_jct import explored, lasting, newest
 from hpcext.policies.pollux_refill import refilled
 from hpcext.policies.pollux_search import searched
 from hpcext.policies.total_time import Interval
@@ -46,8 +49,9 @@ class Options(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    p : float
-        Power of the mean, the fairness knob; 1: the most goodput; the lower, the fairer.
+    p : float or None
+        Power of the mean, the fairness knob; 1: the most goodput; the lower, the fairer. None: -1,
+        as in the paper, and with `jct` 0.
     interval_s : float
         The scheduling interval (section 5.1).
     delay_s : float
@@ -58,14 +62,33 @@ class Options(msgspec.Struct, frozen=True):
         genetic search always keeps them apart.
     seed : int
         Of the genetic search.
+    objective : {"fitness", "jct"}
+        The paper's rules, or those of :mod:`hpcext.policies.pollux_jct`.
     """
 
-    p: Annotated[float, msgspec.Meta(ge=-10, le=1)] = -1.0
+    p: Annotated[float, msgspec.Meta(ge=-10, le=1)] | None = None
     interval_s: Interval = 60.0
     delay_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 30.0
     search: Literal["exact", "genetic"] = "exact"
     apart: bool = True
     seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    objective: Literal["fitness", "jct"] = "fitness"
+
+    def __post_init__(self) -> None:
+        if self.jct and self.search == "genetic":
+            raise ValueError("objective=jct is for search=exact; the paper's search has its rules")
+
+    @property
+    def jct(self) -> bool:
+        """Whether completion times are to be short, whatever the paper says."""
+        return self.objective == "jct"
+
+    @property
+    def power(self) -> float:
+        """Of the mean."""
+        if self.p is not None:
+            return self.p
+        return 0.0 if self.jct else -1.0
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
@@ -75,7 +98,9 @@ def allocate(now: Snapshot, options: Options) -> Target:
 
 def _allocate(now: Snapshot, options: Options) -> Target:
     if options.search == "genetic":
-        return searched(now, options.p, options.delay_s, options.seed)
+        return searched(now, options.power, options.delay_s, options.seed)
+    if options.jct:
+        now = newest(now)
     asked: list[tuple[Sequence[Ask], Sequence[Plan]]] = []
 
     def decide(asks: Sequence[Ask], gpus: Gpus) -> Sequence[Plan]:
@@ -88,7 +113,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     weight = sum(job.weight for job in now.jobs if job.ready and not fixed(job))
     if target.value is None or target.bound is None:
         return target
-    value, bound = (mean(each / weight, options.p) for each in (target.value, target.bound))
+    value, bound = (mean(each / weight, options.power) for each in (target.value, target.bound))
     return replace(target, value=value, bound=bound)
 
 
@@ -98,21 +123,21 @@ def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> 
     No two jobs on several nodes share one, so together these have no more nodes than there are.
     Counts do not know that: a price for each such node makes them (its Lagrangian relaxation).
     """
-    each, machine = allowed(asks), Machine.of(now)
+    each, machine = explored(asks) if options.jct else allowed(asks), Machine.of(now)
+    p, left = options.power, lasting if options.jct else realloc
     changed: dict[str, list[Values]] = {}
     for kind in gpus:
         asked = [(ask.job, ask.sizes_on(kind), On(kind, ask.has)) for ask in each]
         changed[kind] = [
-            speedups(job, sizes, machine, kind)
-            * realloc(job, sizes, now.now_s, options.delay_s, on)
+            speedups(job, sizes, machine, kind) * left(job, sizes, now.now_s, options.delay_s, on)
             for job, sizes, on in asked
         ]
     # What all jobs can have at once on one kind they can have at once.
-    lowest = max(floor(each, changed[kind], kind, gpus[kind], options.p) for kind in gpus)
-    if options.p <= 0 and not lowest:
+    lowest = max(floor(each, changed[kind], kind, gpus[kind], p) for kind in gpus)
+    if p <= 0 and not lowest:
         lowest = 1.0
     values = {
-        (ask.job.id, kind): ask.job.weight * power(np.maximum(lowest, speedup), options.p)
+        (ask.job.id, kind): ask.job.weight * power(np.maximum(lowest, speedup), p)
         for kind, found in changed.items()
         for ask, speedup in zip(each, found, strict=True)
     }

@@ -18,7 +18,7 @@ from hpcext.policies import POLICIES, find_policy
         ("pollux:q=1", "--policy pollux: unknown option 'q=1' (valid: p=VALUE, interval_s=VALUE"),
         ("pollux:intervall_s=1", "did you mean interval_s?"),
         ("pollux:p", "--policy pollux: p has no value"),
-        ("pollux:p=", "p=: expected float, got str"),
+        ("pollux:p=", "p=: expected float | null, got str"),
         ("pollux:p=nan", "p=nan: "),
         ("pollux:p=2", "--policy pollux: p=2: expected float <= 1.0"),
         ("pollux:search=best", "search=best: invalid enum value"),

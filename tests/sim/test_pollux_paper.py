@@ -10,7 +10,7 @@ from made_measurements import write
 from hpcext.core.errors import InputError
 from hpcext.sim.metrics import fairness, figures
 from hpcext.sim.outcome import Run
-from hpcext.sim.papers.pollux import EXACT, GENETIC, NEEDS, OPTIMUS, TIRESIAS, study, summed
+from hpcext.sim.papers.pollux import EXACT, GENETIC, JCT, NEEDS, OPTIMUS, TIRESIAS, study, summed
 from hpcext.sim.papers.pollux_runs import Case, simulated
 from hpcext.sim.papers.study import How
 from hpcext.sim.profiled import Adaptive, Fixed, packed
@@ -105,6 +105,7 @@ def test_a_quick_study_measures_a_part_and_says_of_the_rest_that_it_did_not(data
     by_name = {row.what: row for table in found.tables for row in table.rows}
     ours = figures(simulated(Case(data, TIRESIAS, 1))).jct_mean_s
     assert by_name["tiresias, workload 1"].ours == ours
+    assert by_name["average JCT, workload 1"].ours == summed(Case(data, JCT, 1)).jct_s
     assert by_name["tiresias, workload 2"].ours is None
     assert by_name["tiresias, workload 2"].why == "not in the quick study"
     assert by_name["apart, 50 % slower"].ours == 1.0

@@ -1,0 +1,60 @@
+"""Pollux's rules, changed for short completion times (``objective=jct``).
+
+The measure is the paper's, speed-ups over a fair share, and so is the exact division. What differs
+is what cost most completion time when its workloads were simulated:
+
+- A change of GPUs has to pay within `LASTS_S`. By the paper's factor the older a job, the less does
+  a change count, although the next event may take it back.
+- A job begins with up to a node, and is given up to four times what it had: two explorations in
+  place of six until 64 GPUs, each of which is a restart.
+- A job weighs less, the more GPU-time it has had (as in Tiresias): of jobs whose end nobody knows
+  those that are new are the likeliest to end soon.
+- The power of the mean is 0: proportional fairness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from hpcext.core.values import Job, Snapshot
+from hpcext.policies.divide import Ask, On, Values
+from hpcext.policies.fitness import allowed, changed, cost_s
+from hpcext.scaling.estimator import Sizes
+
+LASTS_S = 120.0
+"""For how long a division is believed to stay as it is."""
+
+TIMES = 4
+"""As many times what a job ever had it is given at most."""
+
+SERVED_GPU_S = 4 * 3600.0
+"""GPU-time after which the square of a job's weight is half of what it was."""
+
+
+def newest(now: Snapshot) -> Snapshot:
+    """With weights that fall with the GPU-time that jobs have trained, by their reports."""
+    return replace(now, jobs=tuple(map(_aged, now.jobs)))
+
+
+def _aged(job: Job) -> Job:
+    served = math.fsum(each.gpus * each.seconds for each in job.estimate.observed)
+    return replace(job, weight=job.weight * math.sqrt(SERVED_GPU_S / (SERVED_GPU_S + served)))
+
+
+def explored(asks: Sequence[Ask]) -> list[Ask]:
+    """With the sizes alone that jobs may have by what they had."""
+    return allowed(asks, TIMES, node=True)
+
+
+def lasting(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
+    """What is left of the speed-up of a job that is given another size, over `LASTS_S` with it.
+
+    The parameters are those of :func:`~hpcext.policies.fitness.realloc`.
+    """
+    if not job.goal:
+        return np.ones(len(sizes.gpus))
+    return changed(job, sizes, on, LASTS_S / (LASTS_S + cost_s(job, delay_s)))
