@@ -153,7 +153,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
         cycle_s=args.interval,
         idle_s=args.idle,
         least_s=args.least,
-        autoscale=read_band(args.autoscale) if args.autoscale else None,
+        autoscale=read_band(args.autoscale or settings.harvest_autoscale),
     )
     for sentence in system.leasing(terms.system).lacks():
         out.note(sentence)

@@ -15,7 +15,9 @@ EVERY_S = 60.0
 
 LONGEST_S = 86_400.0
 
-VALID = "LOW:HIGH or LOW:HIGH:SECONDS, 0 < LOW < HIGH < 1, as 0.4:0.7"
+NONE = "none"
+
+VALID = "LOW:HIGH or LOW:HIGH:SECONDS, 0 < LOW < HIGH < 1, as 0.4:0.7; or none"
 
 _FORM = re.compile(r"[0-9.]{1,12}(:[0-9.]{1,12}){1,2}", re.ASCII)
 
@@ -45,8 +47,8 @@ class Band(msgspec.Struct, frozen=True):
         return f"{self.low:g}:{self.high:g}{every}"
 
 
-def read_band(text: str, where: str = "--autoscale") -> Band:
-    """A band as a user says it.
+def read_band(text: str, where: str = "--autoscale") -> Band | None:
+    """A band as a user says it; None for ``none``.
 
     Raises
     ------
@@ -55,9 +57,11 @@ def read_band(text: str, where: str = "--autoscale") -> Band:
 
     Examples
     --------
-    >>> read_band("0.4:0.7").aim
-    0.55
+    >>> read_band("0.4:0.7")
+    Band(low=0.4, high=0.7, every_s=60.0)
     """
+    if text == NONE:
+        return None
     try:
         numbers = [float(part) for part in text.split(":")] if _FORM.fullmatch(text) else []
     except ValueError:

@@ -202,6 +202,7 @@ def test_what_one_more_node_promises() -> None:
 
 
 def test_a_band_as_it_is_said() -> None:
+    assert read_band("none") is None
     assert read_band("0.4:0.7") == BAND
     assert read_band("0.4:0.7:300") == Band(0.4, 0.7, 300.0)
     assert read_band(str(Band(0.25, 0.9, 5.0))) == Band(0.25, 0.9, 5.0)
