@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.checks import integer, known_keys, number, parse_toml, placed, read_text, string
+from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
 from hpcext.jobfields import MAX_GPUS, timeout_s
 from hpcext.text import clean, did_you_mean, shown
@@ -101,6 +102,11 @@ def _share(value: Any) -> float:
     return number(value, 0.01, 1)
 
 
+def _band(value: Any) -> str:
+    read_band(string(value), "")
+    return str(value)
+
+
 def _row(read: Callable[[Any], Any], help: str, variable: str) -> dict[str, Any]:
     """What is known of a setting beside its default."""
     return {"read": read, "help": help, "variable": variable}
@@ -126,6 +132,8 @@ class Settings:
     harvest_max_nodes : int
     harvest_share : float
     harvest_gpus : int or "auto"
+    harvest_autoscale : str
+        ``none``, or a band, see :mod:`hpcext.core.band`.
     origins : Mapping[str, str]
         Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
     """
@@ -211,6 +219,14 @@ class Settings:
             _gpus,
             "GPUs of each node that harvesters use, or slots where there are none, or auto",
             "HPCEXT_HARVEST_GPUS",
+        ),
+    )
+    harvest_autoscale: str = field(
+        default=NONE,
+        metadata=_row(
+            _band,
+            "utility of the nodes that a harvester takes, as 0.4:0.7, or none",
+            "HPCEXT_HARVEST_AUTOSCALE",
         ),
     )
     origins: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,7 @@ from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
 from hpcext.cli.verbs import recount_journal
 from hpcext.config import MAX_NODES, Settings, load_settings
+from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.executors.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
@@ -81,6 +82,11 @@ def add(subparsers: Any) -> None:
         default=60,
         metavar="S",
         help="seconds that a lease is kept on which nothing runs (default: 60)",
+    )
+    start_.add_argument(
+        "--autoscale",
+        metavar="LOW:HIGH",
+        help="take only so many nodes that their utility is within this, as 0.4:0.7",
     )
     start_.add_argument("--name", help="name of the harvester (default: that of the file)")
     start_.add_argument("--dir", type=Path, help="its directory; must not exist")
@@ -147,6 +153,7 @@ def start(args: argparse.Namespace, out: Output) -> int:
         cycle_s=args.interval,
         idle_s=args.idle,
         least_s=args.least,
+        autoscale=read_band(args.autoscale or settings.harvest_autoscale),
     )
     for sentence in system.leasing(terms.system).lacks():
         out.note(sentence)

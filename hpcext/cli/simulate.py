@@ -15,6 +15,7 @@ from hpcext.cli.output import Output
 from hpcext.cli.simulate_runs import each
 from hpcext.cli.simulate_view import show
 from hpcext.config import load_settings
+from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node
 from hpcext.manager.refine import profiles_for
@@ -49,6 +50,10 @@ ORACLE = (
 KNOWN = (
     "With known ends: policies are told when each idle node will leave, which nobody knows; of a"
     " real machine at most what its main queue has planned."
+)
+AUTOSCALED = (
+    "Nodes are held only as far as they are worth it by the jobs' speeds, as policies know these;"
+    " what is offered is what was held. Nobody waits for a node."
 )
 MEASURED = (
     "Trainings are measured ones. Unless the workload says adapt, they choose their batch under"
@@ -87,6 +92,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--learn", action="store_true", help="hide stated speeds from policies")
     parser.add_argument("--oracle", action="store_true", help="tell policies the true speeds")
     parser.add_argument("--known-ends", action="store_true", help="tell when idle nodes will leave")
+    parser.add_argument(
+        "--autoscale", default=NONE, metavar="LOW:HIGH", help="hold only nodes that are worth it"
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help="recorded data, for measurements")
     parser.add_argument("--launch-s", type=_number, help="from the order to start until it runs")
     parser.add_argument("--checkpoint-s", type=_number, help="between checkpoints; 0: always")
@@ -163,6 +171,7 @@ def _task(args: argparse.Namespace) -> Task:
         profiles=str(profiles.directory),
         gpu=profiles.gpu,
         data=str(args.data) if args.data else "",
+        autoscale=read_band(args.autoscale),
     )
 
 
@@ -275,6 +284,8 @@ def _assumed(task: Task) -> tuple[str, ...]:
         said = [ORACLE]
     if task.place.known:
         said.append(KNOWN)
+    if task.autoscale is not None:
+        said.append(AUTOSCALED)
     if task.jobs(task.place.find()).measured:
         said.append(MEASURED)
     if task.place.harvest:

@@ -18,6 +18,7 @@ from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
 from hpcext.cli.ticket import Wait
 from hpcext.config import MAX_NODES, Settings, load_settings
+from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.executors.leases import Terms
 from hpcext.jobfields import MAX_GPUS
@@ -145,7 +146,13 @@ def _gpus(text: str, most: int) -> Range:
 def _harvester(settings: Settings, here: OwnJob) -> Path:
     def terms() -> Terms:
         none = argparse.Namespace(partition=None, gpus_per_node=None, slots=None, rest=())
-        return make_terms(none, settings, batch=here.system, max_nodes=settings.harvest_max_nodes)
+        return make_terms(
+            none,
+            settings,
+            batch=here.system,
+            max_nodes=settings.harvest_max_nodes,
+            autoscale=read_band(settings.harvest_autoscale),
+        )
 
     for _ in range(tickets.TRIES):
         try:

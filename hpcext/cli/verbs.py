@@ -99,6 +99,8 @@ def status(args: argparse.Namespace, out: Output) -> int:
         job = find_job(engine.world, args.job)
         rows = [row for row in rows if row[0] == job.id]
     out.table(view.COLUMNS, rows)
+    if sentence := view.outlook_sentence(engine):
+        out.line(sentence)
     if not alive:
         out.line(f"no manager runs this pilot; hpcext run --resume {args.pilot} starts one")
     return 0

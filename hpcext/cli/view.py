@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job, Record, State, total
-from hpcext.manager.report import busy_fraction, display_state, makespan, worth_of
+from hpcext.manager.report import busy_fraction, display_state, makespan, outlook_of, worth_of
 
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
@@ -76,6 +76,17 @@ def goodput_sentence(job: Job) -> str:
         f"goodput {found.goodput:.4g} samples/s: batches of {found.batch}, a sample in them worth "
         f"{found.efficiency:.0%} of one in batches of {first}; "
         f"one more GPU promises {found.gain:+.0%}"
+    )
+
+
+def outlook_sentence(engine: Engine) -> str:
+    """How well nodes are used, where jobs report their goodput; empty without such."""
+    found = outlook_of(engine.world)
+    if found is None:
+        return ""
+    return (
+        f"utility {found.utility:.0%}: so much does a GPU of all these do, of one alone; "
+        f"one more node promises {found.gain:+.0%}"
     )
 
 

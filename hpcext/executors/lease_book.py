@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import math
-import os
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from hpcext import protocol
 from hpcext.batch import system
@@ -31,6 +28,7 @@ from hpcext.core.fragments import Fragments
 from hpcext.core.values import Node
 from hpcext.executors import lease_account
 from hpcext.executors.base import Emit
+from hpcext.executors.lease import Lease, Loss, surplus
 from hpcext.executors.leases import Hole, Request, Steady, Terms, fits_s, requests
 from hpcext.launch import agent
 
@@ -63,93 +61,6 @@ STOPPED_S = 120.0
 """A lease whose job was stopped is killed then: its node is others', whatever still runs there."""
 
 
-@dataclasses.dataclass
-class Lease:
-    """One of them.
-
-    Attributes
-    ----------
-    number : int
-    node : str
-    kind : str
-        Of its GPUs.
-    directory : pathlib.Path
-    asked_at : float
-        Epoch.
-    idle_at : float
-        Since when its node was idle, as far as was seen; epoch.
-    job_id : int or None
-        None until the batch system has said it.
-    ends_at : float or None
-        When its job ends at the latest, epoch.
-    planned : bool
-        Somebody needs the node then.
-    devices : tuple of str
-        What CUDA calls the GPUs of the lease; empty until its agent is there.
-    joined : bool
-        The engine has its node.
-    leaving : bool
-        The node is wanted back.
-    missing : int
-        How many times in a row its job was not known.
-    stopped_at : float or None
-        When it was first seen that its job was stopped; epoch.
-    stale : bool
-        Its file is to be written again.
-    """
-
-    number: int
-    node: str
-    kind: str
-    directory: Path
-    asked_at: float
-    idle_at: float
-    job_id: int | None = None
-    ends_at: float | None = None
-    planned: bool = False
-    devices: tuple[str, ...] = ()
-    joined: bool = False
-    leaving: bool = False
-    missing: int = 0
-    stopped_at: float | None = None
-    stale: bool = False
-
-    def closing(self) -> bool:
-        """Whether nothing more is started there."""
-        return os.path.lexists(self.directory / agent.LEAVING_FILE)
-
-    def unused(self) -> bool:
-        """Whether that is so since nothing was."""
-        return self._why() == agent.UNUSED
-
-    def unneeded(self) -> bool:
-        """Whether its node was given back though nobody had asked for it."""
-        return self._why() in {agent.UNUSED, *([] if self.planned else [agent.AT_ITS_END])}
-
-    def _why(self) -> str:
-        try:
-            return (self.directory / agent.LEAVING_FILE).read_text()
-        except OSError:
-            return ""
-
-    def document(self, terms: Terms) -> dict[str, Any]:
-        """Its ``lease.json``."""
-        leave_at = None if self.ends_at is None else self.ends_at - terms.before_s
-        return {
-            "schema": agent.LEASE,
-            "number": self.number,
-            "node": self.node,
-            "kind": self.kind,
-            "asked_at": self.asked_at,
-            "idle_at": self.idle_at,
-            "job_id": self.job_id,
-            "ends_at": self.ends_at,
-            "planned": self.planned,
-            "leave_at": leave_at,
-            "idle_s": terms.idle_s,
-        }
-
-
 class LeaseBook:
     """All leases of one harvester.
 
@@ -170,6 +81,9 @@ class LeaseBook:
         How long others stayed idle.
     busy : callable
         Whether anything was started on a lease that has not ended.
+    loss : callable, optional
+        What it costs to give up a node. With it leases are given back that are more than `want`;
+        without, those alone on which nothing has run for a while.
     """
 
     def __init__(
@@ -184,6 +98,7 @@ class LeaseBook:
         want: Callable[[], int],
         seen: Callable[[], Fragments],
         busy: Callable[[Lease], bool],
+        loss: Loss | None = None,
     ) -> None:
         self._directory = directory
         self._name = name
@@ -195,6 +110,7 @@ class LeaseBook:
         self._want = want
         self._seen = seen
         self._busy = busy
+        self._loss = loss
         self._steady = Steady()
         self._refused: dict[str, float] = {}
         self._cycle: asyncio.Task[None] | None = None
@@ -237,7 +153,7 @@ class LeaseBook:
         for lease in self.leases.values():
             if not self._busy(lease):
                 with contextlib.suppress(OSError):
-                    (lease.directory / agent.RELEASE_FILE).touch()
+                    lease.release()
         if any(not lease.joined for lease in self.leases.values()):
             try:
                 self._system.withdraw(self._name, WITHDRAW_S)
@@ -266,6 +182,7 @@ class LeaseBook:
             except (OSError, ValueError, LookupError, TypeError) as error:
                 log.warning("%s is not understood: %s", path, error)
                 continue
+            lease.released = (path.parent / agent.RELEASE_FILE).exists()
             self.leases[lease.number] = lease
         self._last = max(self.leases, default=0)
 
@@ -327,6 +244,7 @@ class LeaseBook:
                 await self._settle(lease, held.get(lease.number))
             for number in held.keys() - self.leases.keys():
                 await self._stray(held[number])
+            await self._fewer()
             await self._more()
             if self._failing:
                 log.warning("leases are looked after again")
@@ -398,6 +316,17 @@ class LeaseBook:
         """A job of ours that no lease stands for: nobody would use it."""
         if held.state in WAITING | THERE:
             await asyncio.to_thread(self._system.cancel, held.job_id)
+
+    async def _fewer(self) -> None:
+        """Give back what is not worth its node."""
+        if self._loss is None:
+            return
+        for lease in surplus(self.leases.values(), self._want(), self._loss):
+            log.info("the lease of %s is given back", lease.node)
+            lease.release()
+            self._look(lease)
+            if lease.ends_at is None and lease.job_id is not None:
+                await asyncio.to_thread(self._system.cancel, lease.job_id)
 
     async def _more(self) -> None:
         now = time.time()

@@ -29,7 +29,8 @@ from hpcext.core.fragments import Fragments
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.base import Emit
-from hpcext.executors.lease_book import Lease, LeaseBook
+from hpcext.executors.lease import Lease, Loss
+from hpcext.executors.lease_book import LeaseBook
 from hpcext.executors.leases import Terms
 from hpcext.executors.steps import FIRST_PORT, PORTS
 from hpcext.jobfile import JobSpec
@@ -125,7 +126,7 @@ class LeaseExecutor:
         Of the leases' jobs.
     terms : Terms
     began_at : float
-    want, seen : callable
+    want, seen, loss : callable
         As :class:`~hpcext.executors.lease_book.LeaseBook` has them.
     """
 
@@ -142,6 +143,7 @@ class LeaseExecutor:
         began_at: float,
         want: Callable[[], int],
         seen: Callable[[], Fragments],
+        loss: Loss | None = None,
     ) -> None:
         self._directory = directory.absolute()
         self._spec = spec
@@ -162,6 +164,7 @@ class LeaseExecutor:
             want=want,
             seen=seen,
             busy=self._busy,
+            loss=loss,
         )
 
     @property

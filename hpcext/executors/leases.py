@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
+from hpcext.core.band import Band
 from hpcext.core.fragments import Fragments
 from hpcext.core.values import Job
 from hpcext.scaling.survival import Survival
@@ -55,6 +56,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         A lease on which nothing runs for so long ends.
     cycle_s : float
         So often the batch system is asked.
+    autoscale : Band or None
+        Only so many nodes are taken, and kept, as are worth it; None: as many as can be used.
     """
 
     partition: str
@@ -70,6 +73,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     before_s: float = 30.0
     idle_s: float = 60.0
     cycle_s: float = 15.0
+    autoscale: Band | None = None
 
     def minutes(self, hole: Hole, now_s: float) -> int:
         """The time limit of a lease for a hole; 0: it is left alone."""
@@ -110,11 +114,16 @@ def wanted(jobs: Sequence[Job], terms: Terms) -> int:
         Unfinished, in the order of the queue.
     terms : Terms
     """
-    asking = [job for job in jobs if job.ready or job.state.active][: terms.parallel]
+    asking = first(jobs, terms)
     nodes = [job.nodes[1] if job.nodes else 1 for job in asking]
     gpus = sum(job.sizes[-1] * most for job, most in zip(asking, nodes, strict=True))
     # A training's own nodes are different ones, though it may leave GPUs of each to others.
     return max([math.ceil(gpus / terms.gpus), *nodes])
+
+
+def first(jobs: Sequence[Job], terms: Terms) -> Sequence[Job]:
+    """Those of unfinished jobs, in the order of the queue, that may have something."""
+    return [job for job in jobs if job.ready or job.state.active][: terms.parallel]
 
 
 def requests(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,14 @@ from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.lease_book import LeaseBook
 from hpcext.executors.lease_executor import LeaseExecutor
-from hpcext.executors.leases import Terms, wanted
+from hpcext.executors.leases import Terms, first, wanted
 from hpcext.executors.local import LocalExecutor
 from hpcext.executors.lsf_script import LsfScript
 from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
 from hpcext.manager import lsf_job, lsf_suspend, slurm_job
+from hpcext.policies.autoscale import Autoscaler, Nodes, loss
 from hpcext.protocol import Allocation
 
 if TYPE_CHECKING:
@@ -111,15 +113,20 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
     """Idle nodes of a Slurm, as long as nobody else needs them."""
     # Of those that are gone meanwhile Slurm will say so.
     recorded = LeaseBook.recorded(directory / "leases")
-    nodes = tuple(node for name, node in engine.world.nodes.items() if name in recorded)
+    world = engine.world
+    nodes = tuple(node for name, node in world.nodes.items() if name in recorded)
+    more: dict[str, Any] = {"want": lambda: wanted(world.unfinished(), terms)}
+    if terms.autoscale is not None:
+        more["want"] = _worth_having(terms, Autoscaler(terms.autoscale, len(nodes)), engine)
+        more["loss"] = lambda node: loss(world.queue.busy(), node)
 
     def executor(**common: Any) -> Executor:
         return LeaseExecutor(
             name=f"hpcext-{pilot.id}",
             terms=terms,
             began_at=pilot.began_at,
-            want=lambda: wanted(engine.world.unfinished(), terms),
-            seen=lambda: engine.world.seen.fragments,
+            seen=lambda: world.seen.fragments,
+            **more,
             **common,
         )
 
@@ -127,6 +134,19 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
         raise AssertionError("leases have no common end")
 
     return Place(nodes, executor, carry_on)
+
+
+def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Callable[[], int]:
+    """How many nodes trainers can use, and are worth it."""
+
+    def want() -> int:
+        jobs = engine.world.unfinished()
+        kinds = {node.kind for node in engine.world.nodes.values()}
+        most = min(terms.max_nodes, wanted(jobs, terms))
+        nodes = Nodes(most, terms.gpus, kinds.pop() if len(kinds) == 1 else "")
+        return autoscaler.wanted(time.monotonic(), first(jobs, terms), nodes)
+
+    return want
 
 
 def _allocation(pilot: Pilot) -> Place:

@@ -9,6 +9,7 @@ import msgspec
 
 from hpcext.core.values import Job, Record, Segment, State, total
 from hpcext.core.world import World
+from hpcext.policies.autoscale import Outlook, outlook
 from hpcext.scaling.estimator import Worth, worth
 
 RUN = "hpcext.run/1"
@@ -23,6 +24,7 @@ def run_document(world: World, *, policy: str, began_at: float, now_s: float) ->
         "makespan_s": _seconds(makespan_s),
         "gpu_busy_fraction": round(busy_fraction(world, makespan_s), 4),
         "policy": policy,
+        "outlook": found._asdict() if (found := outlook_of(world)) else None,
         "jobs": [_job(job, world.records[job.id], now_s) for job in world.jobs.values()],
     }
 
@@ -80,6 +82,14 @@ def worth_of(job: Job) -> Worth | None:
     if job.state is not State.RUNNING or not job.held:
         return None
     return worth(job.estimate, total(job.held), sum(1 for gpus in job.held.values() if gpus))
+
+
+def outlook_of(world: World) -> Outlook | None:
+    """How well used the nodes are; None where no job that runs reports its goodput."""
+    if not any(map(worth_of, world.queue.busy())):
+        return None
+    ready = [job for job in world.unfinished() if job.ready]
+    return outlook(ready, [node for node in world.nodes.values() if node.gpus])
 
 
 def _worth(job: Job) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ import numpy as np
 from hpcext.core.estimate import GoodputReport
 from hpcext.scaling.goodput import Goodput
 from hpcext.scaling.throughput import Observations, Throughput, fit
-from hpcext.sim.measured import Application, Times
+from hpcext.sim.measured import MOST_NOISE, Application, Times
 from hpcext.sim.physics import Said, Stretch, Where
 
 CONSTANT = 0.5
@@ -131,6 +131,8 @@ class Adaptive:
         A total batch that it always has. It still measures.
     most : int, optional
         GPUs on which it runs at most; without, as many as have samples to do.
+    blind : bool
+        It takes all samples for equally worth, whatever the batch: its speed is its throughput.
 
     Attributes
     ----------
@@ -142,9 +144,14 @@ class Adaptive:
     """
 
     def __init__(
-        self, application: Application, total: int | None = None, most: int | None = None
+        self,
+        application: Application,
+        total: int | None = None,
+        most: int | None = None,
+        *,
+        blind: bool = False,
     ) -> None:
-        self._application, self.total = application, total
+        self._application, self.total, self._blind = application, total, blind
         fitting = (total or application.most_batch) // application.least_per_gpu
         self.most = fitting if most is None else min(most, fitting)
         self.work = application.work
@@ -220,7 +227,9 @@ class Adaptive:
         if where is None or done <= self._since:
             return
         self._since = done
-        self._noise = self._application.noise_scale(self._batch(), self._application.epoch(done))
+        epoch = self._application.epoch(done)
+        noise = math.inf if self._blind else self._application.noise_scale(self._batch(), epoch)
+        self._noise = min(noise, MOST_NOISE)
         batch = self._way.batch
         key = (where.total, len(where.gpus), round(math.log(batch) / ALIKE))
         if key not in self._profile:

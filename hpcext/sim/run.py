@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from hpcext.core.band import Band
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.facts import Fact, NodeJoined, Submitted
 from hpcext.core.values import Action, Job, Node, Snapshot, Target
+from hpcext.sim.autoscaled import Autoscaled
 from hpcext.sim.executor import Simulated
 from hpcext.sim.fair import Shares
 from hpcext.sim.heap import Heap, Observe, Produce, drive
@@ -52,6 +54,8 @@ class How(NamedTuple):
         any more.
     looks_s : sequence of float
         Instants, ascending: what trains also reports just before each of them.
+    autoscale : Band or None
+        Only so many of the nodes are held as are worth it.
     """
 
     seed: int = 0
@@ -59,6 +63,7 @@ class How(NamedTuple):
     report_s: float | None = None
     until_s: float = math.inf
     looks_s: Sequence[float] = ()
+    autoscale: Band | None = None
 
 
 class Named(NamedTuple):
@@ -114,18 +119,21 @@ def run(
     """
     how = how or How()
     heap = Heap()
-    executor = Simulated(
-        heap, scenario.nodes, {}, faults=how.faults, seed=how.seed, report_s=how.report_s
-    )
+    here = scenario.nodes if how.autoscale is None else ()
+    executor = Simulated(heap, here, {}, faults=how.faults, seed=how.seed, report_s=how.report_s)
     counted = _Counted(policy)
     engine = Engine(counted)
-    stays = scenario.changes == () and bool(scenario.nodes)
+    stays = scenario.changes == () and bool(scenario.nodes) and how.autoscale is None
     recorder = Recorder(engine, executor, Shares(scenario.nodes) if stays else None)
     told = (recorder.watch,) if watcher is None else (watcher(engine), recorder.watch)
+    offered: Offered = tuple
+    if how.autoscale is not None:
+        held = Autoscaled(how.autoscale, engine, executor, heap)
+        offered, told = held.offered, (*told, held.watch)
     coming = _Coming(scenario.jobs, executor, recorder)
-    heap.at(0.0, _happening(executor, tuple(map(NodeJoined, scenario.nodes))))
+    heap.at(0.0, _happening(executor, tuple(map(NodeJoined, scenario.nodes)), offered))
     heap.feed(coming)
-    heap.feed((when_s, _happening(executor, facts)) for when_s, facts in scenario.changes)
+    heap.feed((when_s, _happening(executor, facts, offered)) for when_s, facts in scenario.changes)
     heap.feed((_before(when_s), _looking(executor)) for when_s in how.looks_s)
 
     def observe(now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
@@ -183,8 +191,12 @@ def _submission(job: Job) -> Produce:
     return lambda: (Submitted(job),)
 
 
-def _happening(executor: Simulated, facts: tuple[Fact, ...]) -> Produce:
-    return lambda: executor.happen(*facts)
+Offered = Callable[[Iterable[Fact]], tuple[Fact, ...]]
+"""From what happens to nodes to what the engine hears of it."""
+
+
+def _happening(executor: Simulated, facts: tuple[Fact, ...], offered: Offered) -> Produce:
+    return lambda: executor.happen(*offered(facts))
 
 
 def _before(when_s: float) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from hpcext.core.band import Band
 from hpcext.core.engine import Engine
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.policies import find_policy
@@ -105,6 +106,8 @@ class Task(msgspec.Struct, frozen=True):
         wanted for.
     data : str
         The folder of recorded data.
+    autoscale : Band or None
+        Only so many of the nodes are held as are worth it.
     """
 
     workload: str
@@ -123,6 +126,7 @@ class Task(msgspec.Struct, frozen=True):
     profiles: str = ""
     gpu: str = ""
     data: str = ""
+    autoscale: Band | None = None
 
     def jobs(self, source: Source) -> Workload:
         """The jobs of it."""
@@ -143,9 +147,11 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What tells its run from others: the policy, and that it is told the truth."""
+        """What tells its run from others: the policy, what it is told, and of which nodes."""
         both = ((ORACLE, self.oracle), (KNOWN, self.place.known))
         told = ", ".join(name for name, is_ in both if is_)
+        if self.autoscale is not None:
+            told += f"{', ' if told else ''}autoscale {self.autoscale}"
         return f"{self.policy} ({told})" if told else self.policy
 
     def specs(self) -> tuple[JobSpec, ...]:
@@ -186,6 +192,7 @@ def simulate_task(task: Task) -> tuple[Run, float]:
         Faults(fail_s=task.fail_s),
         workload.report_s if task.report_s is None else task.report_s,
         math.inf if task.until_s is None else task.until_s,
+        autoscale=task.autoscale,
     )
     named = Named(task.policy, workload.text, source.text, task.label)
     calibrations: list[Calibration] = []

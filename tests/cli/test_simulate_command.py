@@ -109,6 +109,20 @@ def test_trainers_on_idle_nodes_by_hand(capsys: pytest.CaptureFixture[str], here
     assert mean(cut, "unfinished") == 1
 
 
+def test_only_nodes_that_are_worth_it(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    """The first one is 3.6 times as fast on four nodes as on one, so it may have all."""
+    alone = TRAINERS.splitlines()[:2]
+    (here / "one.csv").write_text("\n".join(alone) + "\n")
+    words = (here / "one.csv", "--nodes", "4x1", "--policy", "bftrainer")
+    every = document(capsys, *words)
+    found = document(capsys, *words, "--autoscale", "0.95:0.99")
+    assert mean(found, "offered_gpu_h") < mean(every, "offered_gpu_h")
+    assert mean(found, "makespan_s") > mean(every, "makespan_s")
+    assert found["policies"][0]["label"] == "bftrainer (autoscale 0.95:0.99)"
+    assert cli.main(["simulate", *map(str, words), "--autoscale", "2"]) == 2
+    assert "--autoscale" in capsys.readouterr().err
+
+
 def test_what_is_skipped_of_a_trace(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     """Of the two changes that are skipped three nodes are left, to which the third comes down."""
     words = ("t.csv", "--idle", "i.csv", "--skip", "3", "--policy", "equal_share")

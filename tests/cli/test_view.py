@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from hpcext.cli import view
+from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate, GoodputReport
-from hpcext.core.values import Job, State
+from hpcext.core.values import Job, Node, Record, State
+from hpcext.manager.report import run_document
+from hpcext.policies import find_policy
+from hpcext.scaling.estimator import Sizes, speedups
 
 THETA = (0.02, 0.001, 0.01, 0.0, 0.0, 0.0, 1.0)
 SAID = GoodputReport(1000.0, 64, most_batch=512, throughput=THETA, batch=256)
@@ -21,6 +26,16 @@ JOB = Job(
     held={"node": 2},
     estimate=Estimate(goodput=SAID),
 )
+
+
+def engine(*jobs: Job) -> Engine:
+    """One that knows these, and their node."""
+    found = Engine(find_policy("pollux"))
+    found.world.nodes["node"] = Node("node", 2)
+    for job in jobs:
+        found.world.put(job)
+        found.world.records[job.id] = Record()
+    return found
 
 
 def test_a_job_that_adapts_says_how_it_gets_on() -> None:
@@ -45,3 +60,19 @@ def test_a_job_that_adapts_says_how_it_gets_on() -> None:
 def test_other_jobs_say_nothing_of_it(job: Job) -> None:
     assert view.goodput(job) == ""
     assert view.goodput_sentence(job) == ""
+    assert view.outlook_sentence(engine(job, replace(job, id="2", state=State.COMPLETED))) == ""
+
+
+def test_a_pilot_says_what_one_node_more_promises() -> None:
+    """Two GPUs of one node; what a second node gives is by the same report."""
+    wide = replace(JOB, nodes=(1, 2), most_gpus=2)
+    one = speedups(wide.estimate, Sizes(np.array([2, 4]), np.array([1, 2])))
+    assert one is not None
+    assert view.outlook_sentence(engine(wide)) == (
+        f"utility {one[0] / 2:.0%}: so much does a GPU of all these do, of one alone; "
+        f"one more node promises {one[1] / one[0] - 1:+.0%}"
+    )
+    document = run_document(engine(wide).world, policy="p", began_at=0.0, now_s=1.0)
+    assert document["outlook"] == {
+        "utility": pytest.approx(one[0] / 2), "gain": pytest.approx(one[1] / one[0] - 1)
+    }  # fmt: skip

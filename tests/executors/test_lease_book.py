@@ -21,7 +21,8 @@ from hpcext.core.facts import Fact, NodeJoined, NodeLost
 from hpcext.core.fragments import Fragments, Seen
 from hpcext.core.values import Node
 from hpcext.executors import lease_account, lease_book
-from hpcext.executors.lease_book import Lease, LeaseBook
+from hpcext.executors.lease import Lease, Loss
+from hpcext.executors.lease_book import LeaseBook
 from hpcext.executors.leases import Terms
 from hpcext.launch import agent
 
@@ -83,6 +84,7 @@ class Harvester:
         self.want = 9
         self.seen = Fragments()
         self.busy: set[int] = set()
+        self.loss: Loss | None = None
         self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
         self.loop = asyncio.new_event_loop()
         self.book = self.another()
@@ -91,7 +93,7 @@ class Harvester:
         return LeaseBook(
             directory=self.path, name=NAME, terms=self.terms, emit=self.facts.append,
             loop=self.loop, began_at=1000.0, want=lambda: self.want,
-            seen=lambda: self.seen, busy=self.is_busy,
+            seen=lambda: self.seen, busy=self.is_busy, loss=self.loss,
         )  # fmt: skip
 
     def is_busy(self, lease: Lease) -> bool:

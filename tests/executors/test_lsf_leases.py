@@ -15,7 +15,7 @@ from hpcext.batch import runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
 from hpcext.executors import lease_book
-from hpcext.executors.lease_book import Lease
+from hpcext.executors.lease import Lease
 from hpcext.launch import agent
 
 QUEUE = """QUEUE: p

@@ -91,6 +91,7 @@ def test_the_variables_of_this_process_are_read(
     [
         ("polcy = 'marble'", "unknown key 'polcy' (valid: policy, gpus,"),
         ("polcy = 'marble'", "did you mean policy?"),
+        ("harvest_autoscale = '0.7:0.4'", "harvest_autoscale: '0.7:0.4' (valid: LOW:HIGH"),
         (
             "policy = 'marbel'",
             "policy: unknown policy 'marbel' (valid: marble, exclusive, equal_share, ",

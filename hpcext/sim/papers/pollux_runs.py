@@ -16,6 +16,8 @@ from hpcext.sim.workloads.workload import Costs, Jobs, Setting, changed
 NODES, GPUS = 16, 4
 """The machine (section 5.1)."""
 
+NEEDS = "needs --data DIR, with the measurements of Pollux in DIR/pollux"
+
 
 class Case(NamedTuple):
     """One run.

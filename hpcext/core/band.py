@@ -1,0 +1,73 @@
+"""How well used the nodes of a harvester are to be: what its user says of it, ``LOW:HIGH``."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from hpcext.core.errors import InputError
+from hpcext.text import shown
+
+EVERY_S = 60.0
+"""The scheduling interval of Pollux (section 5.1)."""
+
+LONGEST_S = 86_400.0
+
+NONE = "none"
+
+VALID = "LOW:HIGH or LOW:HIGH:SECONDS, 0 < LOW < HIGH < 1, as 0.4:0.7; or none"
+
+_FORM = re.compile(r"[0-9.]{1,12}(:[0-9.]{1,12}){1,2}", re.ASCII)
+
+
+class Band(msgspec.Struct, frozen=True):
+    """Between which utilities (:mod:`hpcext.policies.autoscale`) the number of nodes is left alone.
+
+    Attributes
+    ----------
+    low, high : float
+    every_s : float
+        So long a number of nodes stays, unless jobs come or end.
+    """
+
+    low: float
+    high: float
+    every_s: float = EVERY_S
+
+    @property
+    def aim(self) -> float:
+        """The utility that another number of nodes is to have."""
+        return (self.low + self.high) / 2
+
+    def __str__(self) -> str:
+        """As it is said on a command line."""
+        every = "" if self.every_s == EVERY_S else f":{self.every_s:g}"
+        return f"{self.low:g}:{self.high:g}{every}"
+
+
+def read_band(text: str, where: str = "--autoscale") -> Band | None:
+    """A band as a user says it; None for ``none``.
+
+    Raises
+    ------
+    InputError
+        It is none.
+
+    Examples
+    --------
+    >>> read_band("0.4:0.7")
+    Band(low=0.4, high=0.7, every_s=60.0)
+    """
+    if text == NONE:
+        return None
+    try:
+        numbers = [float(part) for part in text.split(":")] if _FORM.fullmatch(text) else []
+    except ValueError:
+        numbers = []
+    low, high, every_s = [*numbers, *[math.nan] * (2 - len(numbers)), EVERY_S][:3]
+    # Above 1 no utility is, so with that there would never be more nodes.
+    if not (0 < low < high < 1 and 1 <= every_s <= LONGEST_S):
+        raise InputError(shown(text), where=where, valid=VALID)
+    return Band(low, high, every_s)
