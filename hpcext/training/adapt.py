@@ -14,13 +14,13 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcext.training.checkpoint import warn
-from hpcext.training.noise import NoiseScale, Squares
+from hpcext.training.noise import LEAST, NoiseScale, Squares
 from hpcext.training.staging import Writer
 
 EVERY = 20
@@ -29,8 +29,18 @@ EVERY = 20
 LEAST_EVERY, LOOK_S = 5, 10.0
 """Where steps are long, rank 0 is to be heard so often: as few steps as this, or in that time."""
 
+COST = 0.02
+"""Share of the time that may go into measurements, where a step is made in two passes for one: if a
+pass hardly depends on its batch, that takes twice as long."""
+
 EVERY_S = 30.0
 """Seconds from one fit and report to the next, once the training is older than four times that."""
+
+SOON = 3
+"""Steps after which rank 0 is heard again while a fit is under way, or a new batch is timed."""
+
+SOONEST_S = 0.25
+"""Seconds from one fit to the next in a training that has just begun."""
 
 SKIPPED = 2
 """First steps after a change, which are slow for reasons of their own."""
@@ -170,6 +180,8 @@ class Agent:
         To begin with.
     every_s : float
         Seconds between two fits and reports.
+    clock : Callable[[], float]
+        By which steps are timed.
 
     Attributes
     ----------
@@ -180,7 +192,13 @@ class Agent:
         Steps made, in those of the initial batch that teach as much (scale-invariant iterations).
     """
 
-    def __init__(self, bounds: Bounds, gpus: int, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        bounds: Bounds,
+        gpus: int,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.bounds = bounds
         self.noise = NoiseScale()
         self.progress = 0.0
@@ -189,12 +207,13 @@ class Agent:
         self._tried = self.split.per_gpu
         self._every_s = every_s
         self._next_step, self._every = 0, EVERY
+        self._next_hearing, self._hearing = 0, EVERY
         self._step_s = 0.0
-        self._profile = Profile()
+        self._profile, self._halves = Profile(), Profile()
         self._throughput: tuple[float, ...] | None = None
-        self._skip = SKIPPED
+        self._skip, self._fresh = SKIPPED, True
         self._window: list[float] = []
-        self._began_s = time.monotonic()
+        self._began_s = clock()
         self._look_at_s = 0.0
         self._thread = Writer("hpcext-fit")
         self._found: Found | None = None
@@ -208,7 +227,16 @@ class Agent:
 
     def measured(self, step: int) -> None:
         """It was, and this step is the next one. At first they are close together."""
-        self._next_step = step + min(self._every, 2 + self.noise.count)
+        gap = 2 * max(1, self.noise.count + 2 - LEAST)
+        self._next_step = step + min(self._every, gap)
+
+    def hears(self, step: int) -> bool:
+        """Whether rank 0 is heard after this step."""
+        return step >= min(self._next_hearing, self._next_step)
+
+    def heard(self, step: int) -> None:
+        """It was, and this step is the next one."""
+        self._next_hearing = step + self._hearing
 
     def made(self, samples: int) -> None:
         """The optimizer has made a step of so many samples."""
@@ -231,10 +259,12 @@ class Agent:
         """Whether so many samples may be made in two passes."""
         return samples // 2 >= self.bounds.least_per_gpu
 
-    def hear(self, squares: Squares, split: Split | None, every: int = EVERY) -> bool:
+    def hear(
+        self, squares: Squares, split: Split | None, every: int = EVERY, hearing: int = EVERY
+    ) -> bool:
         """What all ranks measured together, and what rank 0 chose; whether the batch changes."""
         self.noise.add(squares)
-        self._every = every
+        self._every, self._hearing = every, hearing
         if split is None or split == self.split:
             return False
         self._become(split)
@@ -269,11 +299,19 @@ class Agent:
         else:
             self._window.append(step_s)
 
+    def halved(self, step_s: float, samples: int) -> None:
+        """A measured step that one GPU made in two passes took so long.
+
+        It tells what a pass takes whatever its batch, before another batch was tried.
+        """
+        if samples == self.split.total and not self._skip:
+            self._halves.add(Way(1, 1, _ceil(self.split.per_gpu, 2), 1), step_s)
+
     def window(self) -> None:
         """The steps since the last call are counted as one time: single ones of a GPU, which runs
         behind, say nothing."""
         if self._window:
-            self._step_s = statistics.fmean(self._window)
+            self._step_s, self._fresh = statistics.fmean(self._window), False
             accumulation = self.split.passes(self._gpus) - 1
             way = Way(self._gpus, self._nodes, self.split.per_gpu, accumulation)
             self._profile.add(way, self._step_s)
@@ -283,7 +321,16 @@ class Agent:
         """Steps from one measurement to the next, as these are long."""
         if not self._step_s > 0:
             return EVERY
-        return max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
+        every = max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
+        halved_s = self._halves.times().get(Way(1, 1, _ceil(self.split.per_gpu, 2), 1))
+        if halved_s is None or self._gpus > 1 or self.split.passes(1) > 1:
+            return every
+        return max(every, math.ceil((halved_s / self._step_s - 1.0) / COST))
+
+    def wanted_hearing(self) -> int:
+        """Steps until something may have been found out, or chosen."""
+        pending = self._thread.busy() or self._found is not None or self._fresh
+        return SOON if pending else EVERY
 
     def look(self, now_s: float) -> Found | None:
         """What a fit found since the last call; begins another one when it is time.
@@ -319,10 +366,13 @@ class Agent:
     def _begin(self, now_s: float) -> None:
         phi, times = self.noise.phi(), self._profile.times()
         here = any(way.gpus == self._gpus for way in times)
+        if len({way.per_gpu for way in times}) == 1:
+            # What measures takes some time itself, so better ones are preferred.
+            times |= self._halves.times()
         if now_s < self._look_at_s or phi is None or not here:
             return
         age_s = max(0.0, now_s - self._began_s)
-        self._look_at_s = now_s + min(self._every_s, max(1.0, age_s / 4))
+        self._look_at_s = now_s + min(self._every_s, max(SOONEST_S, age_s / 4))
         question = functools.partial(
             best,
             times,
@@ -350,7 +400,7 @@ class Agent:
 
     def _become(self, split: Split) -> None:
         self.split, self._tried = split, max(self._tried, split.per_gpu)
-        self._skip, self._window = SKIPPED, []
+        self._skip, self._window, self._fresh = SKIPPED, [], True
 
     # In checkpoints.
 
@@ -364,7 +414,10 @@ class Agent:
             "tried": self._tried,
             "next_step": self._next_step,
             "every": self._every,
+            "next_hearing": self._next_hearing,
+            "hearing": self._hearing,
             "profile": self._profile.state(),
+            "halves": self._halves.state(),
             "throughput": self._throughput,
         }
 
@@ -374,7 +427,9 @@ class Agent:
         self.progress = saved["progress"]
         self.split, self._tried = Split(*saved["split"]), saved["tried"]
         self._next_step, self._every = saved["next_step"], saved["every"]
+        self._next_hearing, self._hearing = saved["next_hearing"], saved["hearing"]
         self._profile.restore(saved["profile"])
+        self._halves.restore(saved["halves"])
         told = saved["throughput"]
         self._throughput = None if told is None else tuple(told)
         low, high = self.bounds.initial_batch, self.bounds.most_batch

@@ -18,8 +18,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-MEMORY = 30.0
-"""Measurements that an average goes back: old gradients are those of another model."""
+FOLLOWS = 0.5
+"""Share of the newest measurement in what gradients are measured by. With all of it estimates of
+few parameters would be biased; with none one huge gradient would outweigh all that come after."""
+
+MEMORY, YOUNG = 30.0, 10.0
+"""Measurements that an average goes back: old gradients are those of another model. It is half of
+them in a young training, which changes fastest, but so many at least."""
 
 LEAST = 5
 """Measurements before there is a noise scale: fewer say nothing of how far they scatter."""
@@ -66,15 +71,20 @@ class NoiseScale:
     """What the measurements so far say; a state of plain numbers, the same on all ranks.
 
     Averages of |g|^2 and of tr(Sigma) are kept apart and divided at the end, since the mean of
-    quotients is not the quotient of means. They begin without bias at the first measurement.
+    quotients is not the quotient of means. Each measurement is by the size of gradients at its
+    time: they may shrink a hundredfold while a noise scale stays, and old ones would outweigh all
+    others. The averages begin without bias at the first measurement.
 
     Attributes
     ----------
     count : int
         Measurements.
+    size : float
+        The squared norm of the gradients of pieces, of late.
     """
 
     count: int = 0
+    size: float = 0.0
     weight: float = 0.0
     weight_squared: float = 0.0
     signal: float = 0.0
@@ -86,9 +96,11 @@ class NoiseScale:
         found = squares.estimates()
         if found is None:
             return False
-        signal, noise = found
-        keep = 1.0 - 1.0 / MEMORY
+        newest = FOLLOWS if self.count else 1.0
+        self.size += newest * (squares.spread - self.size)
+        signal, noise = (each / self.size if self.size > 0 else 0.0 for each in found)
         self.count += 1
+        keep = 1.0 - 1.0 / min(MEMORY, max(YOUNG, self.count / 2))
         self.weight = keep * self.weight + 1.0
         self.weight_squared = keep**2 * self.weight_squared + 1.0
         self.signal = keep * self.signal + signal
@@ -97,7 +109,7 @@ class NoiseScale:
         return True
 
     def averages(self) -> tuple[float, float]:
-        """Of |g|^2 and of tr(Sigma)."""
+        """Of |g|^2 and of tr(Sigma), by the size of gradients."""
         return self.signal / self.weight, self.noise / self.weight
 
     def phi(self) -> float | None:

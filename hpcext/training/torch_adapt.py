@@ -44,6 +44,9 @@ class Adaptive(BaseSession):
     # What this rank measured in the present step.
     _mine: tuple[float, float, float, float] | None = None
     _stepping_s: float | None = None
+    _halved = False
+    # By which steps are timed.
+    _clock: Callable[[], float] = staticmethod(time.monotonic)
     _counted: Ranks | None = None
 
     def adapt(
@@ -109,7 +112,7 @@ class Adaptive(BaseSession):
         if not every_s > 0:
             raise ValueError(f"adapt(every_s={every_s}): must be more than 0")
         bounds = _bounds(batch_size, max_batch_size, gpu_batch_bounds, accumulate)
-        agent = Agent(bounds, self.world_size, every_s)
+        agent = Agent(bounds, self.world_size, every_s, self._clock)
         self._squared = Squared(optimizers, self._loss_scale)
         self._follow_rates(agent, lr_rule, warm_up)
         self._agent, self._differenced = agent, noise == "differenced"
@@ -169,7 +172,7 @@ class Adaptive(BaseSession):
         measured = agent is not None and agent.due(self.step) and self._squared.ready
         alone = self.world_size == 1 and passes == 1
         if agent and measured and alone and not self._differenced and agent.halves(samples):
-            passes, alone = 2, False
+            passes, alone, self._halved = 2, False, True
         # As even as can be: some layers want more than one sample.
         parts = split(batch, -(-samples // passes))
         counts = [samples_of(part) for part in parts]
@@ -210,43 +213,50 @@ class Adaptive(BaseSession):
         agent = self._agent
         if agent is None:
             return super()._boundary()
-        due = agent.due(self.step - 1)
-        self._stop_clock(agent, due)
+        due, hears = agent.due(self.step - 1), agent.hears(self.step - 1)
+        self._stop_clock(agent, due=due, hears=hears)
         if due and not self._between_two():
             agent.measured(self.step)
+        if hears:
+            agent.heard(self.step)
         changed = self._heard(agent)
         regrouped = super()._boundary()
-        if due and not regrouped:
+        if hears and not regrouped:
             self._tell(agent)
         self._mine = None
         if not changed and not regrouped:
-            self._stepping_s = time.monotonic()
+            self._stepping_s = self._clock()
         return changed or regrouped
 
     def _between_two(self) -> bool:
         """Whether the next step is the second one of a difference."""
         return self.world_size == 1 and self._squared.waiting
 
-    def _stop_clock(self, agent: Agent, due: bool) -> None:
+    def _stop_clock(self, agent: Agent, *, due: bool, hears: bool) -> None:
         began_s, self._stepping_s = self._stepping_s, None
+        halved, self._halved = self._halved, False
         if self.rank != 0:
             return
-        if self.device.type == "cuda" and (due or agent.due(self.step)):
+        if self.device.type == "cuda" and (hears or agent.due(self.step)):
             # Steps were begun without waiting for them: a window of them ends when they do.
             torch.cuda.synchronize(self.device)
         if due:
             agent.window()
+            if halved and began_s is not None:
+                agent.halved(self._clock() - began_s, self._samples_before)
         elif began_s is not None:
-            agent.timed(time.monotonic() - began_s, self._samples_before)
+            agent.timed(self._clock() - began_s, self._samples_before)
+            if hears:
+                agent.window()
 
     def _heard(self, agent: Agent) -> bool:
         """Take in what was summed up; whether the batch is another one now."""
         sums = self._ranks.summed()
         if sums is None:
             return False
-        *measured, every, total, per_gpu = sums
+        *measured, every, hearing, total, per_gpu = sums
         chosen = Split(round(total), round(per_gpu)) if total > 0 else None
-        changed = agent.hear(Squares(*measured), chosen, round(every))
+        changed = agent.hear(Squares(*measured), chosen, round(every), round(hearing))
         if changed:
             self._resize_batches(agent)
         return changed
@@ -254,13 +264,14 @@ class Adaptive(BaseSession):
     def _tell(self, agent: Agent) -> None:
         """Begin to sum up what was measured, with what rank 0 has chosen."""
         measured = self._mine or (0.0, 0.0, 0.0, 0.0)
-        said: tuple[int, ...] = (0, 0, 0)
+        said: tuple[int, ...] = (0, 0, 0, 0)
         if self.rank == 0:
-            said = agent.wanted_every(), *(self._choose(agent) or (0, 0))
+            split = self._choose(agent) or (0, 0)
+            said = agent.wanted_every(), agent.wanted_hearing(), *split
         self._ranks.begin_sum([float(number) for number in (*measured, *said)])
 
     def _choose(self, agent: Agent) -> Split | None:
-        found = agent.look(time.monotonic())
+        found = agent.look(self._clock())
         if found is None:
             return None
         told = agent.report(found.throughput)

@@ -21,6 +21,11 @@ _AVERAGES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
 """State of an optimizer that holds squares; amsgrad keeps two, and divides by the largest."""
 
 
+SETTLED = 10
+"""Steps before averaged squares are gone by. Of a few they are so small by chance, where a gradient
+was nearly 0, that what is divided by them outweighs all later measurements."""
+
+
 class Squared:
     """Squared norms of what an optimizer sees of the gradients.
 
@@ -45,9 +50,9 @@ class Squared:
 
     @property
     def ready(self) -> bool:
-        """Whether an optimizer that goes by averaged squares has any yet."""
+        """Whether an optimizer that goes by averaged squares has averaged enough of them."""
         return all(
-            any(_average(state) for state in optimizer.state.values())
+            any(_average(each) and each["step"] >= SETTLED for each in optimizer.state.values())
             for optimizer, _ in self._groups
             if _averages_squares(optimizer)
         )
@@ -156,10 +161,14 @@ def _norm(
     found = _average(state)
     if found:
         squares = state[found].to(kind)
-        if "betas" in group:
-            # They begin at 0, which the optimizer corrects too.
-            squares = squares / (1.0 - group["betas"][1] ** float(state["step"]))
-        gradient = gradient.to(kind) / (squares.sqrt() + group.get("eps", 1e-8))
+        decay = group["betas"][1] if "betas" in group else group.get("alpha")
+        if decay is not None:
+            # They begin at 0, which most optimizers correct too.
+            squares = squares / (1.0 - decay ** float(state["step"]))
+        seen = gradient.to(kind) / (squares.sqrt() + group.get("eps", 1e-8))
+        # Of what had no gradient before, as a word that had not come yet, nobody knows what to
+        # divide by; the optimizer itself will include the gradient of now.
+        gradient = seen.where(squares > 0, 0.0)
     norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=kind)
     return norm
 

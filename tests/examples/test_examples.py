@@ -39,6 +39,24 @@ def test_cnn_on_three_ranks(tmp_path: Path) -> None:
     assert run(tmp_path, *launcher, "digits_cnn.py", "--epochs", "8") >= 0.97
 
 
+@pytest.mark.parametrize(
+    ("name", "target"), [("digits_resnet.py", "0.6"), ("text_transformer.py", "0.2")]
+)
+def test_adaptive_ones(tmp_path: Path, name: str, target: str) -> None:
+    assert run(tmp_path, name, "--adapt", "--target", target) >= float(target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [["--adapt"], ["--batch", "64"]])
+@pytest.mark.parametrize(
+    ("name", "target"), [("digits_resnet.py", 0.95), ("text_transformer.py", 0.4)]
+)
+def test_adaptive_ones_reach_their_target(
+    tmp_path: Path, name: str, target: float, batch: list[str]
+) -> None:
+    assert run(tmp_path, name, *batch) >= target
+
+
 def test_logistic_regression(tmp_path: Path) -> None:
     assert run(tmp_path, "logistic.py") >= 0.93
 

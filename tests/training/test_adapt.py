@@ -81,6 +81,39 @@ def test_it_comes_to_the_batch_of_most_goodput(gpus: int, phi: float) -> None:
         tried = max(tried, split.per_gpu)
 
 
+def test_a_step_in_two_passes_tells_what_a_pass_takes() -> None:
+    """A larger batch is tried where the prior, half of a pass, promises nothing of it."""
+    # Most of a pass is for any batch.
+    true = Throughput(0.05, 2e-4)
+    tried = []
+    for tells in (False, True):
+        agent = Agent(Bounds(32, 1024), 1)
+        agent.noise = noise(20.0)
+        for _ in range(SKIPPED + 6):
+            agent.timed(float(true.step_s(1, 1, 32)), 32)
+        agent.window()
+        if tells:
+            agent.halved(float(true.step_s(1, 1, 16, 1)), 32)
+        assert agent.look(100.0) is None
+        agent.rest()
+        found = agent.look(100.0)
+        assert found is not None
+        tried.append(found.split)
+        # What was known goes on.
+        again = Agent(Bounds(32, 1024), 1)
+        again.restore(json.loads(json.dumps(agent.state())))
+        assert again.state() == agent.state()
+    assert tried[0] is None
+    assert tried[1] is not None
+    assert tried[1].total > 48
+
+
+def test_steps_after_a_change_in_two_passes_are_not_timed() -> None:
+    agent = Agent(Bounds(32, 1024), 1)
+    agent.halved(9.0, 32)
+    assert agent.state()["halves"] == []
+
+
 def test_it_does_not_run_to_and_fro() -> None:
     splits = train(Agent(BOUNDS, 2), 400.0, 25, 2, jitter=0.05)
     assert len(set(splits[8:])) <= 2
@@ -273,3 +306,21 @@ def test_the_priors_are_those_of_the_paper() -> None:
     # Scales perfectly to GPUs that were not tried; half of a pass is constant.
     assert theta.sync_s(8, 2) == 0
     assert theta.alpha_grad == pytest.approx(0.026)
+
+
+def test_a_measurement_that_costs_a_pass_is_made_less_often() -> None:
+    agent = Agent(BOUNDS, 1)
+    for step_s in [0.1] * (SKIPPED + 5):
+        agent.timed(step_s, 32)
+    agent.window()
+    agent.halved(0.11, 32)
+    assert agent.wanted_every() == EVERY
+    agent = Agent(BOUNDS, 1)
+    for step_s in [0.1] * (SKIPPED + 5):
+        agent.timed(step_s, 32)
+    agent.window()
+    agent.halved(0.19, 32)
+    assert agent.wanted_every() == 45
+    # Steps of several passes or GPUs have pieces anyway.
+    agent.resized(2)
+    assert agent.wanted_every() == EVERY

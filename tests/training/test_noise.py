@@ -162,8 +162,20 @@ def test_adam_divides_by_the_root_of_its_squares(kind: type[torch.optim.Optimize
     assert squared.ready
     # Of a gradient that stays as it is, the averaged square is its own: 1 for each parameter.
     w.grad = gradient.clone()
-    corrected = 1.0 if kind is not torch.optim.RMSprop else 1 - 0.99**30
-    assert squared.gradients() == pytest.approx(2.0 / corrected, rel=1e-3)
+    assert squared.gradients() == pytest.approx(2.0, rel=1e-3)
+
+
+def test_what_had_no_gradient_before_does_not_outweigh_the_rest() -> None:
+    """Averaged squares of 0 are no divisor, nor are those of one step."""
+    w = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.Adam([w], lr=0.1)
+    squared = Squared([optimizer], lambda: 1.0)
+    for step in range(30):
+        assert squared.ready == (step >= 10)
+        w.grad = torch.tensor([2.0, 0.0])
+        optimizer.step()
+    w.grad = torch.tensor([2.0, 1e-3])
+    assert squared.gradients() == pytest.approx(1.0, rel=1e-3)
 
 
 def test_gradients_are_seen_before_they_are_added() -> None:
