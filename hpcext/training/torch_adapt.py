@@ -46,7 +46,7 @@ class Adaptive(BaseSession):
     _stepping_s: float | None = None
     _halved = False
     # By which steps are timed.
-    _clock: Callable[[], float] = staticmethod(time.monotonic)
+    _now: Callable[[], float] = staticmethod(time.monotonic)
     _counted: Ranks | None = None
 
     def adapt(
@@ -112,7 +112,7 @@ class Adaptive(BaseSession):
         if not every_s > 0:
             raise ValueError(f"adapt(every_s={every_s}): must be more than 0")
         bounds = _bounds(batch_size, max_batch_size, gpu_batch_bounds, accumulate)
-        agent = Agent(bounds, self.world_size, every_s, self._clock)
+        agent = Agent(bounds, self.world_size, every_s, self._now)
         self._squared = Squared(optimizers, self._loss_scale)
         self._follow_rates(agent, lr_rule, warm_up)
         self._agent, self._differenced = agent, noise == "differenced"
@@ -225,7 +225,7 @@ class Adaptive(BaseSession):
             self._tell(agent)
         self._mine = None
         if not changed and not regrouped:
-            self._stepping_s = self._clock()
+            self._stepping_s = self._now()
         return changed or regrouped
 
     def _between_two(self) -> bool:
@@ -243,9 +243,9 @@ class Adaptive(BaseSession):
         if due:
             agent.window()
             if halved and began_s is not None:
-                agent.halved(self._clock() - began_s, self._samples_before)
+                agent.halved(self._now() - began_s, self._samples_before)
         elif began_s is not None:
-            agent.timed(self._clock() - began_s, self._samples_before)
+            agent.timed(self._now() - began_s, self._samples_before)
             if hears:
                 agent.window()
 
@@ -271,7 +271,7 @@ class Adaptive(BaseSession):
         self._ranks.begin_sum([float(number) for number in (*measured, *said)])
 
     def _choose(self, agent: Agent) -> Split | None:
-        found = agent.look(self._clock())
+        found = agent.look(self._now())
         if found is None:
             return None
         told = agent.report(found.throughput)
