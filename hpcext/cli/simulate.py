@@ -220,6 +220,8 @@ def _check(tasks: Sequence[Task]) -> None:
             do = "say how long the trace is, as summit:hours=48"
         if place.known or task.until_s is None:
             raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
+    if task.autoscale is not None and len({(one.gpus, one.kind) for one in source.nodes}) > 1:
+        raise InputError("counts nodes that are alike", where="--autoscale", do="leave it out")
     measured = task.jobs(source).measured
     if task.data and not measured:
         do = "leave it out: only measured trainings need it"

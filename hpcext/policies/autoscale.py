@@ -171,6 +171,8 @@ class Autoscaler:
         ready = tuple(job for job in jobs if job.ready)
         about = tuple(job.id for job in ready)
         if not about or not nodes.most:
+            # What was worth it to those before says nothing of those that come.
+            self._last = None
             return nodes.most
         if about != self._about or now_s >= self._until_s or self._last is None:
             self._about, self._until_s = about, now_s + self._band.every_s

@@ -72,13 +72,13 @@ class Autoscaled:
 
     def _wanted(self) -> int:
         jobs = self._engine.world.unfinished()
-        kinds = {(node.gpus, node.kind) for node in self._offered.values()}
-        if not kinds:
+        if not self._offered:
             return 0
-        gpus, kind = max(kinds)
-        terms = Terms(partition="", gpus=gpus)
+        # They are alike.
+        one = next(iter(self._offered.values()))
+        terms = Terms(partition="", gpus=one.gpus)
         most = min(len(self._offered), wanted(jobs, terms))
-        return self._rule.wanted(self._heap.now_s, jobs, Nodes(most, gpus, kind))
+        return self._rule.wanted(self._heap.now_s, jobs, Nodes(most, one.gpus, one.kind))
 
     def _more(self, want: int) -> Iterator[Fact]:
         free = (name for name in self._offered if name not in self._held | self._leaving)

@@ -119,8 +119,9 @@ def test_only_nodes_that_are_worth_it(capsys: pytest.CaptureFixture[str], here: 
     assert mean(found, "offered_gpu_h") < mean(every, "offered_gpu_h")
     assert mean(found, "makespan_s") > mean(every, "makespan_s")
     assert found["policies"][0]["label"] == "bftrainer (autoscale 0.95:0.99)"
-    assert cli.main(["simulate", *map(str, words), "--autoscale", "2"]) == 2
-    assert "--autoscale" in capsys.readouterr().err
+    for more in (["--autoscale", "2"], ["--nodes", "1xa:1,1xb:1", "--autoscale", "0.4:0.7"]):
+        assert cli.main(["simulate", *map(str, words), *more]) == 2
+        assert "--autoscale" in capsys.readouterr().err
 
 
 def test_what_is_skipped_of_a_trace(capsys: pytest.CaptureFixture[str], here: Path) -> None:

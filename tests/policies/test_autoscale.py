@@ -165,6 +165,8 @@ def test_it_stays_for_the_interval_unless_jobs_come_or_end() -> None:
     # Whatever is worth it, no more than can be used.
     assert auto.wanted(59.6, [training(300.0), training(300.0, "two")], Nodes(1, 4)) == 1
     assert auto.wanted(60.0, [], Nodes(0, 4)) == 0
+    # Of those before nothing is remembered: the next one has as many as it would have had.
+    assert auto.wanted(60.5, [training(300.0, "three")], nodes) == first
     assert auto.wanted(61.0, [training(1e6)], nodes) > first
 
 
