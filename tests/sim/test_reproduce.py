@@ -89,7 +89,7 @@ def test_the_document_and_the_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     ("words", "said"),
     [
         (["marbel"], "PAPER: unknown paper 'marbel' (valid: marble, doubling, bftrainer"),
-        (["lb-bsp"], "unknown paper 'lb-bsp'"),
+        (["lb_bsp"], "unknown paper 'lb_bsp'"),
         (["marble", "--seed", "-1"], "--seed: -1 (valid: 0 to 4294967295)"),
         (["marble", "--seed", "x"], "invalid int value: 'x'"),
         (["marble", "--workers", "0"], "--workers: 0 (valid: 1 to 1024)"),
