@@ -36,6 +36,7 @@ SLOWER, EVERY = 3.0, 60
 """With --changing: how much slower a rank is, and for how many iterations."""
 
 WAYS = ("plain", "affine", "speeds", "leader")
+UNPACED = ("unpaced", "unpaced, balanced")
 
 
 def pace(rank: int, step: int, *, changing: bool) -> Line:
@@ -63,11 +64,13 @@ class Trained:
         self.session = Session(model=model, optimizer=self.optimizer, seed=1)
         if way in WAYS[1:]:
             self.session.balance(args.mode, rule=way)
+        elif way == "unpaced, balanced":
+            self.session.balance(args.mode)
         self.net = self.session.parallel(model)
         data = TensorDataset(torch.randn(BATCH * 200, 64))
         sampler = self.session.batch_sampler(data, global_batch=BATCH)
         self.loader = DataLoader(data, batch_sampler=sampler)
-        self.paced, self.changing = way != "unpaced", args.changing
+        self.paced, self.changing = not way.startswith("unpaced"), args.changing
         self.step = 0
         self.own_s: list[float] = []
         self._steps = self._forever()
@@ -110,7 +113,7 @@ def gap(trainings: Trained) -> float:
 
 def compare(args: argparse.Namespace) -> None:
     """Train by each way, and print."""
-    trainings = {way: Trained(way, args) for way in (*WAYS, "unpaced")}
+    trainings = {way: Trained(way, args) for way in (*WAYS, *UNPACED)}
     ranks = trainings["plain"].session.world_size
     times: dict[str, list[float]] = {way: [] for way in trainings}
     for _ in range(args.iterations // BLOCK):
@@ -123,8 +126,10 @@ def compare(args: argparse.Namespace) -> None:
     if trainings["plain"].session.rank:
         return
     plain_s = statistics.fmean(times["plain"])
+    cost_s = statistics.median(times[UNPACED[1]]) - exchange_s
     print(f"{ranks} ranks, {'changing' if args.changing else 'static'} load, mode {args.mode}:")
     print(f"ideal {best_s * 1e3:.1f} ms, of which {exchange_s * 1e3:.1f} are no pace's")
+    print(f"to balance takes {cost_s * 1e3:+.2f} ms of a step, {cost_s / best_s:+.1%} of the ideal")
     for way in WAYS:
         mean_s = statistics.fmean(times[way])
         half = len(best) // 2

@@ -7,6 +7,7 @@ the sizes go to where the lines say that all finish together, as far as each lin
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,11 +44,17 @@ MOVED = 0.05
 SURELY_MOVED = 4.0
 """...and by more than so many standard deviations."""
 
-KEPT, POINTS = 10, 6
+KEPT, POINTS = 100, 6
 """Times that a mean remembers, and batch sizes that a line is fitted to."""
 
+RECENT = 8
+"""The newest times; where their mean is another one, so is the worker."""
+
+SPREAD = 20
+"""Times that a standard deviation remembers."""
+
 RESTS = 5
-"""Iterations from one look to the next, once a mean remembers all that it can."""
+"""Iterations from one look to the next, once a division has been seen so often."""
 
 SHRINK = 0.05
 """What is believed of a slope beforehand counts as batches that differ by this share."""
@@ -65,47 +72,69 @@ class _Fit:
         self.points: dict[int, tuple[float, float]] = {}
         self.tried = 0
         self._odd: list[float] = []
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._variance, self._deviations = 0.0, 0
 
     def add(self, samples: int, time_s: float) -> None:
         self.tried = max(self.tried, samples)
         if samples != self._here:
             self._odd = []
+            self._recent.clear()
             # What was seen of other sizes is of other times, too.
             self.points = {x: (n / 2, t) for x, (n, t) in self.points.items()}
         count, mean_s = self.points.pop(samples, (0.0, 0.0))
         if count >= 1:
-            odd = max(MOVED, SURELY_MOVED * self.deviation)
             off = time_s / mean_s - 1.0
-            self._deviate(min(abs(off), odd) * math.sqrt(count / (count + 1)))
+            odd = max(MOVED, SURELY_MOVED * self.deviation)
             if count >= LEAST_SEEN and abs(off) > odd:
                 self.points[samples] = count, mean_s
                 self._be_odd(samples, time_s, mean_s)
                 return
+            for _ in self._odd:
+                # It was an accident, which is noise.
+                self._deviate(odd)
+        if self._recent:
+            # From one time to the next: a mean that has moved is no noise.
+            self._deviate((time_s - self._recent[-1]) / mean_s / math.sqrt(2.0))
         self._odd = []
+        self._recent.append(time_s)
         count = min(count + 1, KEPT)
         self.points[samples] = count, mean_s + (time_s - mean_s) / count
         if len(self.points) > POINTS:
             del self.points[next(iter(self.points))]
+        self._follow(samples)
 
     def _be_odd(self, samples: int, time_s: float, mean_s: float) -> None:
         """A time that does not fit: the first one may be an accident, the second one is none."""
         if self._odd and (self._odd[0] > mean_s) != (time_s > mean_s):
             self._odd = []
         self._odd.append(time_s)
-        if len(self._odd) < LEAST_SEEN:
+        if len(self._odd) >= LEAST_SEEN:
+            self._become(samples, self._odd)
+
+    def _follow(self, samples: int) -> None:
+        """Where single times tremble too much to say so, several of them do."""
+        count, mean_s = self.points[samples]
+        if count < 2 * RECENT or len(self._recent) < RECENT:
             return
-        now_s = math.fsum(self._odd) / len(self._odd)
+        now_s = math.fsum(self._recent) / RECENT
+        if abs(now_s / mean_s - 1.0) > max(MOVED, SURELY_MOVED * self.deviation / RECENT**0.5):
+            self._become(samples, list(self._recent))
+
+    def _become(self, samples: int, times: Sequence[float]) -> None:
+        """The worker is another one, of which these times are known."""
+        now_s = math.fsum(times) / len(times)
         # Slower by a constant or in proportion: taken for the latter, a change is too small
-        # rather than too large, and the next two times tell.
-        line, ratio = self.line(), now_s / mean_s
+        # rather than too large, and the next times tell.
+        line, ratio = self.line(), now_s / self.points[samples][1]
         if line is not None:
             self.prior = Line(line.constant_s * ratio, line.per_sample_s * ratio)
-        self.points = {samples: (float(len(self._odd)), now_s)}
+        self.points = {samples: (float(len(times)), now_s)}
         self._odd = []
+        self._recent.clear()
 
     def _deviate(self, off: float) -> None:
-        self._deviations = min(self._deviations + 1, 2 * KEPT)
+        self._deviations = min(self._deviations + 1, SPREAD)
         self._variance += (off * off - self._variance) / self._deviations
 
     @property
@@ -185,7 +214,7 @@ class Affine:
         count = min(fit.seen for fit in self._fits)
         self._rested += 1
         # Where nothing is new a look at every iteration would be for nothing.
-        rests = count == KEPT and self._rested < RESTS
+        rests = count >= RESTS and self._rested < RESTS
         if seen.batches != self.sizes or count < LEAST_SEEN or rests:
             return self.sizes
         self._rested = 0

@@ -32,6 +32,7 @@ class Balanced(Adaptive):
     _balancing: Balance | None = None
     _saved_balance: Mapping[str, Any] | None = None
     _clock: Clock
+    _deterministic: bool
     _met: Ranks | None = None
 
     def balance(
@@ -84,6 +85,11 @@ class Balanced(Adaptive):
         state = cast(TorchState, self._state)
         if state.sharded:
             raise ValueError("balance(): the model is sharded; valid are models of parallel(model)")
+        if self._deterministic:
+            raise ValueError(
+                "balance(): the session is deterministic; sums of unequal batches differ in their "
+                "last digits from run to run"
+            )
         if mode == "auto":
             mode = "gpu" if self.device.type == "cuda" else "cpu"
         self._clock = Clock(self.device)

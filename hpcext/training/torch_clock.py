@@ -79,7 +79,7 @@ class Clock:
     def take(self) -> Measured | None:
         """The newest step whose time is known, once."""
         found = None
-        while self._ready and (not self._cuda or self._ready[0][1]["end"].query()):
+        while self._ready and self._passed(self._ready[0][1]):
             found = self._ready.popleft()
         if found is None:
             return None
@@ -87,6 +87,10 @@ class Clock:
         computed_s = self._between(marks["begin"], marks["computed"])
         rest_s = self._between(marks["exchanged"], marks["end"]) if "exchanged" in marks else 0.0
         return Measured(samples, computed_s + rest_s, marks["cpu"] / max(computed_s, 1e-9))
+
+    def _passed(self, marks: _Marks) -> bool:
+        """Whether the GPU has come so far."""
+        return not self._cuda or all(marks[name].query() for name in marks if name != "cpu")
 
     def memory(self) -> float:
         """Share of the memory that this rank may have which it has."""
