@@ -3,15 +3,15 @@
     python benchmarks/efficiency.py run FILE [--study digits] [--seeds 5]
     python benchmarks/efficiency.py show FILE
 
-`run` trains with the initial batch M0 to an eighth and to three quarters of what its target takes;
-the noise scale phi there is what the last 30 steps say. From each of these moments it goes on with
-M0 and with multiples M of it, under the study's rule of learning rates, in other orders of the
-samples, and measures the noise anew. FILE has a line of all; those that are there are left out.
+`run` trains with the initial batch M0 to an eighth and to three quarters of what its target takes.
+From each of these moments it goes on with M0 and with multiples M of it, under the study's rule of
+learning rates, in other orders of the samples, and measures the noise scale phi anew, in each step.
+FILE has a line of all; those that are there are left out.
 
 `show` says, for each M, the mean over seeds and its spread of
 
-- what phi of M0 predicts, (phi + M0) / (phi + M), eq. 6;
-- the same by phi measured with M, the paper's "measured";
+- what phi measured with M0 after that moment predicts, (phi + M0) / (phi + M), eq. 6;
+- the same by phi measured with M there, the paper's "measured";
 - how many times fewer samples M0 takes than M to the same validation losses, those from half of how
   far it came to all of it.
 """
@@ -122,7 +122,7 @@ def show(args: argparse.Namespace) -> None:
         found = json.loads(line)
         rows.setdefault((found["key"][0], found["key"][1]), []).append(found)
     for (study, moment), each in rows.items():
-        phis = [found["phi"] for found in each]
+        phis = [statistics.fmean(found["ways"]["1"]["phis"]) for found in each]
         print(
             f"{study}, {moment}, {len(each)} seeds: phi {statistics.median(phis):.1f} "
             f"({min(phis):.1f}-{max(phis):.1f})"
@@ -131,9 +131,9 @@ def show(args: argparse.Namespace) -> None:
         for times in TIMES[1:]:
             batch = base * times
             predicted, there, taken = [], [], []
-            for found in each:
+            for first, found in zip(phis, each, strict=True):
                 way = found["ways"][str(times)]
-                predicted.append((found["phi"] + base) / (found["phi"] + batch))
+                predicted.append((first + base) / (first + batch))
                 phi = statistics.fmean(way["phis"])
                 there.append((phi + base) / (phi + batch))
                 taken.append(measured(found["ways"]["1"]["curves"], way["curves"]))

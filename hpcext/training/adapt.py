@@ -227,7 +227,7 @@ class Agent:
 
     def measured(self, step: int) -> None:
         """It was, and this step is the next one. At first they are close together."""
-        gap = 2 * max(1, self.noise.count + 2 - LEAST)
+        gap = max(1, 4 * (self.noise.count + 1 - LEAST))
         self._next_step = step + min(self._every, gap)
 
     def hears(self, step: int) -> bool:
@@ -329,7 +329,8 @@ class Agent:
 
     def wanted_hearing(self) -> int:
         """Steps until something may have been found out, or chosen."""
-        pending = self._thread.busy() or self._found is not None or self._fresh
+        known = self._throughput is not None and not self._fresh
+        pending = self._thread.busy() or self._found is not None or not known
         return SOON if pending else EVERY
 
     def look(self, now_s: float) -> Found | None:

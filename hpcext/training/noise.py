@@ -29,8 +29,9 @@ them in a young training, which changes fastest, but so many at least."""
 LEAST = 5
 """Measurements before there is a noise scale: fewer say nothing of how far they scatter."""
 
-SURE = 2.0
-"""Standard errors that a squared gradient is told from 0 by. What is less bounds the scale."""
+SURE = 1.0
+"""Standard errors that a squared gradient is told from 0 by; what is less bounds the scale. By two
+of them small batches were believed to be large enough too long, in the study of examples/."""
 
 
 class Squares(NamedTuple):
@@ -81,6 +82,9 @@ class NoiseScale:
         Measurements.
     size : float
         The squared norm of the gradients of pieces, of late.
+    scatter, pairs, last : float
+        Of |g|^2: half of the squared differences from one measurement to the next, how many, and
+        the last one. A variance of all would take it for an error that gradients or batches change.
     """
 
     count: int = 0
@@ -88,8 +92,10 @@ class NoiseScale:
     weight: float = 0.0
     weight_squared: float = 0.0
     signal: float = 0.0
-    signal_squared: float = 0.0
     noise: float = 0.0
+    scatter: float = 0.0
+    pairs: float = 0.0
+    last: float = 0.0
 
     def add(self, squares: Squares) -> bool:
         """Take a measurement in; False if it tells nothing."""
@@ -104,8 +110,11 @@ class NoiseScale:
         self.weight = keep * self.weight + 1.0
         self.weight_squared = keep**2 * self.weight_squared + 1.0
         self.signal = keep * self.signal + signal
-        self.signal_squared = keep * self.signal_squared + signal**2
         self.noise = keep * self.noise + noise
+        if self.count > 1:
+            self.scatter = keep * self.scatter + (signal - self.last) ** 2 / 2
+            self.pairs = keep * self.pairs + 1.0
+        self.last = signal
         return True
 
     def averages(self) -> tuple[float, float]:
@@ -122,8 +131,7 @@ class NoiseScale:
             return None
         signal, noise = self.averages()
         counted = self.weight**2 / self.weight_squared
-        variance = max(0.0, self.signal_squared / self.weight - signal**2)
-        error = math.sqrt(variance / (counted - 1.0))
+        error = math.sqrt(self.scatter / self.pairs / counted)
         if noise <= 0.0:
             return 0.0
         seen = max(signal, SURE * error)

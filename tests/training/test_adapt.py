@@ -16,6 +16,7 @@ from hpcext.training.adapt import (
     EVERY,
     FURTHER,
     SKIPPED,
+    SOON,
     Agent,
     Bounds,
     Found,
@@ -324,3 +325,20 @@ def test_a_measurement_that_costs_a_pass_is_made_less_often() -> None:
     # Steps of several passes or GPUs have pieces anyway.
     agent.resized(2)
     assert agent.wanted_every() == EVERY
+
+
+def test_rank_0_is_heard_soon_while_something_is_to_be_found_out() -> None:
+    agent = Agent(BOUNDS, 1)
+    assert agent.wanted_hearing() == SOON
+    train(agent, 0.0, 1, 1)
+    assert agent.wanted_hearing() == EVERY
+    agent.hear(Squares(0, 0, 0, 0), Split(64, 64), EVERY, SOON)
+    assert agent.wanted_hearing() == SOON, "the new batch is not timed yet"
+    agent.noise = noise(100.0)
+    agent.measured(100)
+    agent.heard(100)
+    assert [agent.hears(step) for step in (100 + SOON - 1, 100 + SOON)] == [False, True]
+    # A step that is measured is always heard of.
+    agent.hear(Squares(0, 0, 0, 0), None)
+    agent.heard(100)
+    assert [agent.hears(step) for step in (100 + EVERY - 1, 100 + EVERY)] == [False, True]

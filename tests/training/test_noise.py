@@ -89,8 +89,14 @@ def test_how_many_pieces_there_are(seen: dict[int, Cases]) -> None:
 
 def measured(signal: float, noise: float, batch: float, seed: int, count: int) -> NoiseScale:
     """Two pieces of a gradient of 40 numbers, again and again."""
+    return further(NoiseScale(), signal, noise, batch, seed, count)
+
+
+def further(scale: NoiseScale, *model: float) -> NoiseScale:
+    """More measurements of the same kind."""
+    signal, noise, batch = model[:3]
+    seed, count = map(int, model[3:])
     draw = random.Random(seed)
-    scale = NoiseScale()
     for _ in range(count):
         pieces = [
             [
@@ -110,6 +116,15 @@ def test_the_noise_scale_is_that_of_the_model() -> None:
     known = [phi for phi in found if phi is not None]
     assert len(known) == 10
     assert statistics.fmean(known) == pytest.approx(200.0, rel=0.3)
+
+
+def test_gradients_that_shrink_do_not_outweigh_later_ones() -> None:
+    """A tenth of the noise scale, in gradients a hundred times as long."""
+    found = []
+    for seed in range(10):
+        scale = measured(1e4, 2e5, 64.0, seed, 10)
+        found.append(further(scale, 1.0, 200.0, 64.0, seed + 100, 40).phi() or 0.0)
+    assert statistics.fmean(found) > 100.0
 
 
 def test_it_is_not_larger_than_could_be_seen() -> None:
