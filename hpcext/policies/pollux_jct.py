@@ -1,7 +1,6 @@
 """Pollux's rules, changed for short completion times (``objective=jct``).
 
-The measure is the paper's, speed-ups over a fair share, and so is the exact division. What differs
-is what cost most completion time when its workloads were simulated:
+Speed-ups are those over a fair share, as in the paper, and so is their division. What differs:
 
 - A change of GPUs has to pay within `LASTS_S`. By the paper's factor the older a job, the less does
   a change count, although the next event may take it back.
