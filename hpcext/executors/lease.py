@@ -47,6 +47,8 @@ class Lease:
         How many times in a row its job was not known.
     stopped_at : float or None
         When it was first seen that its job was stopped; epoch.
+    withdrawn : bool
+        It did not begin in time, so nobody waits for it any more.
     released : bool
         It is given back though nobody wants it.
     stale : bool
@@ -67,6 +69,7 @@ class Lease:
     leaving: bool = False
     missing: int = 0
     stopped_at: float | None = None
+    withdrawn: bool = False
     released: bool = False
     stale: bool = False
 

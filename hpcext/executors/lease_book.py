@@ -113,6 +113,8 @@ class LeaseBook:
         self._loss = loss
         self._steady = Steady()
         self._refused: dict[str, float] = {}
+        # Of these, those whose lease did not begin.
+        self._passed_over: set[str] = set()
         self._cycle: asyncio.Task[None] | None = None
         self._asked_s = -1e9
         self._soon = False
@@ -283,7 +285,7 @@ class LeaseBook:
                 if lease.joined and not lease.leaving:
                     self._join(lease)
         elif held.state != UNKNOWN:
-            if not lease.leaving or lease.unused():
+            if not lease.withdrawn and (not lease.leaving or lease.unused()):
                 # Nobody wanted it back: it did not begin, or nothing ran on it.
                 self._refused[lease.node] = now + REFUSED_S
             self._over(lease)
@@ -298,8 +300,11 @@ class LeaseBook:
             self._over(lease)
         elif now - lease.asked_at > PATIENCE_S:
             log.info("no lease of %s: %s", lease.node, held.why)
-            self._refused[lease.node] = now + REFUSED_S
-            self._account.withdrawn += 1
+            if not lease.withdrawn:
+                lease.withdrawn = True
+                self._account.withdrawn += 1
+                self._refused[lease.node] = now + REFUSED_S
+                self._passed_over.add(lease.node)
             await asyncio.to_thread(self._system.cancel, held.job_id)
 
     async def _stopped(self, lease: Lease, held: Held, now: float) -> None:
@@ -331,8 +336,15 @@ class LeaseBook:
     async def _more(self) -> None:
         now = time.time()
         nodes = await asyncio.to_thread(self._system.idle, self._terms.partition)
-        self._refused = {node: until for node, until in self._refused.items() if until > now}
         idle = [name for name, node in nodes.items() if node.idle and self._suits(node)]
+        # Somebody else had the hole; the next one is another.
+        filled = self._passed_over.difference(idle)
+        self._passed_over -= filled
+        self._refused = {
+            node: until
+            for node, until in self._refused.items()
+            if until > now and node not in filled
+        }
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         steady = self._steady(idle)
         taken = {lease.node for lease in self.leases.values()}

@@ -240,6 +240,22 @@ def test_one_that_does_not_begin_is_withdrawn(
     assert len(slurm.said("sbatch")) == 4
 
 
+def test_a_hole_that_others_fill_says_nothing_of_the_next(
+    one: Harvester, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.cycle(2)
+    patience_s = lease_book.PATIENCE_S
+    monkeypatch.setattr(lease_book, "PATIENCE_S", 0.0)
+    slurm.nodes["n1"] = "allocated"
+    one.cycle(2)
+    assert not one.book.leases
+    monkeypatch.setattr(lease_book, "PATIENCE_S", patience_s)
+    slurm.nodes["n1"] = "idle"
+    one.cycle(3)
+    # The other one is idle all the time, and Slurm does not give it.
+    assert [lease.node for lease in one.book.leases.values()] == ["n1"]
+
+
 def test_what_slurm_does_not_take(
     one: Harvester, slurm: ScriptedSlurm, caplog: pytest.LogCaptureFixture
 ) -> None:
