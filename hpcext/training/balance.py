@@ -22,10 +22,6 @@ MODES = ("auto", "cpu", "gpu")
 RULES = ("affine", "speeds", "leader")
 """As :data:`hpcext.scaling.balance_lines.RULES` has them."""
 
-USUAL = {"cpu": "speeds", "gpu": "affine"}
-"""Which rule a mode has unless it is said: the one that was faster by measurement, on loads that
-change from step to step, and on those that stay."""
-
 REMEMBERED = 256
 """Workers that are remembered, so that a checkpoint stays small."""
 
