@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcext.training.checkpoint import warn
 
@@ -22,39 +22,11 @@ MODES = ("auto", "cpu", "gpu")
 RULES = ("affine", "speeds", "leader")
 """As :data:`hpcext.scaling.balance_lines.RULES` has them."""
 
-USUAL = {"cpu": "speeds", "gpu": "affine"}
-"""Which rule a mode has unless it is said: the one that was faster by measurement, on loads that
-change from step to step, and on those that stay."""
-
 REMEMBERED = 256
 """Workers that are remembered, so that a checkpoint stays small."""
 
 WARN_AFTER = 20
 """Iterations in a row in which a worker must be a straggler, before it is said."""
-
-
-class Predictor(Protocol):
-    """Expects the next speed of one worker."""
-
-    def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """An iteration: samples per second, the share of a CPU that it had, memory in use."""
-
-    def predict(self) -> float:
-        """Samples per second in the next iteration."""
-
-
-class Memoryless:
-    """Expects the last speed."""
-
-    _speed = float("nan")
-
-    def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """As :class:`Predictor` has it."""
-        self._speed = speed
-
-    def predict(self) -> float:
-        """As :class:`Predictor` has it."""
-        return self._speed
 
 
 class Told(NamedTuple):
@@ -103,8 +75,8 @@ class Balance:
         Fewest and most samples of a worker.
     waits : bool
         Whether an iteration waits for what was told of the one before.
-    predictor : Callable[[], Predictor]
-        Makes what expects the speed of this worker.
+    predictor : str
+        What expects the speed of this worker, by its name in :mod:`hpcext.scaling.speed`.
 
     Attributes
     ----------
@@ -118,11 +90,12 @@ class Balance:
         bounds: tuple[int, int | None],
         *,
         waits: bool,
-        predictor: Callable[[], Predictor] = Memoryless,
+        predictor: str = "memoryless",
     ) -> None:
         # A training that is not balanced need not load it.
         from hpcext.scaling import balance as rules  # noqa: PLC0415
         from hpcext.scaling.balance_lines import RULES as made  # noqa: PLC0415
+        from hpcext.scaling.speed import find_predictor  # noqa: PLC0415
 
         self.waits = waits
         self.sizes: tuple[int, ...] = ()
@@ -133,7 +106,7 @@ class Balance:
         self._bounds: Bounds = rules.Bounds(*bounds)
         self._fitted = self._bounds
         self._warns = True
-        self._predictor = predictor()
+        self._expects, self._predictor = predictor, find_predictor(predictor)
         self._rule: Rule | None = None
         self._workers: tuple[str, ...] = ()
         self._book: dict[str, Any] = {}
@@ -224,9 +197,13 @@ class Balance:
     def state(self) -> dict[str, Any]:
         """As JSON values."""
         self._remember()
-        return {"rule": self._name, "workers": dict(self._book)}
+        # That of the rank that writes: the next training of this kind need not begin with nothing.
+        learned = {self._expects: self._predictor.state()}
+        return {"rule": self._name, "workers": dict(self._book), "learned": learned}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` gave."""
         if saved["rule"] == self._name:
             self._book = dict(saved["workers"])
+        if (learned := saved["learned"].get(self._expects)) is not None:
+            self._predictor.load(learned)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from hpcext.protocol import environ
-from hpcext.training.balance import MODES, RULES, USUAL, Balance, Memoryless, Predictor
+from hpcext.training.balance import MODES, RULES, Balance
 from hpcext.training.loading import elastic
 from hpcext.training.ranks import Ranks
 from hpcext.training.torch_adapt import Adaptive
@@ -41,8 +41,8 @@ class Balanced(Adaptive):
         *,
         max_batch: int | None = None,
         min_batch: int = 1,
-        rule: str | None = None,
-        predictor: Callable[[], Predictor] = Memoryless,
+        rule: str = "affine",
+        predictor: str = "memoryless",
     ) -> None:
         """Divide each step so that all ranks finish together, as fast as each of them is.
 
@@ -60,11 +60,12 @@ class Balanced(Adaptive):
             Most and fewest samples of a rank. Without a most, a batch grows to twice the largest
             one so far at a time, and not on ranks that use more than 95 % of their memory. Layers
             such as BatchNorm want more than one sample.
-        rule : {"affine", "speeds", "leader"}, optional
-            How the division is found, see :mod:`hpcext.scaling.balance`. Unless stated "speeds"
-            with "cpu", and "affine" with "gpu".
-        predictor : Callable[[], Predictor]
-            Makes what expects the next speed of a rank, for "speeds".
+        rule : {"affine", "speeds", "leader"}
+            How the division is found, see :mod:`hpcext.scaling.balance`; "affine" is
+            :mod:`hpcext.scaling.balance_lines`.
+        predictor : {"memoryless", "ema", "arima", "rnn", "lstm", "narx"}
+            What expects the next speed of a rank, for "speeds"; see :mod:`hpcext.scaling.speed`.
+            All but the first two learn in a thread, from step 500 on.
 
         Raises
         ------
@@ -75,7 +76,7 @@ class Balanced(Adaptive):
             raise ValueError("balance(): it has been called before")
         if mode not in MODES:
             raise ValueError(f"balance(mode={mode!r}): must be one of {', '.join(MODES)}")
-        if rule is not None and rule not in RULES:
+        if rule not in RULES:
             raise ValueError(f"balance(rule={rule!r}): must be one of {', '.join(RULES)}")
         if min_batch < 1 or (max_batch is not None and max_batch < min_batch):
             raise ValueError(
@@ -94,7 +95,7 @@ class Balanced(Adaptive):
             mode = "gpu" if self.device.type == "cuda" else "cpu"
         self._clock = Clock(self.device)
         self._balancing = Balance(
-            rule or USUAL[mode], (min_batch, max_batch), waits=mode == "cpu", predictor=predictor
+            rule, (min_batch, max_batch), waits=mode == "cpu", predictor=predictor
         )
         for optimizer in state.optimizers():
             optimizer.register_step_pre_hook(lambda *_: self._clock.exchanged())

@@ -205,6 +205,20 @@ def test_a_worker_that_becomes_slower_is_noticed(slower: Line) -> None:
     assert longest(gamma, rule.sizes) <= 1.02 * optimum(gamma, 120)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_slower_worker_is_noticed_through_noise(seed: int) -> None:
+    """Times that tremble by a fifth, so that a single one says little; the mean of some does."""
+    draw = random.Random(seed)
+    gamma = [Line(0.02, 0.001), Line(0.02, 0.002), Line(0.02, 0.004)]
+    rule = Affine((40, 40, 40))
+    for turn in range(300):
+        if turn == 150:
+            gamma[0] = Line(0.02, 0.002)
+        rule.see(seen(rule.sizes, gamma, lambda: max(0.1, draw.gauss(1, 0.2))))
+        if turn in (149, 299):
+            assert longest(gamma, rule.sizes) <= 1.15 * optimum(gamma, 120)
+
+
 def test_one_slow_iteration_is_an_accident() -> None:
     gamma = [Line(0.1, 0.01), Line(0.1, 0.01)]
     rule = Affine((40, 40))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.training.balance import Balance, Measured, Memoryless, Told
+from hpcext.training.balance import Balance, Measured, Told
 from hpcext.training.batching import LAST, ElasticBatches, divide
 
 
@@ -195,8 +196,20 @@ def test_a_straggler_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "rank 1 (b/0) is the slowest" in told[0]
 
 
-def test_memoryless_expects_the_last_speed() -> None:
-    predictor = Memoryless()
-    predictor.observe(5.0, 1.0, 0.1)
-    predictor.observe(7.0, 1.0, 0.1)
-    assert predictor.predict() == 7.0
+@pytest.mark.parametrize("name", ["memoryless", "ema"])
+def test_a_predictor_goes_on_with_what_it_has_learned(name: str) -> None:
+    first = Balance("speeds", (1, None), waits=True, predictor=name)
+    for samples in (10, 14, 12):
+        expected = first.tell(Measured(samples, 2.0, 1.0), 0.1, 1).speed
+    saved = json.loads(json.dumps(first.state()))
+    again = Balance("speeds", (1, None), waits=True, predictor=name)
+    again.restore(saved)
+    assert again.state()["learned"] == saved["learned"]
+    other = Balance("speeds", (1, None), waits=True, predictor="rnn")
+    other.restore(saved)
+    assert expected == pytest.approx(6.0, abs=0.5)
+
+
+def test_no_such_predictor() -> None:
+    with pytest.raises(ValueError, match="predictor='best': must be one of memoryless, ema"):
+        Balance("speeds", (1, None), waits=True, predictor="best")
