@@ -216,7 +216,7 @@ class Session(Boundaries):
             if self._phase == AFTER:
                 return
             self._drop_resume()
-            carried = self._elastic.rest if self._elastic else 0
+            carried = 0 if self._elastic is None else self._elastic.rest
             self._place = Place(epoch=epoch + 1, carried=carried)
         self._phase, self._validations = AFTER, 0
         if self._place.phase != AFTER:

@@ -299,7 +299,8 @@ class Adaptive(BaseSession):
         super()._opened()
         self._stepping_s = None
         agent = self._agent
-        if agent is not None and not (self._elastic and self._elastic.adapted):
+        # Batches of which none is left, after the last step of an epoch, are false.
+        if agent is not None and (self._elastic is None or not self._elastic.adapted):
             raise ValueError(
                 "batches(loader): the session adapts, and must choose the batches of this loader; "
                 "give it batch_sampler=session.batch_sampler(data), without a size"
@@ -326,7 +327,7 @@ class Adaptive(BaseSession):
 
     def _weight_of_batch(self) -> float:
         """By how much this rank's mean gradient counts in this step."""
-        return self._elastic.weight(self._turns - 1) if self._elastic else 1.0
+        return 1.0 if self._elastic is None else self._elastic.weight(self._turns - 1)
 
     def _weight_in_backward(self) -> float:
         """The same, asked for as gradients become ready."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -113,6 +114,24 @@ def test_steps_are_timed_whatever_their_passes() -> None:
     assert agent is not None
     assert agent._profile.times() == {Way(1, 1, 6, 0): 2.0}
     assert agent._halves.times() == {Way(1, 1, 3, 1): 2.5}
+
+
+def test_the_batch_may_change_after_the_last_step_of_an_epoch() -> None:
+    trained = Trained(max_batch_size=12)
+    session, agent = trained.session, trained.session._agent
+    assert agent is not None
+    agent._look_at_s = math.inf
+    sizes: list[list[int]] = []
+    for _ in session.epochs(2):
+        sizes.append([])
+        for batch in session.batches(trained.loader):
+            for (_, a, b), share in session.microbatches(batch):
+                (mse_loss(trained.net(a), b) * share).backward()
+            trained.optimizer.step()
+            sizes[-1].append(len(batch[0]))
+            if len(sizes[-1]) == 100:
+                session._ranks.begin_sum([0.0, 0.0, 0.0, 0.0, 20.0, 20.0, 12.0, 12.0])
+    assert sizes == [[6] * 100, [12] * 50]
 
 
 def test_a_pass_keeps_as_many_samples_as_layers_want() -> None:
