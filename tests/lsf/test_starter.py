@@ -22,7 +22,8 @@ WAYS = {
 }
 """JOB_STARTER, and what the engine makes of %USRCMD."""
 
-LINES = 1000
+LINES = (50, pytest.param(500, marks=pytest.mark.slow))
+"""Of each shell."""
 PIECES = (
     b"'", b'"', b"`", b"$(touch run)", b"`touch run`", b"$HOME", b"${x:?}", b"\n", b"\\",
     b"\\\n", b";", b"&", b"|", b">run", b"<<EOF", b"#", b"!", b"*", b"~", b"--", b"-rf", b"-",
@@ -82,7 +83,10 @@ def quote(draw: random.Random, text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("shell", ["/bin/dash", "/bin/bash"])
-def test_hostile_command_lines_arrive_byte_for_byte(make_site: MakeSite, shell: str) -> None:
+@pytest.mark.parametrize("lines", LINES)
+def test_hostile_command_lines_arrive_byte_for_byte(
+    make_site: MakeSite, shell: str, lines: int
+) -> None:
     """Command lines and scripts, through esub and each way of a starter."""
     draw = random.Random(f"hpcext {shell}")
     queues = {way: Queue(starter) for way, (starter, _) in WAYS.items()}
@@ -91,7 +95,7 @@ def test_hostile_command_lines_arrive_byte_for_byte(make_site: MakeSite, shell: 
         for number, (way, (_, quirks)) in enumerate(WAYS.items())
     }
     environ = {"PATH": os.environ["PATH"]}
-    for number in range(LINES // 2):
+    for number in range(lines):
         way = draw.choice(list(WAYS))
         site = sites[way]
         text, says = hostile(draw)
