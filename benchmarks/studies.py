@@ -98,7 +98,7 @@ class Held(Session):
     """
 
     def __init__(self, clock: Clock, **options: Any) -> None:
-        self._clock = clock
+        self._now = clock
         self.held: int | None = None
         self.always = False
         self.measured = NoiseScale()

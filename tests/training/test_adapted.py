@@ -92,7 +92,7 @@ class Told(Session):
 
     now_s = 0.0
 
-    def _clock(self) -> float:  # type: ignore[override]
+    def _now(self) -> float:  # type: ignore[override]
         return self.now_s
 
 
