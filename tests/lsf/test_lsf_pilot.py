@@ -215,9 +215,15 @@ def test_on_one_host_without_a_launcher(place: OnLsf) -> None:
 
 QUIRKS = pytest.mark.parametrize(
     "place",
-    [["blaunch"], ["blaunch", "times_in_hms", "empty_is_dash", "blaunch_hides_gpus"]],
+    [
+        pytest.param(["blaunch"], id="as documented"),
+        pytest.param(
+            ["blaunch", "times_in_hms", "empty_is_dash", "blaunch_hides_gpus"],
+            id="as others",
+            marks=pytest.mark.slow,
+        ),
+    ],
     indirect=True,
-    ids=["as documented", "as others"],
 )
 
 

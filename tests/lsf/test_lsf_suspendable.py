@@ -201,6 +201,7 @@ def test_its_run_limit_is_no_end(make_cluster: MakeCluster) -> None:
     cluster.ends(job)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quirks", "why"),
     [

@@ -205,6 +205,7 @@ def test_a_ticket_ends_as_its_trainer_does(tickets: Tickets) -> None:
     assert list((tickets.path / "state" / "hpcext" / "tickets").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_when_the_ticket_that_manages_is_killed_another_one_does(tickets: Tickets) -> None:
     """Its trainer is cancelled, and that of the other one trains on."""
     tickets.quick()
@@ -274,6 +275,7 @@ def test_what_cannot_be_suspended_begins_anew(tickets: Tickets) -> None:
     assert tickets.job(job).exit_code == 3
 
 
+@pytest.mark.slow
 def test_its_host_is_lost(tickets: Tickets) -> None:
     """The esub has made the ticket rerunnable; another one manages meanwhile, or nobody."""
     tickets.quick()
@@ -326,6 +328,7 @@ def test_stopped_it_lets_others_manage(
     assert tickets.trainers()[f"one-{first}"]["attempts"] == 1
 
 
+@pytest.mark.slow
 def test_stopped_without_job_controls_it_lets_others_manage_too(tickets: Tickets) -> None:
     tickets.quick()
     first = tickets.submit(tickets.count("one"))

@@ -30,6 +30,7 @@ def change_at_gates(training: Training, changes: dict[int, int]) -> list[dict[st
     return answers
 
 
+@pytest.mark.slow
 def test_five_changes_make_no_difference(start: Any, nursery: Nursery, tmp_path: Path) -> None:
     # Programs of their own: what they import when must keep nothing of a group either.
     gates = ("--gates", *map(str, CHANGES))

@@ -81,6 +81,7 @@ class Wide:
         assert seen == {epoch: Counter(range(LENGTH)) for epoch in range(EPOCHS)}
 
 
+@pytest.mark.slow
 def test_a_node_is_left_and_another_taken_without_stopping(slurm: Cluster, place: Site) -> None:
     wide = Wide(place, slurm)
     block = main_job(slurm, 2, "sleep", "600")

@@ -25,7 +25,13 @@ def files(place: Site, job: str, name: str) -> list[dict[str, Any]]:
     return [json.loads((path / name).read_text()) for path in (attempt, attempt / "node-0001")]
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, LAUNCH], ids=["torchrun", "launch"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.slow),
+        pytest.param(LAUNCH, id="launch"),
+    ],
+)
 def test_a_training_over_two_nodes_is_suspended_and_goes_on(
     slurm: Cluster, place: Site, launcher: tuple[str, ...]
 ) -> None:

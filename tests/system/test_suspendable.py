@@ -197,6 +197,7 @@ def test_preempted_before_anything_is_saved_it_begins_anew(
     batch.wait_is("CANCELLED")
 
 
+@pytest.mark.slow
 def test_with_nothing_saved_before_its_limit_it_is_not_begun_again_for_ever(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:

@@ -87,6 +87,7 @@ def test_shuffled_by_tensorflow(nursery: Nursery, tmp_path: Path) -> None:
     assert job.last("final") == reference.last("final")
 
 
+@pytest.mark.slow
 def test_number_of_workers_changes(nursery: Nursery, tmp_path: Path) -> None:
     """1, 2, 3, 2, 1, 2 workers: each sample once in each epoch, and the weights of one worker but
     for the order in which gradients are added up."""
