@@ -34,8 +34,8 @@ TRAIN_S = 10.0
 END_S = 60.0
 """So long all of it may take to be ended, at most."""
 
-MOST_S = 900.0
-"""All that may take; most is what a job states of its suspension."""
+MOST_S = 7200.0
+"""All of it ends before: each wait has its limit, of which a job states one."""
 
 _LOOK_S = 0.2
 _LOG_BYTES = 4096

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from hpcext.scaling.speed import Floats
 from hpcext.scaling.speed_networks import HELD_OUT, NETWORKS, Learner, Lstm, SimpleRnn, trained
@@ -39,7 +40,6 @@ def test_derivatives_are_those_of_differences(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rnn", "lstm"])
 def test_the_recurrent_ones_are_those_of_pytorch(name: str) -> None:
-    torch = pytest.importorskip("torch")
     network = {"rnn": SimpleRnn, "lstm": Lstm}[name]()
     weights, inputs, _ = case(name)
     arrays = network.split(weights)

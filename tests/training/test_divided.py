@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcext.scaling import balance_lines
+from hpcext.training import balance
 from hpcext.training.balance import Balance, Measured, Told
 from hpcext.training.batching import LAST, ElasticBatches, divide
 
@@ -208,6 +210,10 @@ def test_a_predictor_goes_on_with_what_it_has_learned(name: str) -> None:
     other = Balance("speeds", (1, None), waits=True, predictor="rnn")
     other.restore(saved)
     assert expected == pytest.approx(6.0, abs=0.5)
+
+
+def test_the_rules_are_those_that_there_are() -> None:
+    assert set(balance.RULES) == set(balance_lines.RULES)
 
 
 def test_no_such_predictor() -> None:
