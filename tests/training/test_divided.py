@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.scaling import balance_lines
-from hpcext.training import balance
-from hpcext.training.balance import Balance, Measured, Told
+from hpcext.training.balance import RULES, Balance, Measured, Told
 from hpcext.training.batching import LAST, ElasticBatches, divide
 
 
@@ -213,7 +212,7 @@ def test_a_predictor_goes_on_with_what_it_has_learned(name: str) -> None:
 
 
 def test_the_rules_are_those_that_there_are() -> None:
-    assert set(balance.RULES) == set(balance_lines.RULES)
+    assert set(RULES) == set(balance_lines.RULES)
 
 
 def test_no_such_predictor() -> None:
