@@ -88,7 +88,11 @@ def speedups(
     for other, gpus in machine.gpus.items():
         there = found if other == kind else speeds(job, asked, other)
         fair += float(there[-1]) * gpus / every
-    return found[:-1] / (fair * share / whole)
+    fair *= share / whole
+    if not (0 < fair < math.inf and np.isfinite(found).all()):
+        # It has no fair share, or its reports make no sense: all sizes are as good.
+        return np.ones(len(sizes.gpus))
+    return found[:-1] / fair
 
 
 def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
