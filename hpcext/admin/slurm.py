@@ -15,6 +15,7 @@ from pathlib import Path
 from hpcext.admin import sources
 from hpcext.admin.install import Piece
 from hpcext.admin.trust import check_command
+from hpcext.batch.slurm_site import signal_at_preemption
 from hpcext.checks import read_text
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.text import clean
@@ -180,11 +181,6 @@ def left_to_do(site: Site) -> list[str]:
 def _missing_settings(site: Site) -> list[str]:
     """What ``slurm.conf`` lacks."""
     major, minor, _ = (int(part) for part in release(site.include).split("."))
-    # 22.05 does not start with what later releases want (slurm.conf(5)).
-    if (major, minor) <= (22, 5):
-        notice = "SlurmctldParameters=preempt_send_user_signal"
-    else:
-        notice = "PreemptParameters=send_user_signal"
     file, conf = site.conf_dir / "slurm.conf", site.conf_dir
     found = []
     for line in (
@@ -192,7 +188,7 @@ def _missing_settings(site: Site) -> list[str]:
         f"Epilog={conf}/epilog.d/*",
         "JobSubmitPlugins=lua",
         "CliFilterPlugins=lua",
-        notice,
+        "=".join(signal_at_preemption((major, minor))),
     ):
         key, _, value = line.partition("=")
         if _has(file, rf"^\s*{key}\s*=(.*[,\s])?{re.escape(value)}\s*(,|#|$)"):

@@ -48,8 +48,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     found: list[Finding] = []
     for finding in examine(CHECKS, Asked(_settings(), args.submit, args.queue, args.job)):
         found.append(finding)
-        do = f"; {finding.do}" if finding.do else ""
-        out.line(f"{finding.verdict:5} {finding.name}: {finding.says}{do}")
+        said = "; ".join(filter(None, (finding.says, finding.why, finding.do)))
+        out.line(f"{finding.verdict:5} {finding.name}: {said}")
     works = all(finding.verdict != "wrong" for finding in found)
     if args.json:
         checks = [finding._asdict() for finding in found]

@@ -18,9 +18,17 @@ from hypothesis import strategies as st
 
 from hpcext import checks, config, jobfile, protocol
 from hpcext.admin import manifest
-from hpcext.batch import lsf, lsf_idle, lsf_leasing, lsf_probe, lsf_reserved, slurm, slurm_idle
+from hpcext.batch import (
+    lsf,
+    lsf_idle,
+    lsf_leasing,
+    lsf_probe,
+    lsf_reserved,
+    slurm,
+    slurm_idle,
+    slurm_site,
+)
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.doctor import slurm as doctor_slurm
 from hpcext.executors import lease_account
 from hpcext.launch.leader import Leader
 from hpcext.manager import journal
@@ -113,9 +121,15 @@ PARSERS = {
     ),
     "scontrol's nodes": Parser(text(slurm.parse_hosts), recorded("slurm-*/scontrol-nodes.txt")),
     "scontrol's configuration": Parser(
-        text(doctor_slurm.parse_config),
-        (b"Configuration data as of now\nGraceTime = 10\nPreemptMode = REQUEUE\n\nx is UP\n",),
+        text(slurm_site.parse_config), recorded("slurm-*/scontrol-config.txt")
     ),
+    "scontrol's partitions": Parser(
+        text(slurm_site.parse_partitions), recorded("slurm-*/scontrol-partitions.txt")
+    ),
+    "nodes of partitions": Parser(
+        text(slurm_site.parse_members), recorded("slurm-*/sinfo-members.txt")
+    ),
+    "a controller's clock": Parser(text(slurm_site.parse_clock), recorded("slurm-*/sdiag.txt")),
     "sbatch's answer": Parser(text(slurm.parse_job_id), recorded("slurm-*/sbatch-*.txt")),
     "cores of nodes": Parser(text(slurm.parse_cpus), (b"2(x3),1", b"16")),
     "Slurm's limits": Parser(text(slurm.parse_time_limit), (b"1-02:03:04", b"UNLIMITED", b"5:00")),
