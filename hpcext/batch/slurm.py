@@ -104,6 +104,11 @@ def cancel_command(target: str, *, signal: str = "", batch: bool = False) -> lis
     return [*words, target]
 
 
+def cancel_named_command(name: str) -> list[str]:
+    """End all jobs of ours that have this name; scancel(1)."""
+    return ["scancel", "--me", f"--jobname={name}"]
+
+
 def jobs_command(job_ids: Sequence[int]) -> list[str]:
     """Jobs that Slurm still holds, in any state; squeue(1)."""
     listed = ",".join(map(str, job_ids))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcext.doctor import job, lsf, machine, shared, slurm
+from hpcext.doctor import job, lsf, machine, probe, shared, slurm
 from hpcext.doctor.checkup import Check
 
 _TRAIN = "trainings that import it fail, or do not use the GPUs"
@@ -22,4 +22,5 @@ CHECKS: tuple[Check, ...] = (
     Check("lsf", lsf.check, _BATCH, within_s=120),
     Check("lsf job", lsf.job, "jobs rely on it", within_s=lsf.JOB_S + 60),
     Check("job", job.check, "without it a preemption costs its work", within_s=job.MOST_S),
+    Check("probe", probe.check, "leases are taken and lost in this way", within_s=probe.MOST_S),
 )

@@ -33,12 +33,15 @@ class Asked(NamedTuple):
         Where to; empty: wherever the batch system sends it.
     jobs : pathlib.Path or None
         A job file, whose first training is begun and suspended.
+    probe : str
+        A partition in which a lease is taken, and preempted; empty: none.
     """
 
     settings: Settings | None
     submit: bool = False
     queue: str = ""
     jobs: Path | None = None
+    probe: str = ""
 
 
 class Finding(NamedTuple):

@@ -6,7 +6,7 @@ Each rule is a pure function of one partition. To add one, write it and put it i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hpcext.batch.slurm import parse_time_limit
@@ -109,8 +109,8 @@ def _tiers(site: Site, partition: str) -> Iterator[Finding]:
     nodes = site.members.get(partition, frozenset())
     tier = whole(site.of(partition, "PriorityTier"))
     others = {other for other, theirs in site.members.items() if theirs & nodes} - {partition}
-    above = {other for other in others if whole(site.of(other, "PriorityTier")) > tier}
-    if not above:
+    higher = set(above(partition, site.partitions, site.members, nodes))
+    if not higher:
         yield Finding(
             name,
             "wrong",
@@ -119,15 +119,30 @@ def _tiers(site: Site, partition: str) -> Iterator[Finding]:
             "others would wait for leases until these end",
         )
         return
-    yield Finding(name, "ok", f"jobs of {listed(sorted(above))} preempt those of {partition}")
-    if below := others - above:
+    yield Finding(name, "ok", f"jobs of {listed(sorted(higher))} preempt those of {partition}")
+    if lower := others - higher:
         yield Finding(
             name,
             "note",
-            f"jobs of {listed(sorted(below))} have nodes of {partition}, and do not preempt",
+            f"jobs of {listed(sorted(lower))} have nodes of {partition}, and do not preempt",
             f"{ROOT} a higher PriorityTier for them, or other nodes",
             "they would wait for leases until these end",
         )
+
+
+def above(
+    partition: str,
+    partitions: Mapping[str, Mapping[str, str]],
+    members: Mapping[str, Collection[str]],
+    nodes: Collection[str],
+) -> list[str]:
+    """Partitions of a higher tier that have any of these nodes; the lowest of them first."""
+
+    def tier(name: str) -> int:
+        return whole(partitions.get(name, {}).get("PriorityTier", ""))
+
+    theirs = (name for name, have in members.items() if not set(nodes).isdisjoint(have))
+    return sorted((name for name in theirs if tier(name) > tier(partition)), key=tier)
 
 
 def grace(site: Site, partition: str) -> Iterator[Finding]:
