@@ -29,7 +29,8 @@ UNKNOWN = "unknown"
 
 _JOB_ID = re.compile(r"(\d+)(?:;[\w.-]+)?\Z")
 _GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()\d][^:,()]*):")
-_CPUS = re.compile(r"(\d+)(?:\(x(\d+)\))?\Z")
+_CPUS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?\Z")
+"""No cluster has a million nodes, and what says so would only fill the memory."""
 
 
 class Step(NamedTuple):
