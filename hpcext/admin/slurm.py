@@ -100,7 +100,7 @@ def pieces(site: Site) -> list[Piece]:
     for kind in ("prolog", "epilog"):
         data = (hooks / kind / f"hpcext-{kind}").read_bytes()
         found.append(Piece(site.conf_dir / f"{kind}.d" / "50-hpcext", data, 0o755))
-    found += _manual(source / "man", site.prefix / "share" / "man")
+    found += manual_pages(source / "man", site.prefix / "share" / "man")
     # The last: before it is there, no command of Slurm sees any of the others.
     text = f"optional {site.home}/hpcext.so command={command}\n"
     found.append(Piece(site.conf_dir / "plugstack.conf.d" / "hpcext.conf", text.encode()))
@@ -138,7 +138,7 @@ def _built(hooks: Path, include: Path) -> dict[str, bytes]:
         return {name: (Path(build) / name).read_bytes() for name in BUILT}
 
 
-def _manual(pages: Path, to: Path) -> list[Piece]:
+def manual_pages(pages: Path, to: Path) -> list[Piece]:
     """The manual pages; none where docutils, which makes them, is not installed."""
     try:
         import docutils.core  # noqa: PLC0415  (an extra, and slow to import)

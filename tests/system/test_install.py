@@ -87,7 +87,7 @@ def quick(built: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_built", lambda hooks, include: built)
     page = Path("share/man/man1/hpcext.1")
     monkeypatch.setattr(
-        slurm, "_manual", lambda pages, to: [slurm.Piece(to.parents[1] / page, b"a page")]
+        slurm, "manual_pages", lambda pages, to: [slurm.Piece(to.parents[1] / page, b"a page")]
     )
 
 
