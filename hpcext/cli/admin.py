@@ -13,6 +13,7 @@ from hpcext import __version__
 from hpcext.admin import install as installing
 from hpcext.admin import lsf, slurm
 from hpcext.admin.install import Change
+from hpcext.cli import completion
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError
@@ -37,7 +38,10 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
 
 def _add_install(commands: Any) -> None:
     parser = commands.add_parser(
-        "install", help="put hpcext in place", description="For whoever owns these places."
+        "install",
+        help="put hpcext in place",
+        description="For whoever owns these places.",
+        epilog="example: hpcext-admin install slurm --dry-run",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     for_slurm = _add_slurm(systems, install_slurm, "build the hooks and put them in place")
@@ -68,7 +72,10 @@ def _add_install(commands: Any) -> None:
 
 def _add_uninstall(commands: Any) -> None:
     parser = commands.add_parser(
-        "uninstall", help="remove what was installed", description="For whoever installed it."
+        "uninstall",
+        help="remove what was installed",
+        description="For whoever installed it.",
+        epilog="example: hpcext-admin uninstall slurm --dry-run",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     _add_slurm(systems, uninstall_slurm, "remove what was installed under a prefix")
@@ -77,6 +84,7 @@ def _add_uninstall(commands: Any) -> None:
 
 def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
     parser: cli.Parser = systems.add_parser("slurm", help=goal, description="Needs root.")
+    parser.epilog = f"{cli.EXAMPLE}{parser.prog} --prefix /opt/hpcext --dry-run"
     parser.add_argument(
         "--prefix",
         metavar="DIR",
@@ -92,6 +100,7 @@ def _add_lsf(systems: Any, run: Run, goal: str) -> cli.Parser:
     parser: cli.Parser = systems.add_parser(
         "lsf", help=goal, description="For the owner of LSF_SERVERDIR, often lsfadmin."
     )
+    parser.epilog = f"{cli.EXAMPLE}{parser.prog} --serverdir /opt/lsf/10.1/etc --dry-run"
     parser.add_argument(
         "--serverdir",
         metavar="DIR",
@@ -106,7 +115,7 @@ def _add_lsf(systems: Any, run: Run, goal: str) -> cli.Parser:
 def _add_common(parser: cli.Parser, run: Run) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say what would be done")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def _beside() -> Path | None:
@@ -203,8 +212,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     InputError
         It is none of ours.
     """
-    parser, commands = make_parser()
-    cli.check_command(argv, commands)
+    parser, _ = make_parser()
+    completion.answer(parser)
     args, extra = parser.parse_known_args(argv)
     if extra:
         args.parser.refuse(extra)

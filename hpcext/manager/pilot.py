@@ -43,7 +43,7 @@ from hpcext.manager.places import host
 from hpcext.manager.refine import SLOT, UNKNOWN, Refiner, profiles_for
 from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.policies import find_policy
-from hpcext.text import shown
+from hpcext.text import did_you_mean, shown
 
 log = logging.getLogger(__name__)
 
@@ -239,10 +239,13 @@ def find(handle: str, state_dir: Path) -> Path:
     register = state_dir / "pilots"
     if _NAME.match(handle) and (register / handle / "pilot.json").exists():
         return (register / handle).resolve()
-    named = [path for path, pilot in known(state_dir) if pilot.name == handle]
+    there = known(state_dir)
+    named = [path for path, pilot in there if pilot.name == handle]
     if not named:
         raise NoManagerError(
-            f"no pilot {shown(handle)}", valid="a directory, an id or a name", do=f"ls {register}"
+            f"no pilot {shown(handle)}",
+            valid="a directory, an id or a name",
+            do=did_you_mean(handle, [pilot.name for _, pilot in there]) or f"ls {register}",
         )
     return named[0]
 
