@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ PROGRAMS = {"hpcext.1.rst": cli.make_parser, "hpcext-admin.8.rst": admin.make_pa
 
 
 def page(name: str) -> docutils.nodes.document:
-    text = (ROOT / "man" / name).read_text(encoding="utf-8")
+    path = ROOT / "man" / name
+    assert path.exists(), f"no man/{name}; a draft: {drafting(name)}"
+    text = path.read_text(encoding="utf-8")
     return docutils.core.publish_doctree(text, settings_overrides=STRICT)
 
 
@@ -119,26 +122,33 @@ def form(parser: argparse.ArgumentParser) -> str:
     return "| " + " ".join(words)
 
 
-def draft(name: str) -> str:
-    """A page of a command, ``hpcext-NAME``, of what its parsers say: to be gone over."""
-    every = {parser.prog: parser for parser in parsers()}
-    top = every[name.replace("-", " ", 1)]
-    below = list(_choices(top).values())
-    summaries = {
-        choice.dest: choice.help
-        for parser in (every["hpcext"], top)
+def summaries() -> dict[str, str]:
+    """What each command does, in the words that are listed above it."""
+    return {
+        f"{parser.prog} {choice.dest}": choice.help or ""
+        for make in PROGRAMS.values()
+        for parser in parsers(make)
         for group in parser._actions
         if isinstance(group, argparse._SubParsersAction)
         for choice in group._choices_actions
     }
-    summary = summaries[top.prog.split()[1]] or ""
+
+
+def part(parser: argparse.ArgumentParser) -> str:
+    """The part of a page that is about one of several commands."""
+    lines = [_title(parser.prog, "-"), _sentence(summaries()[parser.prog]), ""]
+    return "\n".join([*lines, *map(entry, options(parser))])
+
+
+def draft(name: str) -> str:
+    """A page of a command, ``hpcext-NAME``, of what its parsers say: to be gone over."""
+    top = {parser.prog: parser for parser in parsers()}[name.replace("-", " ", 1)]
+    below = list(_choices(top).values())
+    summary = summaries()[top.prog]
     parts = [_title("SYNOPSIS"), *(form(each) for each in below or [top]), ""]
     parts += [_title("DESCRIPTION"), _sentence(top.description or summary), ""]
     if below:
-        parts.append(_title("COMMANDS"))
-        for each in below:
-            parts += [_title(each.prog, "-"), _sentence(summaries[each.prog.split()[-1]] or ""), ""]
-            parts += map(entry, options(each))
+        parts += [_title("COMMANDS"), *map(part, below)]
     elif options(top):
         parts += [_title("OPTIONS"), *map(entry, options(top))]
     examples = [str(each.epilog).removeprefix("example: ") for each in below or [top]]
@@ -146,8 +156,13 @@ def draft(name: str) -> str:
     parts += [_title("SEE ALSO"), "**hpcext**\\(1)"]
     ends = "=" * len(name), "-" * len(summary)
     head = f"{ends[0]}\n{name}\n{ends[0]}\n\n{ends[1]}\n{summary}\n{ends[1]}\n\n"
-    facts = ":Manual section: 1\n:Manual group: hpcext\n:Date: \n\n"
+    facts = f":Manual section: 1\n:Manual group: hpcext\n:Date: {time.strftime('%Y-%m-%d')}\n\n"
     return head + facts + "\n".join(parts)
+
+
+def drafting(name: str) -> str:
+    """The command that drafts a page."""
+    return f"python tests/manual.py {name.removesuffix('.1.rst')} > man/{name}"
 
 
 def _title(text: str, bar: str = "=") -> str:

@@ -84,7 +84,7 @@ def _add_uninstall(commands: Any) -> None:
 
 def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
     parser: cli.Parser = systems.add_parser("slurm", help=goal, description="Needs root.")
-    parser.epilog = f"{cli.EXAMPLE}{parser.prog} --prefix /opt/hpcext --dry-run"
+    parser.epilog = f"{cli.EXAMPLE}{parser.prog}"
     parser.add_argument(
         "--prefix",
         metavar="DIR",
@@ -100,7 +100,7 @@ def _add_lsf(systems: Any, run: Run, goal: str) -> cli.Parser:
     parser: cli.Parser = systems.add_parser(
         "lsf", help=goal, description="For the owner of LSF_SERVERDIR, often lsfadmin."
     )
-    parser.epilog = f"{cli.EXAMPLE}{parser.prog} --serverdir /opt/lsf/10.1/etc --dry-run"
+    parser.epilog = f"{cli.EXAMPLE}{parser.prog} --serverdir /opt/lsf/10.1/etc"
     parser.add_argument(
         "--serverdir",
         metavar="DIR",

@@ -50,7 +50,7 @@ def test_the_nearest_command_or_option_is_named(prog: str) -> None:
     for action in parser._actions:
         for name in action.choices or ():
             with pytest.raises(InputError, match=f"'{name}x' .*; did you mean {name}[?]"):
-                parse([*begin, f"{name}x"])
+                parse([*begin, *action.option_strings[-1:], f"{name}x"])
     if parser.get_default("run"):
         # What comes first is found first: the rest of the line is right.
         rest = shlex.split(str(parser.epilog).removeprefix("example: "))[len(prog.split()) :]
