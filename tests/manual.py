@@ -115,7 +115,10 @@ def entry(action: argparse.Action) -> str:
 
 def form(parser: argparse.ArgumentParser) -> str:
     """A line of a synopsis."""
-    words = [f"**{parser.prog}**", *(f"*{name}*" for name in arguments(parser))]
+    words = [f"**{parser.prog}**"]
+    for action in parser._actions:
+        if not action.option_strings:
+            words.append(f"[*{action.metavar}*]" if action.nargs == "?" else f"*{action.metavar}*")
     for action in options(parser):
         shown = entry(action).partition("\n")[0].partition(", **")[0]
         words.append(shown if action.required else f"[{shown}]")

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
 
+from hpcext.cli import completion
 from hpcext.cli import main as cli
 
 WAIT_S = 60
@@ -52,7 +54,7 @@ def environ(home: Path) -> dict[str, str]:
         "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(package),
         "CUDA_VISIBLE_DEVICES": "",
-        "TERM": "vt100",
+        "TERM": "xterm",
         "LC_ALL": "C.UTF-8",
     }
 
@@ -112,12 +114,11 @@ class Typed:
         self.shell.expect("ready> ")
 
     def complete(self, line: str) -> set[str]:
-        # Twice, for a list; the word behind stands for whatever was completed before it.
-        self.shell.send(f"{line}\t\t")
-        self.shell.send("\x01: \x05 # en''d\r")
+        # Not run, but made an argument of ":".
+        self.shell.send(f"{line}\t\x01: \x05 # en''d\r")
         self.shell.expect("en''d")
-        shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|:", " ", str(self.shell.before))
-        offered = set(shown.split())
+        shown = re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|[=>])", " ", str(self.shell.before))
+        offered = set(re.findall(r"[\w.-]+", shown))
         self.shell.expect("ready> ")
         return offered
 
@@ -129,9 +130,11 @@ def complete(request: pytest.FixtureRequest, home: Path) -> Iterator[Complete]:
     if shell == "fish":
         yield fish(home)
         return
-    words = {"bash": ["bash", "--norc"], "zsh": ["zsh", "--no-rcs"]}[shell]
-    first = ["bindkey -e; autoload -U compinit && compinit -u -D"] if shell == "zsh" else []
-    typed = Typed(home, words, [*first, f"source {code(home, shell)}"])
+    words, setup = {
+        "bash": (["bash", "--norc"], "bind 'set show-all-if-ambiguous on'"),
+        "zsh": (["zsh", "--no-rcs"], "bindkey -e; autoload -U compinit && compinit -u -D"),
+    }[shell]
+    typed = Typed(home, words, [setup, f"source {code(home, shell)}"])
     yield typed.complete
     typed.shell.close(force=True)
 
@@ -142,3 +145,47 @@ def test_shells_complete_commands_options_pilots_and_jobs(complete: Complete) ->
     assert "nightly" in complete("hpcext status n")
     assert {"narrow", "wide"} <= complete("hpcext why nightly ")
     assert {"install", "uninstall"} <= complete("hpcext-admin ")
+
+
+def test_values_and_files_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("jobs.toml", "notes.txt"):
+        (tmp_path / name).touch()
+    actions = {action.dest: action for action in cli.make_parser()[1]["run"]._actions}
+    offered = {
+        name: set(completion.candidates("", action, Namespace()))
+        for name, action in actions.items()
+    }
+    assert "pollux" in offered["policy"]
+    assert offered["jobs"] == {"jobs.toml"}
+    assert offered["gpus"] == set()
+
+
+def test_a_pilot_whose_name_is_complete_goes_on_as_an_id(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCEXT_STATE_DIR", str(home / ".local/state/hpcext"))
+    assert set(completion.pilot_names("ni")) == {"nightly"}
+    (pilot,) = completion.pilot_names("nightly-2")
+    assert pilot.startswith("nightly-2")
+    assert set(completion.job_names(pilot)) == {"narrow", "wide"}
+    assert not completion.job_names("elsewhere")
+
+
+def test_without_argcomplete_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "argcomplete", None)
+    assert cli.main(["completion", "bash"]) == 1
+    told = capsys.readouterr().err
+    assert told == "hpcext: argcomplete is not installed; pip install 'hpcext[completion]'\n"
+
+
+@pytest.mark.parametrize("shell", completion.PLACES)
+def test_what_is_printed_says_where_it_belongs(
+    shell: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert cli.main(["completion", shell]) == 0
+    last = capfdbinary.readouterr().out.decode().splitlines()[-len(completion.PLACES[shell]) :]
+    assert last == [f"# {line}" for line in completion.PLACES[shell]]
+    assert f"hpcext completion {shell}" in last[0]
