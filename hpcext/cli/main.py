@@ -87,11 +87,12 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # That of argparse suggests nothing.
         if action.choices is not None and value not in action.choices:
-            kind = str(action.metavar or action.dest).lower()
+            known = [str(choice) for choice in action.choices]
             raise InputError(
-                f"unknown {kind} {shown(value)}",
-                valid=listed(action.choices, most=40),
-                do=did_you_mean(str(value), action.choices) or f"see {self.prog} --help",
+                f"unknown {str(action.metavar or action.dest).lower()} {shown(value)}",
+                where="".join(action.option_strings[-1:]),
+                valid=listed(known, most=40),
+                do=did_you_mean(str(value), known) or f"see {self.prog} --help",
             )
 
     def refuse(self, extra: Sequence[str]) -> NoReturn:
