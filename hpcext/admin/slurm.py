@@ -47,6 +47,8 @@ class Site:
         ``hpcext`` as jobs and users run it; not needed to uninstall.
     root : pathlib.Path
         What stands for ``/``; no file names it.
+    manual : bool
+        Put manual pages in place, too.
     """
 
     usr: Path = USR
@@ -54,6 +56,7 @@ class Site:
     include: Path = INCLUDE
     command: Path | None = None
     root: Path = ROOT
+    manual: bool = True
 
     @property
     def home(self) -> Path:
@@ -115,7 +118,8 @@ def pieces(site: Site) -> list[Piece]:
     for kind in ("prolog", "epilog"):
         data = (hooks / kind / f"hpcext-{kind}").read_bytes()
         found.append(Piece(site.conf_dir / f"{kind}.d" / "50-hpcext", data, 0o755))
-    found += _manual(source / "man", site.usr / "share" / "man")
+    if site.manual:
+        found += _manual(source / "man", site.usr / "share" / "man")
     # The last: before it is there, no command of Slurm sees any of the others.
     text = f"optional {site.home}/hpcext.so command={command}\n"
     found.append(Piece(site.conf_dir / "plugstack.conf.d" / "hpcext.conf", text.encode()))
@@ -157,13 +161,14 @@ def _manual(pages: Path, to: Path) -> list[Piece]:
     """The manual pages; none where docutils, which makes them, is not installed."""
     try:
         import docutils.core  # noqa: PLC0415  (an extra, and slow to import)
+        from docutils.writers import manpage  # noqa: PLC0415
     except ImportError:
         return []
     found = []
     for page in sorted(pages.glob("*.rst")):
         text = docutils.core.publish_string(
             page.read_text(encoding="utf-8"),
-            writer="manpage",
+            writer=manpage.Writer(),  # a name is for docutils 0.22 and later
             settings_overrides={"input_encoding": "utf-8", "output_encoding": "utf-8"},
         )
         found.append(Piece(to / f"man{page.stem[-1]}" / page.stem, text))

@@ -103,7 +103,8 @@ def of_slurm(place: Place) -> Status:
             steps.append(Step("slurmctld", "", clean(error.what)))
     files = slurm_files(place, installed, release=runs)
     left: list[Edit] = []
-    if files and files.release:
+    # Without the line that says which command is run, nobody can say what the rules are to run.
+    if files and files.release and files.command:
         left = slurm_conf.lacking(files)
         steps += _slurm_steps(files, facts) if facts else []
     return Status(

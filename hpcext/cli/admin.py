@@ -60,6 +60,9 @@ def _add_install(commands: Any) -> None:
         default=slurm.INCLUDE,
         help="directory that has slurm/spank.h (default: %(default)s)",
     )
+    for_slurm.add_argument(
+        "--no-man", action="store_true", help="leave the manual pages to another package"
+    )
     for_lsf = _add_lsf(systems, install_lsf, "put the esub and the job starter in place")
     for each in (for_slurm, for_lsf):
         each.add_argument(
@@ -161,7 +164,7 @@ def _beside() -> Path | None:
 def install_slurm(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin install slurm``."""
     command = _command(args, args.usr)
-    site = slurm.Site(args.usr, args.conf_dir, args.include, command, args.prefix)
+    site = slurm.Site(args.usr, args.conf_dir, args.include, command, args.prefix, not args.no_man)
     release = slurm.release(site.include)
     changes = installing.plan(site.place, slurm.pieces(site))
     out.line(f"hpcext {__version__} for Slurm {release}")
@@ -170,7 +173,7 @@ def install_slurm(args: argparse.Namespace, out: Output) -> int:
     _show_edits(left, out)
     if left:
         out.line("then: scontrol reconfigure, or restart slurmctld if a plugin is new to it")
-    if not any("man" in change.path.parts for change in changes):
+    if site.manual and not any("man" in change.path.parts for change in changes):
         out.note("no manual pages: docutils, which makes them, is not installed")
     _document(changes, args, out, slurm=release, left=as_json(left))
     return 0
