@@ -6,6 +6,7 @@
 # make man        the manual pages, in build/man
 # make deb        Debian packages, in build/packages
 # make rpm        RPM packages, in build/packages/rpm
+# make sdist      the archive of the sources, in build
 # make spank      the plugin for the Slurm that is installed here, in build/spank
 # Say PYTHON=python3.12 to choose the interpreter.
 
@@ -20,7 +21,7 @@ SYSTEM_PYTHON ?= /usr/bin/python3
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-slurm test-environment lint man spank wheels packages-environment deb rpm clean
+.PHONY: demo test test-slow test-slurm test-environment lint man spank sdist wheels packages-environment deb rpm clean
 
 demo:
 	@.ci/venv examples
@@ -41,8 +42,9 @@ test-slurm: test-environment
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++ \
 		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind \
-		lua5.1:lua5.1 lua5.4:lua5.4
-	@# Headers have no command to look for.
+		lua5.1:lua5.1 lua5.4:lua5.4 patch:patch logrotate:logrotate
+	@# Headers and modules have no command to look for.
+	@[ -e /usr/share/lmod ] || .ci/install-packages :lmod
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
 	@.ci/venv test,examples,lightning,transformers
 
@@ -64,6 +66,10 @@ man: test-environment $(PAGES)
 build/man/%: man/%.rst
 	@mkdir -p $(@D)
 	$(BIN)/python -m docutils --writer=manpage --halt=warning $< $@
+
+# What Spack builds from.
+sdist: test-environment
+	$(BIN)/python -c 'import setuptools; setuptools.setup()' -q sdist --dist-dir build
 
 wheels: build/wheels/requirements.txt
 

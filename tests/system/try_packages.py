@@ -88,13 +88,6 @@ def a_suspendable_job_runs(one: Cluster) -> None:
     one.wait_for(lambda: not Path(f"/run/hpcext/{job}").exists(), "the epilog")
 
 
-def take_out(kind: str, *, all_of_it: bool) -> None:
-    if kind == "rpm":
-        run(*RPM, "--erase", "hpcext-slurm")
-    else:
-        run("dpkg", "--purge" if all_of_it else "--remove", "hpcext-slurm")
-
-
 def main(files: list[str]) -> None:
     kind = Path(files[0]).suffix[1:]
     assert not Path("/usr/lib/hpcext").exists()
@@ -122,18 +115,20 @@ def try_on(one: Cluster, kind: str) -> None:
     assert (code, found["left"], found["daemons"]) == (0, [], []), found
     a_suspendable_job_runs(one)
 
-    # Somebody removes the package and has not read a word: jobs run.
+    code, said = admin(one, "uninstall", "slurm", "--dry-run")
+    assert code == 2, said
     if kind == "deb":
-        take_out(kind, all_of_it=False)
+        # Removed by somebody who has not read a word: what is in /etc stays, and jobs run.
+        run("dpkg", "--remove", "hpcext-slurm")
         assert as_user(one, "srun", "true").returncode == 0
-    else:
-        code, said = admin(one, "uninstall", "slurm", "--dry-run")
-        assert code == 2, said
-        follow(said["left"])
-        one.run("scontrol", "reconfigure")
-        take_out(kind, all_of_it=True)
+    follow(said["left"])
+    one.run("scontrol", "reconfigure")
+    run("dpkg", "--purge", "hpcext-slurm") if kind == "deb" else run(
+        *RPM, "--erase", "hpcext-slurm"
+    )
     assert as_user(one, "srun", "true").returncode == 0
-    assert not list(Path("/usr/lib/hpcext").glob("slurm/*"))
+    assert not Path("/usr/lib/hpcext/slurm").exists()
+    assert not list(CONF.glob("prolog.d/*"))
 
 
 if __name__ == "__main__":
