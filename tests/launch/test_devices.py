@@ -95,7 +95,7 @@ command = "sh -c 'env > new && mv new second'"
 gpus = 2
 """
 
-# The files of the driver, in a mount namespace: what is below /dev and /sys/class else stays visible.
+# The files of the driver, in a mount namespace; what else is below /dev stays visible.
 NAMESPACE = """
 set -eu
 mount -t tmpfs layers "$1"
@@ -118,10 +118,11 @@ def test_jobs_share_gpus_of_amd(tmp_path: Path) -> None:
     (tmp_path / "layers").mkdir()
     (tmp_path / "jobs.toml").write_text(JOBS)
     names = {"ROCR_VISIBLE_DEVICES": "1,2,3", "HIP_VISIBLE_DEVICES": "0,1,2"}
+    inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c", NAMESPACE, "sh"]
     done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", NAMESPACE, "sh",
-         tmp_path / "layers", tmp_path / "nodes", sys.executable, "-m", "hpcext", "run", "jobs.toml"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        [*inside, tmp_path / "layers", tmp_path / "nodes",
+         sys.executable, "-m", "hpcext", "run", "jobs.toml"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
         env={**os.environ, **names, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done
