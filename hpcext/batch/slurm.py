@@ -210,6 +210,16 @@ def parse_version(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def config_command() -> list[str]:
+    """How slurmctld runs now, whatever its files say; with :func:`epoch_times`."""
+    return ["scontrol", "show", "config"]
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """``KEY = VALUE`` on each line of ``scontrol show config``; a key may end with ``[0]``."""
+    return dict(re.findall(r"^(\w+(?:\[\d+\])?)\s*=\s*(.*?)\s*$", text, re.M))
+
+
 def hosts_command(nodelist: str) -> list[str]:
     """How nodes are reached, and what they have; scontrol(1)."""
     return ["scontrol", "--oneliner", "show", "node", nodelist]

@@ -20,6 +20,7 @@ from hpcext.batch import system
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.executors.gpus import find_gpus
+from hpcext.launch import devices
 from hpcext.manager import locks
 from hpcext.text import clean
 
@@ -115,6 +116,14 @@ def _framework(name: str) -> Finding:
 def gpus(asked: Asked) -> Iterator[Finding]:
     """GPUs, by NVML, that this process may use."""
     none = "jobs get logical slots: say --gpus N"
+    if devices.name() == devices.ROCR:
+        usable = find_gpus()
+        if usable:
+            says = f"{len(usable)} of AMD, by {devices.ROCR}; hpcext has not been tried on any"
+            yield Finding("gpus", "ok", says)
+        else:
+            yield Finding("gpus", "note", "none of AMD may be used here", none)
+        return
     nvml: Any = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()

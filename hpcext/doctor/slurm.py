@@ -37,14 +37,9 @@ def check(asked: Asked) -> Iterator[Finding]:
         yield Finding("slurm", "wrong", says, "is SLURM_CONF right, and slurmctld up?")
         return
     yield Finding("slurm", "ok", f"{clean(version)}, its controller answers")
-    facts = parse_config(runner.run(["scontrol", "show", "config"], timeout_s=ANSWER_S))
+    facts = slurm.parse_config(runner.run(slurm.config_command(), timeout_s=ANSWER_S))
     yield _plugin(facts)
     yield _harvest(asked, facts)
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """``KEY = VALUE`` on each line of ``scontrol show config``."""
-    return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.M))
 
 
 def _plugin(facts: Mapping[str, str]) -> Finding:

@@ -20,7 +20,6 @@ from hpcext import checks, config, jobfile, protocol
 from hpcext.admin import manifest
 from hpcext.batch import lsf, lsf_idle, lsf_leasing, lsf_probe, lsf_reserved, slurm, slurm_idle
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.doctor import slurm as doctor_slurm
 from hpcext.executors import lease_account
 from hpcext.launch.leader import Leader
 from hpcext.manager import journal
@@ -113,7 +112,7 @@ PARSERS = {
     ),
     "scontrol's nodes": Parser(text(slurm.parse_hosts), recorded("slurm-*/scontrol-nodes.txt")),
     "scontrol's configuration": Parser(
-        text(doctor_slurm.parse_config),
+        text(slurm.parse_config),
         (b"Configuration data as of now\nGraceTime = 10\nPreemptMode = REQUEUE\n\nx is UP\n",),
     ),
     "sbatch's answer": Parser(text(slurm.parse_job_id), recorded("slurm-*/sbatch-*.txt")),
