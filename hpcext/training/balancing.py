@@ -139,7 +139,7 @@ class Balancing(BaseSession):
         if balance is not None and batches is None:
             raise ValueError(
                 "batches(loader): the session balances, and must divide the batches of this "
-                f"loader; give it {self._divided}"
+                f"loader; give it {self._example}"
             )
         if balance is not None and batches is not None and self.world_size > 1:
             self._check_gradients()
@@ -151,7 +151,7 @@ class Balancing(BaseSession):
             batches.divide(balance.sizes)
         return super()._open(loader)
 
-    _divided = "batch_sampler=session.batch_sampler(data, global_batch=...)"
+    _example = "batch_sampler=session.batch_sampler(data, global_batch=...)"
 
     def _opened(self) -> None:
         super()._opened()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.sampler import ResumableSampler
 
@@ -42,6 +44,48 @@ class Batches:
         data = tf.data.Dataset.from_tensor_slices(indices).batch(self.batch_size)
         data = data.map(self._load, num_parallel_calls=tf.data.AUTOTUNE)
         return iter(data.prefetch(tf.data.AUTOTUNE))
+
+
+class DividedBatches:
+    """Batches of this rank, each as large as it is divided when its samples are chosen.
+
+    Parameters
+    ----------
+    batches : ElasticBatches
+    load : callable
+        As of :class:`Batches`.
+    ahead : int
+        Batches that ``tf.data`` may read ahead in its threads. Their samples are chosen, so a new
+        division holds after them.
+    """
+
+    def __init__(self, batches: ElasticBatches, load: Callable[[Any], Any], ahead: int) -> None:
+        if ahead < 0:
+            raise ValueError(f"ahead={ahead}: must not be negative")
+        self.batch_sampler = batches
+        self._load = load
+        self._ahead = ahead
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        chosen = iter(self.batch_sampler)
+        # However far tf.data would read ahead, it waits here: samples are chosen by this thread.
+        rows: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
+        data = tf.data.Dataset.from_generator(
+            lambda: iter(rows.get, None), output_signature=tf.TensorSpec((None,), tf.int64)
+        )
+        data = data.map(self._load).prefetch(tf.data.AUTOTUNE)
+        try:
+            source = iter(data)
+            for _ in range(self._ahead):
+                rows.put(next(chosen, None))
+            for _ in range(len(self)):
+                rows.put(next(chosen, None))
+                yield next(source)
+        finally:
+            rows.put(None)
 
 
 class Skipped:
