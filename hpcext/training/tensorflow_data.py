@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +14,17 @@ import tensorflow as tf
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.sampler import ResumableSampler
+
+_Rows = queue.SimpleQueue[list[int] | None]
+
+_reading: weakref.WeakSet[_Rows] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_reading() -> None:
+    """Let go of threads of ``tf.data``: after an error it would wait for them, and they for us."""
+    for rows in _reading:
+        rows.put(None)
 
 
 class Batches:
@@ -72,7 +85,8 @@ class DividedBatches:
     def __iter__(self) -> Iterator[Any]:
         chosen = iter(self.batch_sampler)
         # However far tf.data would read ahead, it waits here: samples are chosen by this thread.
-        rows: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
+        rows: _Rows = queue.SimpleQueue()
+        _reading.add(rows)
         data = tf.data.Dataset.from_generator(
             lambda: iter(rows.get, None), output_signature=tf.TensorSpec((None,), tf.int64)
         )
