@@ -33,7 +33,8 @@ PERIOD_US = 20_000
 """A quota is of so many microseconds: a step should have several of them."""
 
 WARM_UP = 10
-"""Steps of each way that do not count: PyTorch and TensorFlow allocate and trace in them."""
+"""Steps of each way that do not count: PyTorch and TensorFlow allocate and trace in them, which no
+quota prolongs."""
 
 
 class Quota:
@@ -95,6 +96,8 @@ def slowed(rank: int, step: int, ranks: int, changing: int | None) -> bool:
 
 def cores(rank: int, step: int, ranks: int, changing: int | None) -> float:
     """The share of a core that a rank has in a step."""
+    if step < WARM_UP:
+        return 1.0
     share = CORES[rank % len(CORES)]
     return share / FEWER if slowed(rank, step, ranks, changing) else share
 

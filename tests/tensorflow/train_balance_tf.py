@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
@@ -80,4 +81,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RuntimeError as error:
+        Traces().note("error", error)
+        # TensorFlow's workers may wait a minute for each other when one of them fails.
+        os._exit(1)
