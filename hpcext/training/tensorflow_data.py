@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import queue
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,15 @@ from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.sampler import ResumableSampler
 
-_Rows = queue.SimpleQueue[list[int] | None]
-
-_reading: weakref.WeakSet[_Rows] = weakref.WeakSet()
+_reading: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
 @atexit.register
 def _end_reading() -> None:
-    """Let go of threads of ``tf.data``: after an error it would wait for them, and they for us."""
-    for rows in _reading:
-        rows.put(None)
+    """End what an error left half read: later the threads of ``tf.data`` would wait for Python, and
+    the interpreter for them."""
+    for each in list(_reading):
+        each.close()
 
 
 class Batches:
@@ -83,16 +82,19 @@ class DividedBatches:
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[Any]:
+        reading = self._read()
+        _reading.add(reading)
+        return reading
+
+    def _read(self) -> Generator[Any, None, None]:
         chosen = iter(self.batch_sampler)
         # However far tf.data would read ahead, it waits here: samples are chosen by this thread.
-        rows: _Rows = queue.SimpleQueue()
-        _reading.add(rows)
+        rows: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
         data = tf.data.Dataset.from_generator(
             lambda: iter(rows.get, None), output_signature=tf.TensorSpec((None,), tf.int64)
         )
-        data = data.map(self._load).prefetch(tf.data.AUTOTUNE)
+        source = iter(data.map(self._load).prefetch(tf.data.AUTOTUNE))
         try:
-            source = iter(data)
             for _ in range(self._ahead):
                 rows.put(next(chosen, None))
             for _ in range(len(self)):
@@ -100,6 +102,7 @@ class DividedBatches:
                 yield next(source)
         finally:
             rows.put(None)
+            del source
 
 
 class Skipped:
