@@ -488,6 +488,16 @@ class Session(Boundaries):
         self.step += 1
         self._reporter.stepped(self.step, self._done)
 
+    def _weight_of_batch(self) -> float:
+        """By how much this rank's mean gradient counts in this step."""
+        return 1.0 if self._elastic is None else self._elastic.weight(self._turns - 1)
+
+    def _samples_of_turn(self) -> int:
+        """Samples of all ranks in this step."""
+        batches = self._elastic
+        assert batches is not None
+        return batches.consumed(self._turns) - batches.consumed(self._turns - 1)
+
     def _join_group(self) -> None:
         """Join the others, if this process was started to."""
 

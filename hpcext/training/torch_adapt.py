@@ -325,23 +325,9 @@ class Adaptive(BaseSession):
             raise RuntimeError("the session does not adapt: call session.adapt(...) first")
         return self._agent
 
-    def _weight_of_batch(self) -> float:
-        """By how much this rank's mean gradient counts in this step."""
-        return 1.0 if self._elastic is None else self._elastic.weight(self._turns - 1)
-
-    def _weight_in_backward(self) -> float:
-        """The same, asked for as gradients become ready."""
-        return self._weight_of_batch()
-
     def _passes(self, samples: int) -> int:
         """In how many passes this rank makes so many samples."""
         return self._agent.passes(samples) if self._agent else 1
-
-    def _samples_of_turn(self) -> int:
-        """Samples of all ranks in this step."""
-        batches = self._elastic
-        assert batches is not None
-        return batches.consumed(self._turns) - batches.consumed(self._turns - 1)
 
     def _loss_scale(self) -> float:
         for value in cast(TorchState, self._state).objects.values():
