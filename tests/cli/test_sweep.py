@@ -1,4 +1,4 @@
-"""``hpcext harvest sweep``: a job file that the other commands take."""
+"""``hpcext sweep``: a job file that the other commands take."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_a_job_for_each_combination(script: Path, capsys: pytest.CaptureFixture[
     out = script.with_name("jobs.toml")
     words = ["--grid", "lr=0.1,1e-3", "--grid", "opt=adam,sgd,lion", "--nodes", "1:8"]
     words += ["--gpus", "4", "-o", str(out), "--", "--epochs", "3"]
-    assert main(["harvest", "sweep", str(script), *words]) == 0
+    assert main(["sweep", str(script), *words]) == 0
     assert capsys.readouterr().out == f"6 jobs in {out}\n"
     jobs = read_jobs(out)
     assert [job.name for job in jobs][:2] == ["train-1-lr0.1-optadam", "train-2-lr0.1-optsgd"]
     assert jobs[5].command[-5:] == (str(script), "--lr=1e-3", "--opt=lion", "--epochs", "3")
     assert (jobs[0].nodes.min, jobs[0].nodes.max, jobs[0].gpus.max) == (1, 8, 4)
-    assert main(["harvest", "sweep", str(script), *words]) == 2
+    assert main(["sweep", str(script), *words]) == 2
     assert "exists" in capsys.readouterr().err
 
 
@@ -35,7 +35,7 @@ def test_names_are_names_whatever_the_values(script: Path, tmp_path: Path) -> No
     out = tmp_path / "jobs.toml"
     long = "x" * 90
     words = ["--grid", f"p=a b,ü/..,{long},{long}1,'q'", "-o", str(out)]
-    assert main(["harvest", "sweep", str(script), *words]) == 0
+    assert main(["sweep", str(script), *words]) == 0
     jobs = read_jobs(out)
     assert len({job.name for job in jobs}) == 5
     assert [job.command[-1] for job in jobs] == [
@@ -45,7 +45,7 @@ def test_names_are_names_whatever_the_values(script: Path, tmp_path: Path) -> No
 
 def test_it_is_printed(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--grid", "lr=1", "--scaling", "curve"]
-    assert main(["harvest", "sweep", str(script), *words]) == 0
+    assert main(["sweep", str(script), *words]) == 0
     text = capsys.readouterr().out
     assert text.startswith('[[job]]\nname = "train-1-lr1"\n')
     assert 'scaling = "curve"\n' in text
@@ -68,7 +68,7 @@ def test_it_is_printed(script: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_what_cannot_be(
     script: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
-    assert main(["harvest", "sweep", str(script), *words]) == 2
+    assert main(["sweep", str(script), *words]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
     assert said in err
@@ -76,10 +76,10 @@ def test_what_cannot_be(
 
 def test_too_many_combinations(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grids = [f"--grid=k{n}={','.join(map(str, range(20)))}" for n in range(4)]
-    assert main(["harvest", "sweep", str(script), *grids]) == 2
+    assert main(["sweep", str(script), *grids]) == 2
     assert "too many combinations" in capsys.readouterr().err
 
 
 def test_no_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["harvest", "sweep", str(tmp_path / "no.py"), "--grid", "a=1"]) == 2
+    assert main(["sweep", str(tmp_path / "no.py"), "--grid", "a=1"]) == 2
     assert "is no file" in capsys.readouterr().err
