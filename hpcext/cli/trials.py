@@ -17,6 +17,7 @@ from hpcext.core.values import Job, Record
 from hpcext.core.world import World
 from hpcext.manager import pilot as pilots
 from hpcext.manager.report import display_state
+from hpcext.manager.unmeasured import unmeasured
 
 TRIALS = "hpcext.trials/1"
 
@@ -102,6 +103,9 @@ def _table(tried: Sequence[Tried], directory: Path, out: Output) -> None:
     ]
     out.line(f"sweep {rules.sweep}: {_rules(rules)}")
     out.table(("id", "state", *keys, *(f"@{rung}" for rung in rungs), *metric, "step"), rows)
+    missing = (unmeasured(each.job, each.record) for each in tried)
+    if said := next(filter(None, missing), ""):
+        out.note(said)
     best = tried[0]
     if best.value is not None:
         where = directory / "jobs" / best.job.id / "checkpoint"
