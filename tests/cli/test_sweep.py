@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcext.cli.main import main
+from hpcext.core.trials import Trial
 from hpcext.jobfile import read_jobs
 
 
@@ -34,12 +35,13 @@ def test_a_job_for_each_combination(script: Path, capsys: pytest.CaptureFixture[
 def test_names_are_names_whatever_the_values(script: Path, tmp_path: Path) -> None:
     out = tmp_path / "jobs.toml"
     long = "x" * 90
-    words = ["--grid", f"p=a b,ü/..,{long},{long}1,'q'", "-o", str(out)]
+    words = ["--grid", f"p=a b,ü/..,{long},{long}1,'q',\N{WOMAN},\x7f", "-o", str(out)]
     assert main(["sweep", str(script), *words]) == 0
     jobs = read_jobs(out)
-    assert len({job.name for job in jobs}) == 5
+    assert len({job.name for job in jobs}) == 7
     assert [job.command[-1] for job in jobs] == [
         "--p=a b", "--p=ü/..", f"--p={long}", f"--p={long}1", "--p='q'",
+        "--p=\N{WOMAN}", "--p=\x7f",
     ]  # fmt: skip
 
 
@@ -49,6 +51,36 @@ def test_it_is_printed(script: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     assert text.startswith('[[job]]\nname = "train-1-lr1"\n')
     assert 'scaling = "curve"\n' in text
+
+
+def test_what_trials_are_compared_by(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = script.with_name("jobs.toml")
+    words = ["--grid", "lr=1,2", "--metric", "val/loss", "--first", "100", "--factor", "4"]
+    assert main(["sweep", str(script), *words, "--goal", "max", "-o", str(out)]) == 0
+    jobs = read_jobs(out)
+    rules = {"metric": "val/loss", "goal": "max", "first": 100, "factor": 4}
+    assert [job.trial for job in jobs] == [
+        Trial("train", {"lr": "1"}, **rules), Trial("train", {"lr": "2"}, **rules),
+    ]  # fmt: skip
+    assert main(["sweep", str(script), "--grid", "lr=1"]) == 0
+    assert 'trial = {sweep = "train", settings = {"lr" = "1"}}' in capsys.readouterr().out
+
+
+def test_a_draw_of_the_combinations(script: Path) -> None:
+    def drawn(count: int, seed: int, values: int = 5) -> list[tuple[str, ...]]:
+        out = script.with_name("drawn.toml")
+        out.unlink(missing_ok=True)
+        grids = [f"--grid=k{n}={','.join(map(str, range(values)))}" for n in range(3)]
+        words = [*grids, "--random", str(count), "--seed", str(seed), "-o", str(out)]
+        assert main(["sweep", str(script), *words]) == 0
+        return [job.command[-3:] for job in read_jobs(out)]
+
+    everything = drawn(125, 1)
+    assert len(set(everything)) == 125
+    assert everything[:3] != [("--k0=0", "--k1=0", f"--k2={last}") for last in range(3)]
+    assert drawn(7, 3) == drawn(7, 3) != drawn(7, 4)
+    # Of more than a file may hold, too.
+    assert len(set(drawn(9, 1, values=500))) == 9
 
 
 @pytest.mark.parametrize(
@@ -63,6 +95,15 @@ def test_it_is_printed(script: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("--grid", "a=1", "--gpus", "0"), "--gpus: '0'"),
         (("--grid", "a=1", "--gpus", "99999"), "gpus"),
         ((), "--grid"),
+        (("--grid", "a=1,2", "--random", "3"), "--random: 3 (valid: 1 to 2)"),
+        (("--grid", "a=1,2", "--random", "0"), "--random: 0"),
+        (("--grid", "a=1", "--metric", "a b"), "--metric: 'a b'"),
+        (("--grid", "a=1", "--goal", "max"), "--goal: needs --metric"),
+        (("--grid", "a=1", "--first", "9"), "--first: needs --metric"),
+        (("--grid", "a=1", "--metric", "b", "--factor", "9"), "--factor: needs --first"),
+        (("--grid", "a=1", "--metric", "b", "--first", "0"), "--first: 0"),
+        (("--grid", "a=1", "--metric", "b", "--first", "1", "--factor", "1"), "--factor: 1"),
+        (("--grid", "a=1", "--goal", "most"), "--goal"),
     ],
 )
 def test_what_cannot_be(
