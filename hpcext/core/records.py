@@ -51,6 +51,9 @@ def _tried(record: Record, fact: Progressed, trial: Trial) -> Record:
     now = {**fact.metrics, **dict.fromkeys(fact.diverged)}
     rungs = trial.reached(fact.step, now, fact.rungs, max(record.rungs, default=0))
     value, curve = fact.metrics.get(trial.metric), record.curve
+    for rung, had in rungs.items():
+        if had is not None and rung < fact.step and (not curve or rung > curve[-1].last):
+            curve = add(curve, rung, had)
     # A report repeats what was said last; only what is new was measured at this step.
     if value is not None and value != record.metrics.get(trial.metric):
         curve = add(curve, fact.step, value)
