@@ -1,0 +1,154 @@
+"""A pilot or a harvester as it is now, read by others than its manager.
+
+The journal is the truth, with or without a manager; whoever shows a pilot reads it here.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from hpcext.core.engine import Engine
+from hpcext.core.errors import HpcextError
+from hpcext.core.node_time import NodeTime
+from hpcext.core.world import World
+from hpcext.manager import journal, pilot, spool
+from hpcext.manager.pilot import Pilot
+from hpcext.policies import find_policy
+
+REPLAY_SHARE = 20
+"""A follower rests so many times as long as it read: a replay is not free."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a pilot was when it was read.
+
+    Attributes
+    ----------
+    directory : pathlib.Path
+    pilot : Pilot
+    engine : Engine
+        As its manager's was after the last fact of the journal. Not to be stepped.
+    node_time : NodeTime
+        What the nodes' time went into until `now_s`.
+    policy : str
+    began_at : float
+        Seconds of Unix time; all other instants are seconds since.
+    now_s : float
+        Now where a manager runs; else the last instant of the journal.
+    alive : bool
+        A manager runs it.
+    """
+
+    directory: Path
+    pilot: Pilot
+    engine: Engine
+    node_time: NodeTime
+    policy: str
+    began_at: float
+    now_s: float
+    alive: bool
+
+    @property
+    def world(self) -> World:
+        """Nodes, jobs and their records."""
+        return self.engine.world
+
+
+class Follower:
+    """Reads one pilot again and again, and replays its journal only when that has grown.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen: tuple[int, int] | None = None
+        self._again_at_s = 0.0
+        self._past: tuple[Pilot, Engine, NodeTime, journal.Past] | None = None
+
+    def read(self) -> Reading:
+        """What it is now, or was a moment ago where reading takes long.
+
+        Raises
+        ------
+        HpcextError
+            It is no pilot, somebody else's, or its journal cannot be read.
+        """
+        pilot_, engine, counted, past = self._read()
+        alive = spool.manager_of(self._directory) is not None
+        began_at = past.header.began_at
+        now_s = max(past.now_s, time.time() - began_at) if alive else past.now_s
+        node_time = copy.deepcopy(counted)
+        node_time.passed(engine.world, now_s)
+        return Reading(
+            self._directory, pilot_, engine, node_time, past.header.policy, began_at, now_s, alive
+        )
+
+    def engine(self) -> Engine:
+        """The engine of :meth:`read` alone, without asking a batch system for the manager."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[Pilot, Engine, NodeTime, journal.Past]:
+        spool.check_private(self._directory)
+        path, began_s = self._directory / "journal.jsonl", time.monotonic()
+        if self._past is not None and began_s < self._again_at_s:
+            return self._past
+        now = identity(path)
+        if self._past is None or now != self._seen:
+            past = journal.read(path)
+            engine, node_time = past.recount(find_policy(past.header.policy))
+            self._past = pilot.load(self._directory), engine, node_time, past
+            self._seen = now
+            ended_s = time.monotonic()
+            self._again_at_s = ended_s + REPLAY_SHARE * (ended_s - began_s)
+        return self._past
+
+
+class Followers:
+    """The pilots of this user, each followed.
+
+    Parameters
+    ----------
+    state_dir : pathlib.Path
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._each: dict[Path, Follower] = {}
+
+    def read(self) -> Iterator[Reading | HpcextError]:
+        """All of them, newest first; what is wrong where one cannot be read."""
+        found = [path for path, _ in pilot.known(self._state_dir)]
+        self._each = {path: self._each.get(path) or Follower(path) for path in found}
+        for follower in self._each.values():
+            try:
+                yield follower.read()
+            except HpcextError as error:
+                yield error
+
+
+def read(directory: Path) -> Reading:
+    """What a pilot is now.
+
+    Raises
+    ------
+    HpcextError
+        As of :meth:`Follower.read`.
+    """
+    return Follower(directory).read()
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is added to or replaced; None where there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size
