@@ -5,19 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
 from hpcext.cli.output import Output
+from hpcext.cli.space import Range, Space, propose
+from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
+from hpcext.core.values import Job, Record
 from hpcext.jobfields import metric
 from hpcext.jobfile import MAX_JOBS, parse_jobs
+from hpcext.manager import pilot as pilots
+from hpcext.manager import reading, spool
 from hpcext.text import shown
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
@@ -25,9 +28,6 @@ _RANGE = re.compile(r"(\d+)(?::(\d+))?\Z")
 _LONGEST = 64
 LAUNCH = ("hpcext", "launch", "python")
 """How a script is run on whatever a trainer has, and goes on when that changes."""
-
-Axis = tuple[str, tuple[str, ...]]
-"""A key of the grid and its values."""
 
 
 def add(subparsers: Any) -> None:
@@ -42,12 +42,24 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--grid",
         action="append",
-        required=True,
+        default=[],
         metavar="KEY=VALUE,...",
         help="the script gets --KEY=VALUE; each combination is a job",
     )
     parser.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        metavar="KEY=LOW:HIGH[:log]",
+        help="the script gets numbers from it, with --random; log: of alike orders of magnitude",
+    )
+    parser.add_argument(
         "--random", type=int, metavar="N", help="so many of the combinations, drawn at random"
+    )
+    parser.add_argument(
+        "--optuna",
+        metavar="PILOT",
+        help="draw by what trials of the sweep had in this pilot, and hand it the new ones",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of that draw: the same seed, the same (default: 0)"
@@ -78,32 +90,53 @@ def add(subparsers: Any) -> None:
 
 
 def sweep(args: argparse.Namespace, out: Output) -> int:
-    """Print the job file, or write it."""
+    """Print the job file, write it, or hand it to a pilot."""
     if not args.script.is_file():
         raise InputError(f"{shown(str(args.script))} is no file", where="SCRIPT")
+    rules, space, began = _rules(args), _space(args), 0
+    if args.optuna is not None:
+        tried = _tried(args, rules)
+        began = len(tried)
+        # Another one each time, or the first draws, which nothing is known for, were all the same.
+        chosen = propose(space, tried, args.random, args.seed + began, rules.goal)
+    else:
+        chosen = space.every() if args.random is None else space.draws(args.random, args.seed)
     text = job_file(
         args.script,
-        _chosen([_axis(text) for text in args.grid], args.random, args.seed),
-        _rules(args),
+        chosen,
+        rules,
         rest=args.rest,
         nodes=_range(args.nodes, "--nodes"),
         gpus=_range(args.gpus, "--gpus"),
         scaling=args.scaling,
+        began=began,
     )
     if args.scaling is None:
         # Whatever is wrong is said now, and not when it is handed in.
         parse_jobs(text, "--grid", Path.cwd())
-    if args.out is None:
+    if args.out is not None:
+        _write(args.out, text)
+        out.line(f"{len(chosen)} jobs in {args.out}")
+    elif args.optuna is not None:
+        base = str(Path.cwd())
+        answer = spool.ask(_pilot(args), "submit", text=text, where="--optuna", base=base)
+        out.line(str(answer["text"]))
+    else:
         out.raw(text.encode())
-        return 0
-    try:
-        if args.out.exists():
-            raise InputError(f"{args.out} exists", where="--out", do="choose another name")
-        protocol.write_file(args.out, text.encode(), mode=0o644)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(args.out)) from None
-    out.line(f"{text.count('[[job]]')} jobs in {args.out}")
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        if path.exists():
+            raise InputError(f"{path} exists", where="--out", do="choose another name")
+        protocol.write_file(path, text.encode(), mode=0o644)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def _pilot(args: argparse.Namespace) -> Path:
+    return pilots.find(args.optuna, load_settings().state_dir)
 
 
 def job_file(
@@ -115,6 +148,7 @@ def job_file(
     nodes: tuple[int, int] = (1, 1),
     gpus: tuple[int, int] = (1, 1),
     scaling: str | None = None,
+    began: int = 0,
 ) -> str:
     """A job for each of the settings.
 
@@ -131,9 +165,11 @@ def job_file(
         Fewest and most.
     scaling : str, optional
         Name of a stored curve.
+    began : int
+        Trials that there are already.
     """
     found = []
-    for number, chosen in enumerate(settings, start=1):
+    for number, chosen in enumerate(settings, start=began + 1):
         words = [f"--{key}={value}" for key, value in chosen.items()]
         command = [*LAUNCH, str(script.absolute()), *words, *rest]
         lines = [
@@ -163,6 +199,21 @@ def _toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def _tried(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Record]]:
+    """The trials of the same sweep that a pilot has."""
+    for flag in ("random", "metric"):
+        if getattr(args, flag) is None:
+            raise InputError(f"needs --{flag}", where="--optuna")
+    if not 1 <= args.random <= MAX_JOBS:
+        raise InputError(str(args.random), where="--random", valid=f"1 to {MAX_JOBS}")
+    world = reading.read(_pilot(args)).world
+    return [
+        (job, job.trial, world.records[job.id])
+        for job in world.jobs.values()
+        if job.trial is not None and job.trial.rules == rules.rules
+    ]
+
+
 def _rules(args: argparse.Namespace) -> Trial:
     """How trials are compared, and when."""
     for flag, needed in (("goal", "metric"), ("first", "metric"), ("factor", "first")):
@@ -187,40 +238,6 @@ def _rules(args: argparse.Namespace) -> Trial:
     )
 
 
-def _chosen(axes: Sequence[Axis], draws: int | None, seed: int) -> list[dict[str, str]]:
-    """Every combination, the last axis changing fastest; or so many of them, drawn at random.
-
-    Raises
-    ------
-    InputError
-        There are too many, or too few to draw from.
-    """
-    keys = [key for key, _ in axes]
-    if len(set(keys)) < len(keys):
-        raise InputError(f"{', '.join(keys)}: one of them twice", where="--grid")
-    there_are = math.prod(len(values) for _, values in axes)
-    # No range is longer than the second one.
-    if there_are > (MAX_JOBS if draws is None else sys.maxsize):
-        do = f"at most {MAX_JOBS} without --random"
-        raise InputError("too many combinations", where="--grid", valid=do)
-    numbers: Sequence[int] = range(there_are)
-    if draws is not None:
-        most = min(there_are, MAX_JOBS)
-        if not 1 <= draws <= most:
-            raise InputError(str(draws), where="--random", valid=f"1 to {most}")
-        numbers = random.Random(seed).sample(numbers, draws)
-    return [_combination(axes, number) for number in numbers]
-
-
-def _combination(axes: Sequence[Axis], number: int) -> dict[str, str]:
-    """The combination of this number: its digits, each to the base of its axis."""
-    found = []
-    for key, values in reversed(axes):
-        number, digit = divmod(number, len(values))
-        found.append((key, values[digit]))
-    return dict(reversed(found))
-
-
 def _name(script: Path, number: int, chosen: dict[str, str]) -> str:
     """``train-7-lr0.1-seed2``: unlike all others, and as much of it as a name may be long."""
     parts = (f"{key}{value}" for key, value in chosen.items())
@@ -233,12 +250,41 @@ def _allowed(text: str) -> str:
     return "".join(good).lstrip("._-")[:_LONGEST].rstrip("._-")
 
 
-def _axis(text: str) -> Axis:
+def _space(args: argparse.Namespace) -> Space:
+    """What is chosen from."""
+    grid = dict(map(_axis, args.grid))
+    ranges = dict(map(_numbers, args.range))
+    keys = [text.partition("=")[0] for text in (*args.grid, *args.range)]
+    if len(set(keys)) < len(keys):
+        raise InputError(f"{', '.join(keys)}: one of them twice", where="--grid")
+    if not keys:
+        raise InputError("is missing", where="--grid", valid="KEY=VALUE,VALUE,...")
+    return Space(grid, ranges)
+
+
+def _axis(text: str) -> tuple[str, tuple[str, ...]]:
     key, equals, values = text.partition("=")
     listed = tuple(value for value in values.split(",") if value)
     if not equals or not _KEY.match(key) or not listed:
         raise InputError(shown(text), where="--grid", valid="KEY=VALUE,VALUE,...")
-    return key, listed
+    return key, tuple(dict.fromkeys(listed))
+
+
+def _numbers(text: str) -> tuple[str, Range]:
+    key, _, said = text.partition("=")
+    low, _, rest = said.partition(":")
+    high, colon, log = rest.partition(":")
+    try:
+        least, most = float(low), float(high)
+    except ValueError:
+        least = most = math.nan
+    above = 0 if colon else -math.inf
+    # Also false for what is no number.
+    if not _KEY.match(key) or not above < least < most < math.inf or log not in ("", "log"):
+        valid = "KEY=LOW:HIGH or KEY=LOW:HIGH:log, LOW below HIGH, with log above 0"
+        raise InputError(shown(text), where="--range", valid=valid)
+    whole = all(re.fullmatch(r"-?\d+", each) for each in (low, high))
+    return key, Range(least, most, bool(log), whole)
 
 
 def _range(text: str, flag: str) -> tuple[int, int]:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from hpcext.cli import plot
 from hpcext.cli.output import Output
-from hpcext.cli.verbs import read_journal
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record
 from hpcext.core.world import World
 from hpcext.manager import pilot as pilots
+from hpcext.manager import reading
 from hpcext.manager.report import display_state
 from hpcext.manager.unmeasured import unmeasured
 
@@ -56,11 +56,11 @@ def add(subparsers: Any) -> None:
 def show(args: argparse.Namespace, out: Output) -> int:
     """Print a table for each sweep, or a document of all; draw them."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
-    sweeps = _sweeps(read_journal(directory)[0].world)
+    sweeps = _sweeps(reading.read(directory).world)
     if not sweeps:
         raise InputError("no trials in it", where=args.pilot, do="hpcext sweep makes some")
     if args.plot is not None:
-        _plot(sweeps, args.plot)
+        _plot([tried for tried in sweeps if tried[0].trial.metric], args.plot)
     if args.json:
         out.document({"schema": TRIALS, "sweeps": [_document(tried) for tried in sweeps]})
         return 0
@@ -155,6 +155,8 @@ def _document(tried: Sequence[Tried]) -> dict[str, Any]:
 
 def _plot(sweeps: Sequence[Sequence[Tried]], path: Path) -> None:
     """Draw the metric of each trial by step, a picture below the other for each sweep."""
+    if not sweeps:
+        raise InputError("no metric to draw", where="--plot", do="hpcext sweep --metric NAME")
     figure = plot.new_figure(INCHES_HIGH * len(sweeps))
     for axes, tried in zip(figure.subplots(len(sweeps), squeeze=False)[:, 0], sweeps, strict=True):
         rules = tried[0].trial

@@ -104,6 +104,16 @@ def test_a_draw_of_the_combinations(script: Path) -> None:
         (("--grid", "a=1", "--metric", "b", "--first", "0"), "--first: 0"),
         (("--grid", "a=1", "--metric", "b", "--first", "1", "--factor", "1"), "--factor: 1"),
         (("--grid", "a=1", "--goal", "most"), "--goal"),
+        (("--range", "a=1:2"), "--range: needs --random"),
+        (("--range", "a=2:1", "--random", "1"), "--range: 'a=2:1'"),
+        (("--range", "a=0:1:log", "--random", "1"), "--range: 'a=0:1:log'"),
+        (("--range", "a=1:2:lin", "--random", "1"), "--range: 'a=1:2:lin'"),
+        (("--range", "a=1", "--random", "1"), "--range: 'a=1'"),
+        (("--range", "a=nan:1", "--random", "1"), "--range: 'a=nan:1'"),
+        (("--range", "a=1:inf", "--random", "1"), "--range: 'a=1:inf'"),
+        (("--range", "a=1:2", "--grid", "a=1", "--random", "1"), "one of them twice"),
+        (("--grid", "a=1", "--optuna", "p", "--metric", "b"), "--optuna: needs --random"),
+        (("--grid", "a=1", "--optuna", "p", "--random", "1"), "--optuna: needs --metric"),
     ],
 )
 def test_what_cannot_be(

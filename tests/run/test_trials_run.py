@@ -115,6 +115,23 @@ def test_a_manager_that_was_killed_decides_alike(site: Site) -> None:
     assert engine.world.save() == whole
 
 
+def test_proposals_are_handed_to_a_pilot_that_runs(site: Site) -> None:
+    gate = site.path / "gate"
+    jobs = sweep(site, "0.5", *RULES[:4], rest=("--gate", str(gate)))
+    manager = site.start("run", str(jobs), "--gpus", "2", "--dir", str(site.pilot))
+    wait_for(lambda: site.run("status", str(site.pilot)).code == 0, "the pilot")
+    words = ["--range", "quality=0:1", *RULES[:4], "--random", "2", "--optuna", str(site.pilot)]
+    site.run_until_done("sweep", str(SCRIPT), *words, "--", "--gate", str(gate))
+    gate.touch()
+    out, err = manager.communicate(timeout=120)
+    assert manager.returncode == 0, (out, err)
+    found = trials(site)
+    assert {each["name"].split("-")[1] for each in found} == {"1", "2", "3"}
+    assert {each["state"] for each in found} == {"completed"}
+    best = [float(each["settings"]["quality"]) for each in found]
+    assert best == sorted(best, reverse=True)
+
+
 def test_a_metric_that_nobody_reports_is_said_once(site: Site) -> None:
     jobs = sweep(site, "1,2", *RULES, rest=("--metric", "loss"))
     ran = run(site, jobs, 2)
