@@ -14,7 +14,7 @@ import msgspec
 
 from hpcext.batch import system
 from hpcext.batch.leasing import Idle, Leasing
-from hpcext.cli import harvest_view, sweep, view
+from hpcext.cli import harvest_view, view
 from hpcext.cli.output import Output
 from hpcext.cli.run import manage, name_after
 from hpcext.config import MAX_NODES, Settings, load_settings
@@ -94,7 +94,6 @@ def add(subparsers: Any) -> None:
     )
     start_.add_argument("--json", action="store_true", help="print one JSON document at the end")
     start_.set_defaults(run=start)
-    sweep.add(actions)
     report_ = actions.add_parser(
         "report",
         help="show what a harvester made of the idle nodes",

@@ -25,8 +25,10 @@ from hpcext.cli import (
     run,
     simulate,
     suspendable,
+    sweep,
     trace,
     trainer,
+    trials,
     verbs,
 )
 from hpcext.core.errors import HpcextError, InputError
@@ -39,6 +41,8 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     suspendable.add,
     trainer.add,
     launch.add,
+    sweep.add,
+    trials.add,
     profile.add,
     plan.add,
     simulate.add,

@@ -17,7 +17,7 @@ from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
 from hpcext.core.facts import NodeJoined, Submitted
-from hpcext.core.values import Node, State
+from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import pilot as pilots
@@ -185,7 +185,7 @@ def _exit_status(
         out.note(f"jobs are left; go on with: hpcext run --resume {directory}")
     if stopped_by is not None:
         return 128 + stopped_by
-    return 1 if any(job.state in {State.FAILED, State.CANCELLED} for job in jobs) else 0
+    return 1 if any(job.state.final and not job.done for job in jobs) else 0
 
 
 def _dry_run(

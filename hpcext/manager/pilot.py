@@ -42,6 +42,7 @@ from hpcext.manager.inbox import Inbox
 from hpcext.manager.places import host
 from hpcext.manager.refine import SLOT, UNKNOWN, Refiner, profiles_for
 from hpcext.manager.submissions import Submissions, check_fits
+from hpcext.manager.unmeasured import Unmeasured
 from hpcext.policies import find_policy
 from hpcext.text import did_you_mean, shown
 
@@ -405,7 +406,7 @@ async def _run(
         base_s=max(past.now_s, time.time() - past.header.began_at),
         interval_s=pilot.report_interval_s,
         requests=inbox.take,
-        observe=Refiner(profiles, submissions.spec, then=observe),
+        observe=Refiner(profiles, submissions.spec, then=Unmeasured(then=observe)),
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,

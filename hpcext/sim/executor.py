@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
@@ -397,7 +398,7 @@ class Simulated:
         return (Progressed(order.job, order.op, step, saved, attempt.done),)
 
     def _progress(self, attempt: Attempt, said: Said | None = None) -> Progressed:
-        now_s, order = self._heap.now_s, attempt.order
+        now_s, order, loss = self._heap.now_s, attempt.order, said.loss if said else None
         self._untold.pop(order.job, None)
         done, saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
         steps = attempt.steps_to(now_s)
@@ -415,7 +416,8 @@ class Simulated:
             whole(max(0.0, saved_steps)),
             done,
             rate,
-            metrics={"loss": said.loss} if said and said.loss is not None else {},
+            metrics={"loss": loss} if loss is not None and math.isfinite(loss) else {},
+            diverged=() if loss is None or math.isfinite(loss) else ("loss",),
             resume_s=parts,
             goodput=said.goodput if said else None,
         )

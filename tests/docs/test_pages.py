@@ -74,6 +74,7 @@ def test_every_block_is_tested(page: Path) -> None:
 def test_page(page: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
+    (work / "examples").symlink_to(ROOT / "examples")
     for block in blocks(page):
         if block.language in {"python", "toml"}:
             name = NAMED.match(block.text)
