@@ -93,6 +93,7 @@ rpm: packages-environment wheels
 	tree=$$(site_configs/packaging/source-tree build/packages/rpm build/wheels) && \
 		tar -C build/packages/rpm -czf "$$tree.tar.gz" "$${tree##*/}" && \
 		rpmbuild -tb --nodeps --define "_topdir $(CURDIR)/build/packages/rpm" \
+			--define "python $(SYSTEM_PYTHON)" \
 			--define "slurm $$(dpkg-query -W -f '$${source:Upstream-Version}' libslurm-dev)" "$$tree.tar.gz"
 
 clean:

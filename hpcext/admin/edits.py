@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,16 +35,18 @@ class Edit:
     def diff(self) -> list[str]:
         """Lines that ``patch -p1 -d /`` takes."""
         old = "/dev/null" if self.before is None else f"a{self.path}"
-        return list(
-            difflib.unified_diff(
-                (self.before or "").splitlines(),
-                self.after.splitlines(),
-                old,
-                f"b{self.path}",
-                n=1,
-                lineterm="",
-            )
-        )
+        texts = (_lines(self.before or ""), _lines(self.after))
+        found = []
+        for line in difflib.unified_diff(*texts, old, f"b{self.path}", n=1):
+            found.append(line.removesuffix("\n"))
+            if not line.endswith("\n"):
+                found.append("\\ No newline at end of file")
+        return found
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as patch has them, with their ends; str.splitlines knows of other ends, too."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 class StillNamedError(InputError):

@@ -220,8 +220,7 @@ def _show_edits(edits: Sequence[Edit], out: Output) -> None:
     for edit in edits:
         if edit.first:
             out.line(f"first: {edit.first}")
-        for line in edit.diff():
-            out.line(line)
+        out.diff(edit.diff())
 
 
 def uninstall_slurm(args: argparse.Namespace, out: Output) -> int:

@@ -126,6 +126,11 @@ class Output:
         plain = json.loads(msgspec.json.encode(document))
         print(json.dumps(plain, indent=2), flush=True)
 
+    def diff(self, lines: Sequence[str]) -> None:
+        """Print lines that another program may read: tabs stay as they are."""
+        for line in lines:
+            print("\t".join(clean(part) for part in line.split("\t")), flush=True)
+
     def raw(self, data: bytes) -> None:
         """Pass bytes on as they are."""
         sys.stdout.flush()
@@ -144,6 +149,9 @@ class JsonOutput(Output):
         """Nothing: the document says it."""
 
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
+        """Nothing: the document says it."""
+
+    def diff(self, lines: Sequence[str]) -> None:
         """Nothing: the document says it."""
 
     @contextlib.contextmanager

@@ -330,7 +330,10 @@ def test_what_does_not_compile_says_why(target: Target) -> None:
 
 def apply_diffs(edits: list[dict[str, Any]]) -> None:
     """As the site does."""
-    text = "".join(f"{line}\n" for edit in edits for line in edit["diff"])
+    patch("".join(f"{line}\n" for edit in edits for line in edit["diff"]))
+
+
+def patch(text: str) -> None:
     words = ["patch", "-p1", "-d", "/"]
     subprocess.run(words, input=text, text=True, check=True, capture_output=True)
 
@@ -340,7 +343,7 @@ def test_only_lines_that_are_missing_are_asked_for(target: Target) -> None:
     conf = target.conf / "slurm.conf"
     conf.write_text(
         f"Prolog=/site/prolog # ours\nEpilog={target.conf}/epilog.d/*\n"
-        "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\nslurmctldparameters=cloud_dns\n"
+        "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n\tslurmctldparameters=cloud_dns"
     )
     (target.conf / "plugstack.conf").write_text(f"include {target.conf}/plugstack.conf.d/*.conf\n")
     (target.conf / "job_submit.lua").write_text(f'loadfile("{target.home}/lua/job_submit.lua")\n')
@@ -350,11 +353,13 @@ def test_only_lines_that_are_missing_are_asked_for(target: Target) -> None:
         f"{target.conf}/cli_filter.lua", str(conf),
     ]  # fmt: skip
     assert left[1]["first"] == f"link /site/prolog into {target.conf}/prolog.d"
-    apply_diffs(left)
+    # As an administrator does it, with what is on the screen; the last line has no end.
+    _, said, _ = target.install("--dry-run")
+    patch(said)
     assert conf.read_text() == (
         f"Prolog={target.conf}/prolog.d/* # ours\nEpilog={target.conf}/epilog.d/*\n"
         "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n"
-        "slurmctldparameters=cloud_dns,preempt_send_user_signal\nCliFilterPlugins=lua\n"
+        "\tslurmctldparameters=cloud_dns,preempt_send_user_signal\nCliFilterPlugins=lua\n"
     )
     assert "slurm_cli_pre_submit" in (target.conf / "cli_filter.lua").read_text()
     _, said, _ = target.install()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcext import __version__
 from hpcext.admin import slurm
 
 ROOT = Path(__file__).parents[2]
@@ -44,13 +45,20 @@ def _wheels() -> None:
 def debs() -> list[Path]:
     # Without network, in a namespace that has none.
     run("unshare", "--net", "make", "deb")
-    return sorted((ROOT / "build" / "packages").glob("*.deb"))
+    return made(ROOT / "build" / "packages", f"*_{__version__}_*.deb")
 
 
 @pytest.fixture(scope="module")
 def rpms() -> list[Path]:
     run("unshare", "--net", "make", "rpm")
-    return sorted((ROOT / "build" / "packages" / "rpm" / "RPMS").glob("*/*.rpm"))
+    return made(ROOT / "build" / "packages" / "rpm" / "RPMS", f"*/*-{__version__}-*.rpm")
+
+
+def made(where: Path, pattern: str) -> list[Path]:
+    """That of hpcext, and that of its plugin."""
+    first, second = sorted(where.glob(pattern), key=lambda path: len(path.name))
+    assert second.name.startswith("hpcext-slurm")
+    return [first, second]
 
 
 def next_release() -> tuple[str, str]:
@@ -70,7 +78,6 @@ def try_out(packages: list[Path]) -> None:
 
 
 def test_debian_packages_work(debs: list[Path]) -> None:
-    assert [path.name.partition("_")[0] for path in debs] == ["hpcext", "hpcext-slurm"]
     here, after = next_release()
     needs = run("dpkg-deb", "-f", debs[1], "Depends")
     assert f"slurm-wlm-basic-plugins (>= {here})" in needs
