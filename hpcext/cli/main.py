@@ -20,6 +20,7 @@ from hpcext.cli import (
     pilot,
     plan,
     profile,
+    report,
     reproduce,
     run,
     simulate,
@@ -44,6 +45,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     trace.add,
     reproduce.add,
     verbs.add,
+    report.add,
     config.add,
     doctor.add,
 )

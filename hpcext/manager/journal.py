@@ -86,6 +86,11 @@ class Past(msgspec.Struct, frozen=True):
         """The last instant that was recorded."""
         return self.entries[-1].now_s if self.entries else self.header.now_s
 
+    def until(self, instant_s: float) -> Past:
+        """The part of it up to an instant, which is not before the header's."""
+        entries = tuple(entry for entry in self.entries if entry.now_s <= instant_s)
+        return msgspec.structs.replace(self, entries=entries)
+
     def replay(self, policy: Policy) -> Engine:
         """An engine that was told all of it. Its actions were given already, or are given
         again by :meth:`Engine.outstanding`."""

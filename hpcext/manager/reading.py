@@ -145,6 +145,38 @@ def read(directory: Path) -> Reading:
     return Follower(directory).read()
 
 
+def read_at(directory: Path, instant_s: float) -> Reading | None:
+    """What a pilot was at an instant of its own, in the past.
+
+    Returns
+    -------
+    Reading or None
+        None: its journal was compacted since, and does not say.
+
+    Raises
+    ------
+    HpcextError
+        As of :meth:`Follower.read`.
+    """
+    spool.check_private(directory)
+    past = journal.read(directory / "journal.jsonl")
+    header = past.header
+    if instant_s < header.now_s:
+        return None
+    engine, counted = past.until(instant_s).recount(find_policy(header.policy))
+    counted.passed(engine.world, instant_s)
+    return Reading(
+        directory,
+        pilot.load(directory),
+        engine,
+        counted,
+        header.policy,
+        header.began_at,
+        instant_s,
+        alive=False,
+    )
+
+
 def identity(path: Path) -> tuple[int, int] | None:
     """What changes when a file is added to or replaced; None where there is none."""
     try:

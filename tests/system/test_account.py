@@ -1,0 +1,70 @@
+"""What ``hpcext report`` says of a pilot, against what Slurm's own accounting says of its job."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from site_of_test import Site
+from slurm_cluster import GPUS, Cluster
+from test_pilot import again, begun, over, submit
+
+from hpcext.manager import journal
+
+HOUR_S = 3600.0
+ROUNDED_S = 2.0
+"""Slurm's clock is in whole seconds, at the begin and at the end."""
+
+
+def test_the_report_agrees_with_sacct(slurm: Cluster, place: Site) -> None:
+    """Two nodes, and a job that is suspended and goes on with more GPUs."""
+    place.write_jobs(
+        place.counter("left", gated=True, gpus={"min": 1, "max": 6, "optimal": 4}),
+        place.counter("right", gated=True, gpus={"min": 1, "max": 6, "optimal": 6}),
+        place.counter("second", gated=True, gpus={"min": 1, "max": 6, "optimal": 5}),
+    )
+    job = submit(place)
+    begun(place, "left", "right", "second")
+    place.open("left")
+    again(place, "3", 2)
+    place.open("right")
+    place.open("second")
+    over(slurm, place, job)
+    (pilot,) = place.document("report", str(place.pilot))["pilots"]
+
+    def finished() -> list[list[str]]:
+        columns = "jobid,jobname,start,end,elapsedraw,alloctres"
+        lines = [line.split("|") for line in slurm.accounting(job, columns)]
+        return lines if len(lines) >= 6 and all(line[3] != "Unknown" for line in lines) else []
+
+    slurm.wait_for(finished, "the end of all steps in sacct")
+    lines = {line[1] if "." in line[0] else "job": line for line in finished()}
+
+    # The allocation: all but what the manager needed to begin and to end.
+    elapsed_s, gpus = int(lines["job"][4]), _gpus(lines["job"])
+    assert gpus == 2 * GPUS
+    past = journal.read(place.pilot / "journal.jsonl")
+    outside_s = elapsed_s - (past.entries[-1].now_s - past.entries[0].now_s)
+    assert outside_s > -ROUNDED_S
+    held_s = pilot["held_gpu_h"] * HOUR_S
+    assert held_s == pytest.approx(gpus * (elapsed_s - outside_s), abs=gpus)
+    assert held_s <= gpus * (elapsed_s + ROUNDED_S)
+
+    # Each job: its steps, and what lies between the decision and its step, and after it.
+    for row in pilot["jobs"]:
+        steps = [line for name, line in lines.items() if name.startswith(f"hpcext-{row['id']}-")]
+        assert len(steps) == row["attempts"]
+        charged_s = sum(int(line[4]) * _gpus(line) for line in steps)
+        rounding_s = sum(_gpus(line) for line in steps) * ROUNDED_S
+        assert row["held_gpu_h"] * HOUR_S >= charged_s - rounding_s
+    jobs_s = sum(row["held_gpu_h"] for row in pilot["jobs"]) * HOUR_S
+    assert jobs_s + pilot["idle_gpu_h"] * HOUR_S == pytest.approx(held_s, abs=1.0)
+    second = next(row for row in pilot["jobs"] if row["name"] == "second")
+    assert (second["attempts"], second["suspends"], second["lost_steps"]) == (2, 1, 0)
+    assert second["suspends_gpu_h"] > 0
+
+
+def _gpus(line: list[str]) -> int:
+    found = re.search(r"gres/gpu=(\d+)", line[5])
+    assert found, line
+    return int(found[1])
