@@ -16,6 +16,7 @@ from hpcext.cli import (
     doctor,
     harvest,
     launch,
+    metrics,
     output,
     pilot,
     plan,
@@ -46,6 +47,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     reproduce.add,
     verbs.add,
     report.add,
+    metrics.add,
     config.add,
     doctor.add,
 )
