@@ -178,7 +178,11 @@ def _run(
     try:
         args = read(words)
         # Not by the words: those of a command that is to be launched are its own.
-        out = output.make(as_json=getattr(args, "json", False), quiet=args.quiet)
+        out = output.make(
+            as_json=getattr(args, "json", False),
+            quiet=args.quiet,
+            as_log=getattr(args, "log_format", "text") == "json",
+        )
         status: int = args.run(args, out)
     except HpcextError as error:
         out.error(error)

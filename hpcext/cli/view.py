@@ -127,7 +127,7 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
 
 
 class Narrator:
-    """Says in plain lines what changed since it was last asked."""
+    """Says what changed since it was last asked, an event at a time."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -139,7 +139,7 @@ class Narrator:
             text = self._text(job)
             if self._told.get(job.id) != text:
                 self._told[job.id] = text
-                self._out.line(f"[{now_s:8.1f} s] {job.name}: {text}")
+                self._out.event(now_s, job.name, display_state(job), text)
 
     @staticmethod
     def _text(job: Job) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import re
 
 import pytest
@@ -25,13 +26,14 @@ def test_the_report_agrees_with_sacct(slurm: Cluster, place: Site) -> None:
         place.counter("right", gated=True, **LONG, gpus={"min": 1, "max": 6, "optimal": 6}),
         place.counter("second", gated=True, **LONG, gpus={"min": 1, "max": 6, "optimal": 5}),
     )
-    job = submit(place)
+    job = submit(place, words=("--log-format", "json"))
     begun(place, "left", "right", "second")
     place.open("left")
     again(place, "3", 2)
     place.open("right")
     place.open("second")
     over(slurm, place, job)
+    check_log((place.pilot / f"slurm-{job}.out").read_text())
     (pilot,) = place.document("report", str(place.pilot))["pilots"]
 
     def finished() -> list[list[str]]:
@@ -62,6 +64,15 @@ def test_the_report_agrees_with_sacct(slurm: Cluster, place: Site) -> None:
     second = next(row for row in pilot["jobs"] if row["name"] == "second")
     assert (second["attempts"], second["suspends"], second["lost_steps"]) == (2, 1, 0)
     assert second["suspends_gpu_h"] > 0
+
+
+def check_log(text: str) -> None:
+    """All that the job has printed are entries, and they tell the story."""
+    entries = [json.loads(line) for line in text.splitlines()]
+    assert {each["pilot"].partition("-")[0] for each in entries} == {"jobs"}
+    told = [each["event"] for each in entries if each["job"] == "second"]
+    assert told[-1] == "completed"
+    assert told.count("running") >= 2
 
 
 def _at(text: str) -> datetime.datetime:
