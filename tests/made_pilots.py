@@ -34,13 +34,20 @@ STORY: Story = [
 """Three hours of a node of two GPUs: a failure, and a suspension by the user."""
 
 
-def make(name: str, story: Story = STORY, *, ago_s: float = 0.0, terms: Terms | None = None) -> str:
-    """A pilot that is over, with one job; its id."""
+def make(
+    name: str,
+    story: Story = STORY,
+    *,
+    ago_s: float = 0.0,
+    terms: Terms | None = None,
+    gpus: int = 2,
+) -> str:
+    """A pilot that is over, with one job of two GPUs; its id."""
     directory = pilots.create(
         [JobSpec("one", ("true",), gpus=Gpus(2, 2))],
         where="jobs.toml",
         name=name,
-        gpus=range(2),
+        gpus=range(gpus),
         logical=True,
         settings=Settings(policy="equal_share", state_dir=load_settings().state_dir),
         harvest=terms,

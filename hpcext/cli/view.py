@@ -79,6 +79,13 @@ def goodput_sentence(job: Job) -> str:
     )
 
 
+def why(job: Job) -> list[str]:
+    """Why a job waits, or runs as it does; and how it gets on, if it adapts its batch."""
+    reason = f": {job.why}" if job.why else ""
+    sentence = goodput_sentence(job)
+    return [f"{job.name} is {display_state(job)}{reason}", *([sentence] if sentence else [])]
+
+
 def outlook_sentence(engine: Engine) -> str:
     """How well nodes are used, where jobs report their goodput; empty without such."""
     found = outlook_of(engine.world)

@@ -8,7 +8,6 @@ are none: there may be thousands, and they are their users' words.
 from __future__ import annotations
 
 import collections
-import time
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -18,9 +17,6 @@ from hpcext.core.values import State, total
 from hpcext.executors import lease_account
 from hpcext.manager.reading import Reading
 from hpcext.manager.report import outlook_of
-
-RECENT_S = 86_400.0
-"""A pilot that ended is told of for so long, so that its last numbers are seen."""
 
 
 class Metric(NamedTuple):
@@ -80,7 +76,7 @@ def samples(readings: Iterable[Reading | HpcextError]) -> Iterator[Sample]:
     for each in readings:
         if isinstance(each, HpcextError):
             unreadable += 1
-        elif each.alive or each.began_at + each.now_s > time.time() - RECENT_S:
+        elif each.recent:
             yield from _of(each)
     yield Sample(UNREADABLE, "", "", unreadable)
 

@@ -24,6 +24,9 @@ REPLAY_SHARE = 20
 """A follower rests so many times as long as it read: a replay is not free."""
 
 
+RECENT_S = 86_400.0
+
+
 class Reading(msgspec.Struct, frozen=True):
     """What a pilot was when it was read.
 
@@ -52,6 +55,11 @@ class Reading(msgspec.Struct, frozen=True):
     began_at: float
     now_s: float
     alive: bool
+
+    @property
+    def recent(self) -> bool:
+        """It has a manager, or ended within a day: who looks at all pilots wants to see it."""
+        return self.alive or self.began_at + self.now_s > time.time() - RECENT_S
 
     @property
     def world(self) -> World:
