@@ -81,13 +81,13 @@ def node_rows(reading: Reading, use: Mapping[int, GpuUse]) -> Rows:
             node, _, index = gpu.rpartition(":")
             on.setdefault(node, {})[int(index)] = job.id
     rows = {}
-    for node in reading.world.nodes.values():
-        jobs = on.get(node.name, {})
-        indices = sorted({*jobs, *(reading.pilot.gpus if len(jobs) < node.gpus else ())})
+    for name, offered in reading.world.nodes.items():
+        jobs = on.get(name, {})
+        indices = sorted({*jobs, *(reading.pilot.gpus if len(jobs) < offered.gpus else ())})
         seen = [use[index] for index in indices if index in use]
-        rows[node.name] = (
-            node.name,
-            f"{len(jobs)}/{node.gpus}" if node.gpus else "leaves",
+        rows[name] = (
+            name,
+            f"{len(jobs)}/{offered.gpus}" if offered.gpus else "leaves",
             " ".join(jobs.get(index, "-") for index in indices),
             " ".join("?" if each.busy is None else f"{each.busy:.0%}" for each in seen),
             _memory(seen),
@@ -98,8 +98,8 @@ def node_rows(reading: Reading, use: Mapping[int, GpuUse]) -> Rows:
 def _memory(seen: Sequence[GpuUse]) -> str:
     if not seen:
         return ""
-    used, all_ = (sum(each[at] for each in seen) / GIB for at in (1, 2))
-    return f"{used:.0f} of {all_:.0f} GiB"
+    used, every = sum(each.used_bytes for each in seen), sum(each.all_bytes for each in seen)
+    return f"{used / GIB:.0f} of {every / GIB:.0f} GiB"
 
 
 def job_rows(reading: Reading, wanted: str) -> Rows:
