@@ -132,13 +132,14 @@ def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Ite
         if since is None or since <= now.began_at:
             yield Part(now)
         elif since < now.began_at + now.now_s:
-            before = reading.read_at(now.directory, since - now.began_at)
-            if before is None:
+            part = Part(now, reading.read_at(now.directory, since - now.began_at))
+            if part.from_s < since - now.began_at:
+                from_ = datetime.datetime.fromtimestamp(now.began_at + part.from_s)
                 out.note(
-                    f"{now.pilot.id}: counted from its beginning, for its journal was compacted "
-                    "since then"
+                    f"{now.pilot.id}: counted from {from_:%Y-%m-%d %H:%M} on, for its journal was "
+                    "compacted since then"
                 )
-            yield Part(now, before, whole=before is None)
+            yield part
 
 
 def _own_name() -> str:

@@ -98,7 +98,7 @@ def _pilot(index: int, part: Part, said: Mapping[str, Any]) -> str:
 
 def _timeline(index: int, part: Part) -> str:
     """Which job had which GPU, and when."""
-    now, begin_s = part.now, part.before.now_s if part.before else 0.0
+    now, begin_s = part.now, part.from_s
     rows = sorted({gpu for _, each in _segments(now, begin_s) for gpu in each.gpus}, key=_order)
     if not rows:
         return ""

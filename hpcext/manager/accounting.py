@@ -54,13 +54,15 @@ class Part(msgspec.Struct, frozen=True):
     now : Reading
     before : Reading or None
         When that part began; None: with the pilot.
-    whole : bool
-        The part asked for is smaller, but nobody knows any more what was at its beginning.
     """
 
     now: Reading
     before: Reading | None = None
-    whole: bool = False
+
+    @property
+    def from_s(self) -> float:
+        """When it began, in seconds since the pilot did."""
+        return self.before.now_s if self.before else 0.0
 
 
 def account(
@@ -109,9 +111,9 @@ def _pilot(part: Part) -> dict[str, Any]:
         "id": now.pilot.id,
         "name": now.pilot.name,
         "began": _iso(now.began_at),
-        "counted_s": round(now.now_s - (part.before.now_s if part.before else 0.0), 1),
+        "counted_from": _iso(now.began_at + part.from_s),
+        "counted_s": round(now.now_s - part.from_s, 1),
         "away_s": round(now.node_time.away_s - before.away_s, 1),
-        "whole": part.whole,
         "running": now.alive,
         "policy": now.policy,
         "harvester": harvester,
@@ -177,4 +179,5 @@ def _hours(seconds: float) -> float:
 
 
 def _iso(at: float) -> str:
-    return datetime.datetime.fromtimestamp(at, datetime.timezone.utc).isoformat()
+    instant = datetime.datetime.fromtimestamp(at, datetime.timezone.utc)
+    return instant.isoformat(timespec="seconds")

@@ -159,7 +159,8 @@ def read_at(directory: Path, instant_s: float) -> Reading | None:
     Returns
     -------
     Reading or None
-        None: its journal was compacted since, and does not say.
+        Where its journal was compacted since: what is known of an earlier instant, `now_s`, of
+        which there is one for each day. None: of none any more.
 
     Raises
     ------
@@ -167,11 +168,15 @@ def read_at(directory: Path, instant_s: float) -> Reading | None:
         As of :meth:`Follower.read`.
     """
     spool.check_private(directory)
-    past = journal.read(directory / "journal.jsonl")
-    header = past.header
-    if instant_s < header.now_s:
-        return None
-    engine, counted = past.until(instant_s).recount(find_policy(header.policy))
+    path = directory / "journal.jsonl"
+    past = journal.read(path)
+    if instant_s < past.header.now_s:
+        kept = journal.read_kept(path, instant_s)
+        if kept is None:
+            return None
+        past, instant_s = kept, kept.now_s
+    past, header = past.until(instant_s), past.header
+    engine, counted = past.recount(find_policy(header.policy))
     counted.passed(engine.world, instant_s)
     return Reading(
         directory,

@@ -16,11 +16,14 @@ from made_pilots import HOUR_S, make
 from hpcext.cli.main import main
 from hpcext.cli.report import read_since
 from hpcext.config import load_settings
+from hpcext.core import facts as f
 from hpcext.core.errors import InputError
 from hpcext.executors.leases import Terms
 from hpcext.manager import journal as journals
 from hpcext.manager.accounting import FIGURES, REASONS
 from hpcext.policies import find_policy
+
+DAY_S = 24 * HOUR_S
 
 
 @pytest.fixture(autouse=True)
@@ -102,21 +105,49 @@ def test_since_leaves_out_what_was_before(capsys: pytest.CaptureFixture[str]) ->
     assert len(document(capsys, "--since", "1d")["pilots"]) == 2
 
 
-def test_a_compacted_journal_is_counted_whole_and_says_so(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    name = make("long", ago_s=3 * HOUR_S)
+def compact(name: str) -> None:
+    """Have a pilot's journal compacted, as its manager does after many entries."""
     path = load_settings().state_dir / "pilots" / name / "journal.jsonl"
     past = journals.read(path)
-    engine, node_time = past.recount(find_policy("equal_share"))
+    engine, node_time = past.recount(find_policy(past.header.policy))
     book = journals.Journal(path, past.header)
     book.compact(past.now_s, engine.world.save(), node_time)
     book.close()
-    assert main(["report", "--since", "2h", "--json"]) == 0
+
+
+def test_of_a_compacted_journal_each_day_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three days, each like the first: a job that trains for an hour."""
+    name = make("long", ago_s=3 * DAY_S)
+    compact(name)
+    for day in (1, 2):
+        prolong(name, day * DAY_S + 3 * HOUR_S, [f.Release("1")])
+        prolong(name, day * DAY_S + 4 * HOUR_S, [f.Hold("1")])
+        compact(name)
+    whole = document(capsys)["pilots"][0]
+    assert main(["report", "--since", "36h", "--json"]) == 0
     told = capsys.readouterr()
     (pilot,) = json.loads(told.out)["pilots"]
-    assert (pilot["whole"], pilot["held_gpu_h"]) == (True, 6.0)
-    assert f"{name}: counted from its beginning" in told.err
+    # What was kept last before then: of the second day, after its hour.
+    assert pilot["held_gpu_h"] == pytest.approx(2 * 24)
+    assert pilot["counted_s"] == 24 * HOUR_S
+    assert whole["held_gpu_h"] == pytest.approx(2 * 52)
+    assert f"{name}: counted from " in told.err
+
+
+def test_of_days_that_are_not_kept_all_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    name = make("long", ago_s=3 * HOUR_S)
+    compact(name)
+    assert main(["report", "--since", "2h", "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["pilots"][0]["held_gpu_h"] == 6.0
+    assert "for its journal was compacted since then" in told.err
+
+
+def prolong(name: str, now_s: float, facts: list[f.Fact]) -> None:
+    path = load_settings().state_dir / "pilots" / name / "journal.jsonl"
+    book = journals.Journal(path, journals.read(path).header)
+    book.append(now_s, tuple(facts))
+    book.close()
 
 
 def test_a_line_for_each_in_a_spreadsheet(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pexpect
+import pynvml
 import pyte
 import pytest
 from made_pilots import HOUR_S, make
@@ -237,6 +238,8 @@ class Nvml:
 
 
 def test_how_busy_gpus_are() -> None:
+    ours = [name for name in dir(Nvml) if name.startswith(("nvml", "NVML"))]
+    assert all(hasattr(pynvml, name) for name in ours)
     library = Nvml(2)
     assert gpu_use(library) == dict.fromkeys((0, 1), GpuUse(0.42, 3, 8))
     assert library.closed
