@@ -94,7 +94,7 @@ class Pilots:
         families[UNREADABLE] = Gauge(UNREADABLE, UNREADABLE_TEXT, labels=[])
         # Two questions may come at once, and followers keep what they have read.
         with self._one:
-            for name, *labels, value in samples(self._followers.read()):
+            for name, *labels, value in samples(self._followers.read(recent=True)):
                 families[name].add_metric([word for word in labels if word], value)
         yield from families.values()
 

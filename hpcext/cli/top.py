@@ -40,8 +40,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
         if (error.name or "").partition(".")[0] != "textual":
             raise
         raise HpcextError("Textual is not installed", do="pip install 'hpcext[top]'") from None
-    Top(look).run()
-    return 0
+    top = Top(look)
+    top.run()
+    return top.return_code or 0
 
 
 def _look(handle: str | None) -> Look:
@@ -49,9 +50,7 @@ def _look(handle: str | None) -> Look:
     state_dir = load_settings().state_dir
     if handle is None:
         followers = Followers(state_dir)
-        return lambda: [
-            each for each in followers.read() if isinstance(each, HpcextError) or each.recent
-        ]
+        return lambda: list(followers.read(recent=True))
     follower = Follower(pilots.find(handle, state_dir))
 
     def one() -> Sequence[Reading | HpcextError]:

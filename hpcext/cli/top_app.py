@@ -178,7 +178,7 @@ class Main(Screen[None]):
         self._look = look
         self._looking = False
         self._readings: dict[str, Reading] = {}
-        self._use: dict[int, GpuUse] = {}
+        self._use: dict[str, GpuUse] = {}
 
     def compose(self) -> ComposeResult:
         """From above: all, pilots, nodes, jobs."""
@@ -207,7 +207,7 @@ class Main(Screen[None]):
         found, use = self._look(), gpu_use()
         self.app.call_from_thread(self._took, found, use)
 
-    def _took(self, found: list[Reading | HpcextError], use: dict[int, GpuUse]) -> None:
+    def _took(self, found: list[Reading | HpcextError], use: dict[str, GpuUse]) -> None:
         self._looking, self._use = False, use
         readings = [each for each in found if isinstance(each, Reading)]
         self._readings = {str(each.directory): each for each in readings}
@@ -219,6 +219,8 @@ class Main(Screen[None]):
         """The nodes and jobs of the pilot under the cursor."""
         reading = self._reading()
         if reading is None:
+            self._table("nodes").show({})
+            self._table("jobs").show({})
             return
         here = not reading.pilot.logical and reading.pilot.node == host()
         self._table("nodes").show(top_view.node_rows(reading, self._use if here else {}))

@@ -66,24 +66,25 @@ def _held(reading: Reading) -> int:
     return sum(total(job.held) for job in reading.world.queue.busy())
 
 
-def node_rows(reading: Reading, use: Mapping[int, GpuUse]) -> Rows:
+def node_rows(reading: Reading, use: Mapping[str, GpuUse]) -> Rows:
     """A row for each node of a pilot.
 
     Parameters
     ----------
     reading : Reading
-    use : Mapping of int to GpuUse
+    use : Mapping of str to GpuUse
         Of the GPUs of the pilot's one node; empty where these are not to be seen from here.
     """
-    on: dict[str, dict[int, str]] = {}
+    on: dict[str, dict[str, str]] = {}
     for job in reading.world.queue.busy():
         for gpu in job.gpus:
             node, _, index = gpu.rpartition(":")
-            on.setdefault(node, {})[int(index)] = job.id
+            on.setdefault(node, {})[index] = job.id
     rows = {}
     for name, offered in reading.world.nodes.items():
         jobs = on.get(name, {})
-        indices = sorted({*jobs, *(reading.pilot.gpus if len(jobs) < offered.gpus else ())})
+        free = map(str, reading.pilot.gpus) if len(jobs) < offered.gpus else ()
+        indices = sorted({*jobs, *free}, key=lambda index: (len(index), index))
         seen = [use[index] for index in indices if index in use]
         rows[name] = (
             name,

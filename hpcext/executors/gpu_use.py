@@ -23,7 +23,7 @@ class GpuUse(NamedTuple):
     all_bytes: int
 
 
-def gpu_use(nvml: Any = None) -> dict[int, GpuUse]:
+def gpu_use(nvml: Any = None) -> dict[str, GpuUse]:
     """Each GPU by its index, in the driver's order; empty without GPU or driver.
 
     Parameters
@@ -41,7 +41,7 @@ def gpu_use(nvml: Any = None) -> dict[int, GpuUse]:
         for index in range(library.nvmlDeviceGetCount()):
             device = library.nvmlDeviceGetHandleByIndex(index)
             memory = library.nvmlDeviceGetMemoryInfo(device)
-            found[index] = GpuUse(_busy(library, device), int(memory.used), int(memory.total))
+            found[str(index)] = GpuUse(_busy(library, device), int(memory.used), int(memory.total))
     except library.NVMLError:
         # One fell off the bus: what the others say is still true.
         return found

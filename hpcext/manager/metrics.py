@@ -76,7 +76,7 @@ def samples(readings: Iterable[Reading | HpcextError]) -> Iterator[Sample]:
     for each in readings:
         if isinstance(each, HpcextError):
             unreadable += 1
-        elif each.recent:
+        else:
             yield from _of(each)
     yield Sample(UNREADABLE, "", "", unreadable)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import time
 import urllib.request
 from pathlib import Path
 
@@ -15,7 +17,6 @@ from site_of_test import Site, wait_for
 
 from hpcext.cli.main import main
 from hpcext.cli.metrics import read_address
-from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.executors.leases import Terms
 from hpcext.manager.metrics import METRICS, UNREADABLE
@@ -83,10 +84,13 @@ def test_names_follow_the_conventions(home: Path) -> None:
 
 
 def test_old_pilots_are_left_out_and_broken_ones_counted(home: Path) -> None:
-    make("old", ago_s=30 * HOUR_S)
-    recent, broken = make("recent", ago_s=20 * HOUR_S), make("broken")
-    path = load_settings().state_dir / "pilots" / broken / "journal.jsonl"
-    path.write_text("no journal\n")
+    """One that was submitted and has not begun is neither."""
+    old, recent, broken, waiting = (make(name) for name in ("old", "recent", "broken", "waiting"))
+    journal = {name: home / "state" / "pilots" / name / "journal.jsonl" for name in (old, broken)}
+    days_ago = time.time() - 30 * HOUR_S
+    os.utime(journal[old], (days_ago, days_ago))
+    journal[broken].write_text("no journal\n")
+    (home / "state" / "pilots" / waiting / "journal.jsonl").unlink()
     found = textfile(home)
     assert list(found["hpcext_pilot_up"]) == [(recent,)]
     assert found[UNREADABLE] == {(): 1.0}

@@ -180,7 +180,7 @@ def test_rows_of_gpus_say_who_has_them_and_how_busy_they_are(home: Path) -> None
     name = make("jobs", STORY, gpus=4)
     found = reading.read(home / "state" / "pilots" / name)
     gib = 2**30
-    use = {0: GpuUse(0.9, 60 * gib, 80 * gib), 1: GpuUse(None, 0, 80 * gib)}
+    use = {"0": GpuUse(0.9, 60 * gib, 80 * gib), "1": GpuUse(None, 0, 80 * gib)}
     assert top_view.node_rows(found, use) == {
         "gpu-node-1": ("gpu-node-1", "3/4", "1 1 2 -", "90% ?", "60 of 160 GiB")
     }
@@ -241,7 +241,7 @@ def test_how_busy_gpus_are() -> None:
     ours = [name for name in dir(Nvml) if name.startswith(("nvml", "NVML"))]
     assert all(hasattr(pynvml, name) for name in ours)
     library = Nvml(2)
-    assert gpu_use(library) == dict.fromkeys((0, 1), GpuUse(0.42, 3, 8))
+    assert gpu_use(library) == dict.fromkeys(("0", "1"), GpuUse(0.42, 3, 8))
     assert library.closed
     assert gpu_use(Nvml(0)) == {}
-    assert gpu_use(Nvml(1, divided=True)) == {0: GpuUse(None, 3, 8)}
+    assert gpu_use(Nvml(1, divided=True)) == {"0": GpuUse(None, 3, 8)}
