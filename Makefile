@@ -23,9 +23,9 @@ demo:
 	PATH="$(CURDIR)/$(BIN):$$PATH" CUDA_VISIBLE_DEVICES= hpcext run examples/jobs.toml --gpus 6
 
 test: lint
-	@# Three at once, on two cores too: they mostly wait. Those of one file share fixtures; the files
+	@# Four at once, on two cores too: they mostly wait. Those of one file share fixtures; the files
 	@# that take longest, those on a Slurm, come first, and not those that have most tests.
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: test-environment
 	$(BIN)/pytest -m slow
