@@ -20,7 +20,7 @@ from hpcext.core.errors import HpcextError, InputError
 from hpcext.manager import pilot as pilots
 from hpcext.manager import reading
 from hpcext.manager.accounting import Part, account
-from hpcext.manager.reading import Followers, Reading
+from hpcext.manager.reading import Follower, Reading
 from hpcext.protocol import write_file
 from hpcext.text import shown
 
@@ -119,11 +119,13 @@ def _readings(handles: Sequence[str], out: Output) -> Iterator[Reading]:
         found = {pilots.find(handle, state_dir): None for handle in handles}
         yield from map(reading.read, found)
         return
-    for each in Followers(state_dir).read():
-        if isinstance(each, HpcextError):
-            out.note(str(each))
-        else:
-            yield each
+    for path, _ in pilots.known(state_dir):
+        follower = Follower(path)
+        try:
+            if follower.begun():
+                yield follower.read()
+        except HpcextError as error:
+            out.note(str(error))
 
 
 def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Iterator[Part]:

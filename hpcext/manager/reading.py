@@ -119,6 +119,8 @@ class Follower:
 
     def recent(self) -> bool:
         """Whether a manager runs it, or did within a day; without reading it."""
+        if not self.begun():
+            return False
         written = self._journal.stat().st_mtime
         return time.time() - written < RECENT_S or self.alive()
 
@@ -159,7 +161,7 @@ class Followers:
         self._each: dict[Path, Follower] = {}
 
     def read(self, *, recent: bool = False) -> Iterator[Reading | HpcextError]:
-        """All that have begun, newest first; what is wrong where one cannot be read.
+        """All of them, newest first; what is wrong where one cannot be read.
 
         Parameters
         ----------
@@ -170,7 +172,7 @@ class Followers:
         self._each = {path: self._each.get(path) or Follower(path) for path in found}
         for follower in self._each.values():
             try:
-                if follower.begun() and (not recent or follower.recent()):
+                if not recent or follower.recent():
                     yield follower.read()
             except HpcextError as error:
                 yield error

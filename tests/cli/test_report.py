@@ -200,3 +200,16 @@ def test_dates_and_spans() -> None:
 
 def test_nothing_was_ever_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(capsys).splitlines()[-1] == "no GPU was held"
+
+
+def test_a_pilot_that_cannot_be_read_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said of which the figures are not; one that waits in a queue has none."""
+    good, broken, waiting = make("good"), make("broken"), make("waiting")
+    register = load_settings().state_dir / "pilots"
+    (register / broken / "journal.jsonl").write_text("no journal\n")
+    (register / waiting / "journal.jsonl").unlink()
+    assert main(["report", "--json"]) == 0
+    told = capsys.readouterr()
+    assert [each["id"] for each in json.loads(told.out)["pilots"]] == [good]
+    assert told.err.count("hpcext: ") == 1
+    assert broken in told.err
