@@ -16,7 +16,7 @@ from hpcext.batch import system
 from hpcext.batch.leasing import Idle, Leasing
 from hpcext.cli import harvest_view, view
 from hpcext.cli.output import Output
-from hpcext.cli.run import manage, name_after
+from hpcext.cli.run import add_output, manage, name_after
 from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
@@ -92,7 +92,7 @@ def add(subparsers: Any) -> None:
     start_.add_argument(
         "--stay", action="store_true", help="wait for more jobs when all are done, until drained"
     )
-    start_.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    add_output(start_)
     start_.set_defaults(run=start)
     report_ = actions.add_parser(
         "report",

@@ -17,15 +17,18 @@ from hpcext.cli import (
     doctor,
     harvest,
     launch,
+    metrics,
     output,
     pilot,
     plan,
     profile,
+    report,
     reproduce,
     run,
     simulate,
     suspendable,
     sweep,
+    top,
     trace,
     trainer,
     trials,
@@ -49,6 +52,9 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     trace.add,
     reproduce.add,
     verbs.add,
+    top.add,
+    report.add,
+    metrics.add,
     config.add,
     completion.add,
     doctor.add,
@@ -187,7 +193,11 @@ def _run(
     try:
         args = read(words)
         # Not by the words: those of a command that is to be launched are its own.
-        out = output.make(as_json=getattr(args, "json", False), quiet=args.quiet)
+        out = output.make(
+            as_json=getattr(args, "json", False),
+            quiet=args.quiet,
+            as_log=getattr(args, "log_format", "text") == "json",
+        )
         status: int = args.run(args, out)
     except HpcextError as error:
         out.error(error)

@@ -16,7 +16,7 @@ from hpcext.core.errors import InputError
 from hpcext.manager import pilot as pilots
 from hpcext.manager import reading, spool
 from hpcext.manager.reading import Follower
-from hpcext.manager.report import display_state, run_document
+from hpcext.manager.report import run_document
 from hpcext.manager.requests import find_job
 
 FOLLOW_S = 0.2
@@ -93,9 +93,7 @@ def status(args: argparse.Namespace, out: Output) -> int:
 def why(args: argparse.Namespace, out: Output) -> int:
     """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
     job = find_job(Follower(_find(args)).engine().world, args.job)
-    reason = f": {job.why}" if job.why else ""
-    out.line(f"{job.name} is {display_state(job)}{reason}")
-    if sentence := view.goodput_sentence(job):
+    for sentence in view.why(job):
         out.line(sentence)
     return 0
 
