@@ -345,7 +345,15 @@ class Simulated:
             self._stall(attempt, alloc, stall_s, ok=ok)
             return
         join_s = physics.join_s if grows else 0.0
-        self._later(attempt, join_s, lambda: self._stall(attempt, alloc, stall_s, ok=ok))
+        resize = action.resize
+
+        def joined() -> tuple[Fact, ...]:
+            # It trains on until then: a report, or another speed, is no reason not to grow.
+            if attempt.resize != resize or attempt.phase is not Phase.TRAINING:
+                return ()
+            return self._stall(attempt, alloc, stall_s, ok=ok)
+
+        self._heap.after(join_s, joined)
 
     def _stall(
         self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool

@@ -295,6 +295,13 @@ class Adaptive(BaseSession):
             self._agent.rest()
         return super()._open(loader)
 
+    def _work(self, samples: int) -> float:
+        """Samples of the first batch that teach as much: what is left of the work is the same then,
+        whatever batches are chosen, and its rate is the goodput."""
+        if self._agent is None:
+            return super()._work(samples)
+        return self._agent.progress * self._agent.bounds.initial_batch - self._done
+
     def _opened(self) -> None:
         super()._opened()
         self._stepping_s = None
