@@ -87,6 +87,7 @@ class Launcher(NodeRanks):
             return True
         if change and self.rendezvous.host:
             self.rendezvous.drop(change.group.number)
+        self._change = None
         return False
 
     def _trains(self, number: int, rank: int) -> bool:

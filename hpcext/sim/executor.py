@@ -265,7 +265,11 @@ class Simulated:
     def _completed(self, attempt: Attempt) -> tuple[Fact, ...]:
         attempt.stop(self._heap.now_s, Phase.SAVING)
         attempt.saved = attempt.done = attempt.physics.work
-        return self._end(attempt, Outcome.COMPLETED, 0)
+        leave_s = attempt.physics.leave_s
+        if not leave_s:
+            return self._end(attempt, Outcome.COMPLETED, 0)
+        self._later(attempt, leave_s, lambda: self._end(attempt, Outcome.COMPLETED, 0))
+        return (self._progress(attempt),)
 
     def _failed(self, attempt: Attempt) -> tuple[Fact, ...]:
         if attempt.phase not in {Phase.TRAINING, Phase.STALLED}:

@@ -12,10 +12,11 @@ import numpy as np
 
 from hpcext.core.engine import Engine
 from hpcext.core.estimate import GoodputReport
-from hpcext.core.facts import Fact, Progressed, Registered, Rescaled, Submitted
+from hpcext.core.facts import Ended, Fact, Outcome, Progressed, Registered, Rescaled, Submitted
 from hpcext.core.values import Job, Kind, Node, Record, Segment, State
 from hpcext.scaling.curve import interpolate
 from hpcext.scaling.estimator import Sizes, rate_alone, speedups
+from hpcext.sim.floor import nodes_of
 from hpcext.sim.recording import (
     MOST_POINTS,
     SOONEST_S,
@@ -41,9 +42,13 @@ class Report(NamedTuple):
     now_s: float
     op: int
     gpus: tuple[str, ...]
-    nodes: int
     done: float
     goodput: GoodputReport | None
+
+    @property
+    def nodes(self) -> int:
+        """How many it was on."""
+        return len(nodes_of(self.gpus))
 
 
 class Piloted:
@@ -69,6 +74,7 @@ class Piloted:
         self._reports: dict[str, list[Report]] = collections.defaultdict(list)
         self._in_place: set[str] = set()
         self._joins_s: dict[str, list[float]] = collections.defaultdict(list)
+        self._left_s: dict[str, list[float]] = collections.defaultdict(list)
         asked_s: dict[tuple[str, int, int], float] = {}
         for now_s, facts in steps:
             for fact in facts:
@@ -93,10 +99,16 @@ class Piloted:
             grew = len(fact.gpus) > len(self._world.jobs[fact.job].gpus)
             if fact.ok and grew and fact.stall_s is not None and began_s is not None:
                 self._joins_s[fact.job].append(max(0.0, now_s - began_s - fact.stall_s))
+        elif isinstance(fact, Ended) and fact.outcome is Outcome.COMPLETED:
+            last = next(iter(self._reports[fact.job][-1:]), None)
+            if last is not None and last.op == fact.op:
+                reached = (each.now_s for each in self._reports[fact.job] if each.done == last.done)
+                self._left_s[fact.job].append(now_s - next(reached))
         elif isinstance(fact, Progressed):
             job = self._world.jobs.get(fact.job)
-            if job is not None and job.op == fact.op and job.state is State.RUNNING:
-                at = Report(now_s, fact.op, job.gpus, len(job.held), fact.done, fact.goodput)
+            # Until a change of size is made, a job trains on what it had.
+            if job is not None and job.op == fact.op and job.gpus:
+                at = Report(now_s, fact.op, job.gpus, fact.done, fact.goodput)
                 self._reports[job.id].append(at)
 
     def recording(self, policy: str) -> Recording | None:
@@ -186,6 +198,7 @@ class Piloted:
             ],
             "rescale_up_s": list(_stalls(record, grows=True)),
             "rescale_down_s": list(_stalls(record, grows=False)),
+            "leave_s": self._left_s[job.id],
             "join_s": self._joins_s[job.id],
         }
 

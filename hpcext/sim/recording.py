@@ -49,6 +49,7 @@ class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     resume_s: Seconds = 0.0
     suspend_s: Seconds = 0.0
+    leave_s: Seconds = 0.0
     in_place: bool = False
     join_s: Seconds = 0.0
     rescale_up_s: Seconds = 0.0

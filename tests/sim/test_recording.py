@@ -176,7 +176,7 @@ def test_all_of_it_alone_takes_what_its_stretches_take() -> None:
 def test_what_was_simulated_can_be_recorded() -> None:
     """A simulated pilot tells what a live one does; what is made of that is what it was made of."""
     policy = find_policy("pollux:interval_s=5,delay_s=1")
-    costs = {"resume_s": 3.0, "in_place": True, "join_s": 2.0, "rescale_up_s": 0.5}
+    costs = {"resume_s": 3.0, "in_place": True, "join_s": 2.0, "rescale_up_s": 0.5, "leave_s": 1.5}
     document = DOCUMENT | {
         "nodes": [{"gpus": 2}],
         "jobs": [
@@ -203,7 +203,7 @@ def test_what_was_simulated_can_be_recorded() -> None:
     assert plain.speed == pytest.approx({1: 1.0})
     assert (plain.work, plain.costs.resume_s) == pytest.approx((40.0, 3.0))
     assert adapts.work == pytest.approx(40_000.0)
-    assert adapts.costs == Costs(3.0, 0.0, True, 2.0, 0.5, 0.0)
+    assert adapts.costs == Costs(3.0, 0.0, 1.5, True, 2.0, 0.5, 0.0)
     found = adapts.adapting
     assert found is not None
     assert found.pace == pytest.approx(0.5, rel=0.02)

@@ -162,6 +162,7 @@ def _physics(ran: Ran) -> Physics:
         ran.work,
         resume_s=costs.resume_s,
         suspend_s=costs.suspend_s,
+        leave_s=costs.leave_s,
         in_place=costs.in_place,
         join_s=costs.join_s,
         rescale_up_s=costs.rescale_up_s,
