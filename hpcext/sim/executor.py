@@ -266,7 +266,11 @@ class Simulated:
     def _completed(self, attempt: Attempt) -> tuple[Fact, ...]:
         attempt.stop(self._heap.now_s, Phase.SAVING)
         attempt.saved = attempt.done = attempt.physics.work
-        return self._end(attempt, Outcome.COMPLETED, 0)
+        leave_s = attempt.physics.leave_s
+        if not leave_s:
+            return self._end(attempt, Outcome.COMPLETED, 0)
+        self._later(attempt, leave_s, lambda: self._end(attempt, Outcome.COMPLETED, 0))
+        return (self._progress(attempt),)
 
     def _failed(self, attempt: Attempt) -> tuple[Fact, ...]:
         if attempt.phase not in {Phase.TRAINING, Phase.STALLED}:
@@ -346,7 +350,15 @@ class Simulated:
             self._stall(attempt, alloc, stall_s, ok=ok)
             return
         join_s = physics.join_s if grows else 0.0
-        self._later(attempt, join_s, lambda: self._stall(attempt, alloc, stall_s, ok=ok))
+        resize = action.resize
+
+        def joined() -> tuple[Fact, ...]:
+            # It trains on until then: a report, or another speed, is no reason not to grow.
+            if attempt.resize != resize or attempt.phase is not Phase.TRAINING:
+                return ()
+            return self._stall(attempt, alloc, stall_s, ok=ok)
+
+        self._heap.after(join_s, joined)
 
     def _stall(
         self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool

@@ -479,9 +479,7 @@ class Session(Boundaries):
         if self._turn is None:
             return
         samples = self._turn()
-        # A loader that knows counts its samples itself: their number changes with the ranks.
-        known = self._counts_samples and self._elastic is not None
-        self._done += samples - self._place.samples if known else self._step_work
+        self._done += self._work(samples - self._place.samples)
         self._place.samples = samples
         self._place.batch += 1
         self._turn = None
@@ -497,6 +495,12 @@ class Session(Boundaries):
         batches = self._elastic
         assert batches is not None
         return batches.consumed(self._turns) - batches.consumed(self._turns - 1)
+
+    def _work(self, samples: int) -> float:
+        """What the step that ends adds to the work done, by the samples that the loader counts."""
+        # A loader that knows counts its samples itself: their number changes with the ranks.
+        known = self._counts_samples and self._elastic is not None
+        return samples if known else self._step_work
 
     def _join_group(self) -> None:
         """Join the others, if this process was started to."""

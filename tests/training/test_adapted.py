@@ -18,8 +18,8 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 from train_adapt import SAMPLES
 
-from hpcext.training.adapt import Way
 from hpcext.training.torch import Session
+from hpcext.training.ways import Way
 
 SCRIPT = "train_adapt.py"
 
