@@ -151,7 +151,7 @@ class Process(NamedTuple):
         """A pidfd of this very process (the caller closes it), or None if it is gone."""
         try:
             fd = os.pidfd_open(self.pid)
-        except OSError:
+        except (OSError, OverflowError):
             return None
         if self.alive():
             return fd
@@ -516,6 +516,10 @@ def read_untrusted(path: Path, *, owner: int | None = None) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
     return data
+
+
+UNFIT = (OSError, ValueError, LookupError, TypeError, OverflowError)
+"""What comes of a document that is not there, or does not hold what it should: ``int(1e999)``."""
 
 
 def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str, Any]:

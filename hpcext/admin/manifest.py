@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from hpcext import protocol
+from hpcext import __version__, protocol
 from hpcext.admin.trust import ROOT, check_trusted
 from hpcext.checks import read_text
 from hpcext.core.errors import UNREADABLE, InputError
@@ -79,6 +79,23 @@ def save(home: Path, manifest: Manifest) -> None:
     """Write the manifest as a whole."""
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     protocol.write_file(home / NAME, data + b"\n", mode=0o644)
+
+
+def differs(installed: Manifest) -> str:
+    """What is said of an installation that is not of this release, or whose files are not as they
+    were installed; empty: it is well."""
+    if installed.hpcext != __version__:
+        return f"it is of hpcext {installed.hpcext}, this is {__version__}"
+    for name, known in installed.files.items():
+        try:
+            found = checksum(Path(name))
+        except PermissionError:
+            continue  # for root to look at
+        except (InputError, OSError) as error:
+            return f"{name}: {error}"
+        if found not in known:
+            return f"{name} is not {'there' if found is None else 'what was installed'}"
+    return ""
 
 
 def checksum(path: Path) -> str | None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hpcext.admin import sources
 from hpcext.admin.edits import Edit, added, read
 from hpcext.admin.install import Place
+from hpcext.batch.slurm_site import signal_at_preemption
 
 SCRIPTS = ("job_submit.lua", "cli_filter.lua")
 NAMES = ("slurm.conf", "plugstack.conf", *SCRIPTS)
@@ -51,11 +52,7 @@ def settings(files: Files) -> list[tuple[str, str]]:
     """What ``slurm.conf`` must have: keys, and a value of each."""
     hooks = [(key, f"{files.conf_dir}/{folder}/*") for key, folder in HOOKS.items()]
     major, minor, *_ = (int(part) for part in files.release.split("."))
-    # 22.05 does not start with what later releases want (slurm.conf(5)).
-    if (major, minor) <= (22, 5):
-        notice = ("SlurmctldParameters", "preempt_send_user_signal")
-    else:
-        notice = ("PreemptParameters", "send_user_signal")
+    notice = signal_at_preemption((major, minor))
     return [*hooks, ("JobSubmitPlugins", "lua"), ("CliFilterPlugins", "lua"), notice]
 
 

@@ -16,7 +16,7 @@ from hpcext.admin.lsf import STARTER
 from hpcext.admin.manifest import Manifest
 from hpcext.admin.slurm_conf import HOOKS, Files
 from hpcext.admin.trust import ROOT
-from hpcext.batch import lsf_idle, runner, slurm
+from hpcext.batch import lsf_idle, runner, slurm, slurm_site
 from hpcext.core.errors import BatchError
 from hpcext.text import clean
 
@@ -96,9 +96,9 @@ def of_slurm(place: Place) -> Status:
         try:
             runs = _number(runner.run(slurm.version_command(), timeout_s=ANSWER_S))
             said = runner.run(
-                slurm.config_command(), environ=slurm.epoch_times(), timeout_s=ANSWER_S
+                slurm_site.config_command(), environ=slurm.epoch_times(), timeout_s=ANSWER_S
             )
-            facts = slurm.parse_config(said)
+            facts = slurm_site.parse_config(said)
         except BatchError as error:
             steps.append(Step("slurmctld", "", clean(error.what)))
     files = slurm_files(place, installed, release=runs)

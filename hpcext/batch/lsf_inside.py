@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -79,19 +80,19 @@ class LsfJob(NamedTuple):
 
 def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     """Hosts by what says them: a file where there are too many for a variable."""
-    names = []
+    found: Counter[str] = Counter()
     file = env.get("LSB_DJOB_HOSTFILE", "")
     if file:
         try:
-            names = Path(file).read_text(encoding="utf-8").split()
+            found.update(Path(file).read_text(encoding="utf-8").split())
         except (OSError, UnicodeDecodeError) as error:
             log.warning("LSB_DJOB_HOSTFILE=%s: %s", shown(file), error)
     words = env.get("LSB_MCPU_HOSTS", "").split()
-    if not names and words and all(count.isdecimal() for count in words[1::2]):
-        pairs = zip(words[::2], words[1::2], strict=False)
-        names = [name for name, count in pairs for _ in range(int(count))]
-    names = names or env.get("LSB_HOSTS", "").split()
-    return tuple((name, names.count(name)) for name in dict.fromkeys(names))
+    if not found and words and all(count.isdecimal() for count in words[1::2]):
+        for name, count in zip(words[::2], words[1::2], strict=False):
+            found[name] += int(count)
+    found = +found or Counter(env.get("LSB_HOSTS", "").split())
+    return tuple(found.items())
 
 
 def environ_of_others() -> dict[str, str]:

@@ -104,6 +104,11 @@ def cancel_command(target: str, *, signal: str = "", batch: bool = False) -> lis
     return [*words, target]
 
 
+def cancel_named_command(name: str) -> list[str]:
+    """End all jobs of ours that have this name; scancel(1)."""
+    return ["scancel", "--me", f"--jobname={name}"]
+
+
 def jobs_command(job_ids: Sequence[int]) -> list[str]:
     """Jobs that Slurm still holds, in any state; squeue(1)."""
     listed = ",".join(map(str, job_ids))
@@ -208,16 +213,6 @@ def parse_version(text: str) -> tuple[int, int]:
     if found is None:
         raise BatchError(f"scontrol printed {shown(text.strip())}, and no version")
     return int(found[1]), int(found[2])
-
-
-def config_command() -> list[str]:
-    """How slurmctld runs now, whatever its files say; with :func:`epoch_times`."""
-    return ["scontrol", "show", "config"]
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """``KEY = VALUE`` on each line of ``scontrol show config``; a key may end with ``[0]``."""
-    return dict(re.findall(r"^(\w+(?:\[\d+\])?)\s*=\s*(.*?)\s*$", text, re.M))
 
 
 def hosts_command(nodelist: str) -> list[str]:

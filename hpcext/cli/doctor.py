@@ -34,6 +34,12 @@ def add(subparsers: Any) -> None:
         metavar="JOBS.toml",
         help="begin the first training of a file, suspend it, and begin it again",
     )
+    parser.add_argument(
+        "--probe",
+        default="",
+        metavar="PARTITION",
+        help="train on a node that is idle there, have a job preempt it, and go on (Slurm)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
@@ -46,10 +52,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         # Before anything else is looked at.
         read_jobs(args.job)
     found: list[Finding] = []
-    for finding in examine(CHECKS, Asked(_settings(), args.submit, args.queue, args.job)):
+    asked = Asked(_settings(), args.submit, args.queue, args.job, args.probe)
+    for finding in examine(CHECKS, asked):
         found.append(finding)
-        do = f"; {finding.do}" if finding.do else ""
-        out.line(f"{finding.verdict:5} {finding.name}: {finding.says}{do}")
+        said = "; ".join(filter(None, (finding.says, finding.why, finding.do)))
+        out.line(f"{finding.verdict:5} {finding.name}: {said}")
     works = all(finding.verdict != "wrong" for finding in found)
     if args.json:
         checks = [finding._asdict() for finding in found]

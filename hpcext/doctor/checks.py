@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from hpcext.doctor import job, lsf, machine, slurm
+from hpcext.doctor import job, lsf, machine, probe, shared, slurm
 from hpcext.doctor.checkup import Check
 
+_TRAIN = "trainings that import it fail, or do not use the GPUs"
+_BATCH = "pilots of several nodes, tickets and harvesters go by its commands"
+
 CHECKS: tuple[Check, ...] = (
-    Check("python", machine.python),
-    Check("packages", machine.packages),
-    Check("gpus", machine.gpus),
-    Check("torch", machine.torch, within_s=machine.IMPORT_S + 20),
-    Check("tensorflow", machine.tensorflow, within_s=machine.IMPORT_S + 20),
-    Check("settings", machine.settings),
-    Check("state_dir", machine.state_directory),
-    Check("batch", machine.batch),
-    Check("slurm", slurm.check, within_s=90),
-    Check("lsf", lsf.check, within_s=120),
-    Check("lsf job", lsf.job, within_s=lsf.JOB_S + 60),
-    Check("job", job.check, within_s=job.MOST_S),
+    Check("python", machine.python, "nothing else runs without it"),
+    Check("packages", machine.packages, "commands that need it fail"),
+    Check("gpus", machine.gpus, "jobs run on GPUs that are there and that nobody else uses"),
+    Check("torch", machine.torch, _TRAIN, within_s=machine.IMPORT_S + 20),
+    Check("tensorflow", machine.tensorflow, _TRAIN, within_s=machine.IMPORT_S + 20),
+    Check("settings", machine.settings, "every command reads them, and ends with status 2"),
+    Check("state_dir", machine.state_directory, "all that a manager knows lies there"),
+    Check("shared files", shared.check, "managers and trainings talk by files in it"),
+    Check("batch", machine.batch, _BATCH),
+    Check("slurm", slurm.check, _BATCH, within_s=120),
+    Check("lsf", lsf.check, _BATCH, within_s=120),
+    Check("lsf job", lsf.job, "jobs rely on it", within_s=lsf.JOB_S + 60),
+    Check("job", job.check, "without it a preemption costs its work", within_s=job.MOST_S),
+    Check("probe", probe.check, "leases are taken and lost in this way", within_s=probe.MOST_S),
 )

@@ -33,12 +33,15 @@ class Asked(NamedTuple):
         Where to; empty: wherever the batch system sends it.
     jobs : pathlib.Path or None
         A job file, whose first training is begun and suspended.
+    probe : str
+        A partition in which a lease is taken, and preempted; empty: none.
     """
 
     settings: Settings | None
     submit: bool = False
     queue: str = ""
     jobs: Path | None = None
+    probe: str = ""
 
 
 class Finding(NamedTuple):
@@ -50,12 +53,15 @@ class Finding(NamedTuple):
     verdict : Verdict
     says, do : str
         What was found, and what to do about it.
+    why : str
+        Why it matters, unless it is ok; by default as the row of the table has it.
     """
 
     name: str
     verdict: Verdict
     says: str
     do: str = ""
+    why: str = ""
 
 
 class Check(NamedTuple):
@@ -66,12 +72,15 @@ class Check(NamedTuple):
     name : str
     run : callable
         Yields what it finds; whatever it raises becomes a finding.
+    why : str
+        Why it matters what it finds, where that does not say so.
     within_s : float
         Longer nobody waits for it.
     """
 
     name: str
     run: Callable[[Asked], Iterable[Finding]]
+    why: str
     within_s: float = 60.0
 
 
@@ -105,7 +114,12 @@ class _Run:
         if late:
             says = f"no answer within {self._check.within_s:g} s"
             findings.append(Finding(self._check.name, "wrong", says))
-        return findings
+        return [self._explained(finding) for finding in findings]
+
+    def _explained(self, finding: Finding) -> Finding:
+        if finding.verdict == "ok" or finding.why:
+            return finding
+        return finding._replace(why=self._check.why)
 
 
 def examine(checks: Sequence[Check], asked: Asked) -> Iterator[Finding]:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from hpcext import __version__, protocol
 from hpcext.admin import manifest
-from hpcext.admin.manifest import Manifest
 from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
 from hpcext.batch.lsf_probe import ANSWER_S, Engine
-from hpcext.core.errors import BatchError, InputError
+from hpcext.core.errors import BatchError
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.text import clean, listed
 
@@ -109,24 +108,9 @@ def _scripts() -> Finding:
     if installed is None:
         says = "no esub of ours: bsub -a hpcext does not work"
         return Finding(name, "note", says, _INSTALL)
-    wrong = _changed(installed)
-    if installed.hpcext != __version__:
-        wrong = f"they are of hpcext {installed.hpcext}, this is {__version__}"
-    if wrong:
+    if wrong := manifest.differs(installed):
         return Finding(name, "wrong", clean(wrong), _INSTALL)
     return Finding(name, "ok", clean(f"esub and starter of hpcext {__version__} in {place}"))
-
-
-def _changed(installed: Manifest) -> str:
-    """What is said of the first file that is not as it was installed."""
-    for name, known in installed.files.items():
-        try:
-            found = manifest.checksum(Path(name))
-        except (InputError, OSError) as error:
-            return f"{name}: {error}"
-        if found not in known:
-            return f"{name} is not {'there' if found is None else 'what was installed'}"
-    return ""
 
 
 def job(asked: Asked) -> Iterator[Finding]:

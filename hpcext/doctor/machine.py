@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,7 @@ def gpus(asked: Asked) -> Iterator[Finding]:
         nvml.nvmlInit()
         try:
             driver, names = nvml.nvmlSystemGetDriverVersion(), _names(nvml)
+            used = list(_used(nvml, find_gpus()))
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:
@@ -141,6 +142,23 @@ def gpus(asked: Asked) -> Iterator[Finding]:
     kinds = ", ".join(sorted(set(names)))
     says = f"{len(usable)} of {len(names)}: {kinds}; driver {_text(driver)}"
     yield Finding("gpus", "ok", clean(says))
+    why = "a training beside it is slow, or finds no memory"
+    do = "nvidia-smi shows whose they are; hpcext run --gpus N takes fewer"
+    for says in used:
+        yield Finding("gpus", "note", says, do, why)
+
+
+def _used(nvml: Any, usable: Iterable[int]) -> Iterator[str]:
+    """What is said of each GPU on which something runs already."""
+    for index in usable:
+        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+        try:
+            processes = len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
+            used = nvml.nvmlDeviceGetMemoryInfo(gpu).used // _MIB
+        except nvml.NVMLError:
+            continue  # some kinds do not say
+        if processes:
+            yield f"GPU {index} is used by {processes} processes, {used} MiB of it"
 
 
 def _names(nvml: Any) -> list[str]:

@@ -1,111 +1,101 @@
-"""What there is of Slurm: a controller that answers, our plugin, a partition for harvesters."""
+"""What there is of Slurm: a controller that answers, its clock, a partition that lends nodes."""
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from hpcext import __version__
-from hpcext.admin import manifest
-from hpcext.batch import runner, slurm, slurm_idle
-from hpcext.checks import read_text
-from hpcext.core.errors import BatchError, InputError
+from hpcext.batch import runner, slurm, slurm_idle, slurm_site
+from hpcext.core.errors import BatchError
+from hpcext.doctor import leases, slurm_plugin
 from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.measured import saving_s
 from hpcext.text import clean, shown
 
 ANSWER_S = 20.0
 """So long a question waits: somebody sits in front of it."""
 
-FLAG = "--hpcext-suspendable"
-_INSTALL = "root runs hpcext-admin install slurm"
-_LOADED = re.compile(r"^\s*(?:optional|required)\s+(\S*/hpcext\.so)(?:\s+(.*))?$", re.M)
+APART_S = 5.0
+"""Clocks that differ by less do no harm: a lease ends half a minute before its hole does."""
 
 
 def check(asked: Asked) -> Iterator[Finding]:
     """All of it; what needs the controller is left out where that does not answer."""
-    if not (shutil.which("scontrol") and shutil.which("sbatch")):
+    if not is_there():
         yield Finding("slurm", "note", "no commands of Slurm on this machine")
         return
     try:
-        version = runner.run(slurm.version_command(), timeout_s=ANSWER_S).strip()
+        version = _said(slurm.version_command()).strip()
         runner.run(["scontrol", "ping"], timeout_s=ANSWER_S)
     except BatchError as error:
         says = f"commands are there, and no controller answers: {clean(error.what)}"
         yield Finding("slurm", "wrong", says, "is SLURM_CONF right, and slurmctld up?")
         return
     yield Finding("slurm", "ok", f"{clean(version)}, its controller answers")
-    facts = slurm.parse_config(runner.run(slurm.config_command(), timeout_s=ANSWER_S))
-    yield _plugin(facts)
-    yield _harvest(asked, facts)
+    yield _clock()
+    config = slurm_site.parse_config(_said(slurm_site.config_command()))
+    release = slurm.parse_version(version)
+    yield slurm_plugin.plugin(config, release, within_s=ANSWER_S)
+    yield slurm_plugin.rules(config)
+    yield from _harvest(asked, config, release)
 
 
-def _plugin(facts: Mapping[str, str]) -> Finding:
-    name = "slurm plugin"
-    works = FLAG in runner.everything_said(["sbatch", "--help"], timeout_s=ANSWER_S)
-    found = _line_of_plugstack(facts)
-    if found is None:
-        if works:
-            return Finding(name, "note", "there, of a release that is not known", _INSTALL)
-        says = f"not installed: {FLAG} and the other flags do not work, all commands do"
-        return Finding(name, "note", says, f"{_INSTALL}, if you want them")
-    path, words = found
-    if not works:
-        says = f"{clean(str(path))} is configured, and not loaded"
-        return Finding(name, "wrong", says, f"see what sbatch says of it; {_INSTALL}")
-    return _release(path, words)
+def is_there() -> bool:
+    """Whether Slurm's commands are."""
+    return bool(shutil.which("scontrol") and shutil.which("sbatch"))
 
 
-def _release(path: Path, words: str) -> Finding:
-    """Whether the plugin that is loaded fits, and runs a command that is there."""
-    name = "slurm plugin"
-    command = dict(word.partition("=")[::2] for word in words.split()).get("command", "")
-    if not os.access(command, os.X_OK):
-        says = f"the command that it runs is not there: {shown(command)}"
-        return Finding(name, "wrong", says, _INSTALL)
+def _said(command: list[str]) -> str:
+    return runner.run(command, timeout_s=ANSWER_S)
+
+
+def _clock() -> Finding:
+    """Leases and limits are instants: of the controller, and of this machine."""
+    name = "clock"
+    before_s = time.time()
     try:
-        installed = manifest.load(path.parent, trusted=False)
-    except (InputError, OSError):
-        installed = None
-    if installed is None:
-        return Finding(name, "note", "loaded, of a release that is not known", _INSTALL)
-    if installed.hpcext != __version__:
-        says = f"it is of hpcext {installed.hpcext}, this is {__version__}"
-        return Finding(name, "wrong", clean(says), _INSTALL)
-    return Finding(name, "ok", f"loaded, of hpcext {__version__}")
+        theirs_s = slurm_site.parse_clock(_said(slurm_site.clock_command()))
+    except BatchError as error:
+        return Finding(name, "note", f"that of the controller is not known: {clean(error.what)}")
+    if theirs_s is None:
+        return Finding(name, "note", "sdiag does not say what time it is for the controller")
+    # It tells whole seconds.
+    apart_s = max(before_s - theirs_s - 1, theirs_s - time.time(), 0.0)
+    if apart_s > APART_S:
+        why = "leases end too early or too late by that: holes are lost, or main jobs wait"
+        do = "an administrator has chrony or ntpd keep both clocks"
+        return Finding(name, "wrong", f"{apart_s:.0f} s apart from the controller's", do, why)
+    return Finding(name, "ok", f"within {APART_S:g} s of the controller's")
 
 
-def _line_of_plugstack(facts: Mapping[str, str]) -> tuple[Path, str] | None:
-    """Our plugin and its words, as ``plugstack.conf`` or a file that it includes has them."""
-    base = Path(facts.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
-    main = Path(facts.get("PlugStackConfig") or base / "plugstack.conf")
-    for path in (main.parent / "plugstack.conf.d" / "hpcext.conf", main):
-        try:
-            found = _LOADED.search(read_text(path))
-        except InputError:
-            continue
-        if found:
-            return Path(found[1]), found[2] or ""
-    return None
-
-
-def _harvest(asked: Asked, facts: Mapping[str, str]) -> Finding:
+def _harvest(
+    asked: Asked, config: Mapping[str, str], release: tuple[int, int]
+) -> Iterator[Finding]:
     name = "harvest_partition"
-    partition = asked.settings.harvest_partition if asked.settings else ""
-    if not partition:
+    settings = asked.settings
+    if settings is None or not settings.harvest_partition:
         do = "set it, if there is a partition whose jobs all others preempt"
-        return Finding(name, "note", "not set: harvesters must be told --partition", do)
-    text = runner.run(slurm_idle.idle_command(partition), timeout_s=ANSWER_S)
-    nodes = slurm_idle.parse_idle(text)
+        why = "tickets need it, and preemption is looked at here only if it is set"
+        yield Finding(name, "note", "not set: harvesters must be told --partition", do, why)
+        return
+    partition = settings.harvest_partition
+    nodes = slurm_idle.parse_idle(_said(slurm_idle.idle_command(partition)))
     if not nodes:
         says = f"{shown(partition)} has no nodes, or is no partition"
-        return Finding(name, "wrong", says, "see sinfo, and set another one")
-    if facts.get("PreemptType", "") in {"preempt/none", "(null)", ""}:
-        says = f"{shown(partition)}: nothing preempts its jobs (PreemptType)"
-        return Finding(
-            name, "wrong", says, "an administrator sets PreemptType, see docs/harvest.md"
-        )
+        why = "harvesters and tickets have nothing to take"
+        yield Finding(name, "wrong", says, "see sinfo, and set another one", why)
+        return
     idle = sum(node.idle for node in nodes.values())
-    return Finding(name, "ok", f"{shown(partition)}: {len(nodes)} nodes, {idle} idle now")
+    yield Finding(name, "ok", f"{shown(partition)}: {len(nodes)} nodes, {idle} idle now")
+    site = leases.Site(
+        release=release,
+        config=config,
+        partitions=slurm_site.parse_partitions(_said(slurm_site.partitions_command())),
+        members=slurm_site.parse_members(_said(slurm_site.members_command())),
+        waiting=len(_said(slurm_site.waiting_command()).splitlines()),
+        leases=settings.harvest_max_nodes,
+        saving_s=saving_s(settings.state_dir),
+    )
+    for each in partition.split(","):
+        yield from leases.look(site, each)

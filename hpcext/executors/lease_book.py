@@ -181,7 +181,7 @@ class LeaseBook:
                     None if said["ends_at"] is None else float(said["ends_at"]),
                     bool(said.get("planned", True)),
                 )
-            except (OSError, ValueError, LookupError, TypeError) as error:
+            except protocol.UNFIT as error:
                 log.warning("%s is not understood: %s", path, error)
                 continue
             lease.released = (path.parent / agent.RELEASE_FILE).exists()
@@ -194,7 +194,7 @@ class LeaseBook:
 
     def _look(self, lease: Lease) -> None:
         if not lease.devices and not lease.leaving:
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            with contextlib.suppress(*protocol.UNFIT):
                 said = protocol.read_json(lease.directory / agent.AGENT_FILE, agent.AGENT)
                 named = tuple(str(device) for device in said["devices"])
                 slots = tuple(map(str, range(self._terms.gpus)))
@@ -225,7 +225,7 @@ class LeaseBook:
         """Nodes of which a lease is on record, whatever has become of it."""
         found = set()
         for path in directory.glob("*/lease.json"):
-            with contextlib.suppress(OSError, ValueError, LookupError):
+            with contextlib.suppress(*protocol.UNFIT):
                 found.add(str(protocol.read_json(path, agent.LEASE)["node"]))
         return frozenset(found)
 

@@ -197,7 +197,7 @@ class Agent:
                     cwd="/",
                     preexec_fn=_outlive_nobody,  # noqa: PLW1509 - there is one thread
                 )
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except protocol.UNFIT as error:
             sys.stderr.write(f"hpcext: {name}: {error}\n")
             return
         self._attempts[name] = _Attempt(directory, child, index)
@@ -247,7 +247,7 @@ def main() -> int:
     try:
         lease = protocol.read_json(directory / LEASE_FILE, LEASE, owner=os.getuid())
         return Agent(directory, lease).run()
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except protocol.UNFIT as error:
         sys.stderr.write(f"hpcext: the lease cannot be held: {error}\n")
         return 71
 

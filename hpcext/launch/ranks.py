@@ -157,7 +157,7 @@ class Launcher(NodeRanks):
             number, devices = int(asked["resize"]), str(asked["devices"])
             gpus, had = (tuple(str(gpu) for gpu in asked[key]) for key in ("gpus", "had"))
             nodes = tuple(int(index) for index in asked.get("nodes") or [0] * len(gpus))
-        except (OSError, ValueError, LookupError, TypeError):
+        except protocol.UNFIT:
             return change
         if number <= (change.group.number if change else self._number) or not gpus:
             return change
@@ -292,7 +292,7 @@ def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -
             # What it was started for has come to nothing.
             return 0
         return OtherNode(argv, later, place, attempt, index, joins=number).run()
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except protocol.UNFIT as error:
         sys.stderr.write(f"hpcext: launch: {error}\n")
         return USAGE
 

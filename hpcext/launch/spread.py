@@ -83,7 +83,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         return spread(Path(sys.argv[1]))
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except protocol.UNFIT as error:
         sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
         return 71
 

@@ -76,7 +76,7 @@ def supervise(directory: str, index: int | None = None) -> int:
         if not supervisor.claim():
             return TAKEN
         supervisor.start()
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except protocol.UNFIT as error:
         sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
         return NOT_STARTED
     return supervisor.attend()
@@ -296,7 +296,7 @@ class Supervisor:
                 self._directory / protocol.REPORT_FILE, protocol.REPORT, owner=os.getuid()
             )
             return protocol.Process(int(report["pid"]), int(report["start"]))
-        except (OSError, ValueError, LookupError, TypeError):
+        except protocol.UNFIT:
             return None
 
     def _is_here(self, session: protocol.Process) -> bool:
@@ -411,7 +411,7 @@ class Supervisor:
         """Tell the manager that there is news, if there is a manager."""
         if self._manager is None:
             return
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        with contextlib.suppress(*protocol.UNFIT):
             document = protocol.read_json(self._manager, MANAGER, owner=os.getuid())
             if document.get("boot_id", tree.boot_id()) == tree.boot_id():
                 manager = protocol.Process(int(document["pid"]), int(document["start"]))

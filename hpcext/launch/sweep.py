@@ -63,7 +63,7 @@ def _supervisor(own: Path) -> protocol.Process | None:
     try:
         said = protocol.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
         process = protocol.Process(int(said["pid"]), int(said["start"]))
-    except (OSError, ValueError, LookupError, TypeError):
+    except protocol.UNFIT:
         return None
     return process if said.get("boot_id") == tree.boot_id() else None
 

@@ -72,7 +72,7 @@ def send(process: Process, *signums: int) -> bool:
     """Send signals to this very process, be its first thread dead; False if it is gone."""
     try:
         fd = os.pidfd_open(process.pid)
-    except OSError:
+    except (OSError, OverflowError):
         return False
     try:
         # Checked after it was opened: if that process still has the pid, the pidfd is of it.

@@ -98,5 +98,5 @@ def _holder(path: Path) -> str:
     try:
         facts = protocol.read_json(path.with_suffix(".json"), HARVESTER)
         return f"the harvester in {facts['directory']}"
-    except (OSError, ValueError, LookupError):
+    except protocol.UNFIT:
         return "another harvester"

@@ -99,7 +99,7 @@ def restarts(directory: Path) -> int:
     """How often the job of a pilot has gone back into the queue."""
     try:
         return int(json.loads((directory / BEFORE_FILE).read_text())["times"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except protocol.UNFIT:
         return 0
 
 

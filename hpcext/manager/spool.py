@@ -182,7 +182,7 @@ def manager_of(directory: Path) -> Manager | None:
         facts = protocol.read_json(directory / MANAGER_FILE, MANAGER)
         process = protocol.Process(int(facts["pid"]), int(facts["start"]))
         elsewhere = _elsewhere(facts)
-    except (OSError, ValueError, KeyError, TypeError):
+    except protocol.UNFIT:
         return None
     here = facts.get("boot_id", boot_id()) == boot_id()
     manager: Manager | None = process if here else elsewhere

@@ -187,7 +187,8 @@ class State:
             with np.load(path, allow_pickle=False) as arrays:
                 document = json.loads(arrays["tree"].tobytes())
                 return cast(Tree, _decode(document, arrays))
-        except (OSError, ValueError, KeyError) as error:
+        # zipfile, zlib, struct and numpy have errors of their own for what is damaged.
+        except Exception as error:
             raise CheckpointError(f"cannot be read ({error})", where=path) from error
 
 

@@ -19,6 +19,7 @@ def fine(asked: Asked) -> Iterator[Finding]:
 
 def raises(asked: Asked) -> Iterator[Finding]:
     yield Finding("raises", "ok", "so far")
+    yield Finding("raises", "note", "this", why="own")
     raise InputError("no", where="file", do="do it")
 
 
@@ -28,11 +29,12 @@ def breaks(asked: Asked) -> Iterator[Finding]:
 
 
 def test_one_that_fails_is_a_finding_and_hides_no_other() -> None:
-    checks = [Check("raises", raises), Check("breaks", breaks), Check("fine", fine)]
+    checks = [Check("raises", raises, "why"), Check("breaks", breaks, "y"), Check("fine", fine, "")]
     assert list(examine(checks, Asked(None, queue="q"))) == [
         Finding("raises", "ok", "so far"),
-        Finding("raises", "wrong", "file: no", "do it"),
-        Finding("breaks", "wrong", r"could not be looked at: ZeroDivisionError: \x1b[2J"),
+        Finding("raises", "note", "this", why="own"),
+        Finding("raises", "wrong", "file: no", "do it", "why"),
+        Finding("breaks", "wrong", r"could not be looked at: ZeroDivisionError: \x1b[2J", why="y"),
         Finding("fine", "ok", "queue q"),
     ]
 
@@ -45,7 +47,9 @@ def test_one_that_hangs_is_left_behind() -> None:
         ever.wait()
 
     began = time.monotonic()
-    found = list(examine([Check("hangs", hangs, within_s=0.3), Check("fine", fine)], NOTHING))
+    found = list(
+        examine([Check("hangs", hangs, "", within_s=0.3), Check("fine", fine, "")], NOTHING)
+    )
     assert time.monotonic() - began < 60
     assert [(each.name, each.verdict) for each in found] == [
         ("hangs", "ok"), ("hangs", "wrong"), ("fine", "ok"),
@@ -61,7 +65,7 @@ def test_checks_run_side_by_side() -> None:
         both.wait()
         yield Finding("meets", "ok", "")
 
-    found = list(examine([Check("one", meets), Check("two", meets)], NOTHING))
+    found = list(examine([Check("one", meets, ""), Check("two", meets, "")], NOTHING))
     assert [each.verdict for each in found] == ["ok", "ok"]
 
 

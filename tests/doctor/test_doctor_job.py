@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
-from site_of_test import Site
+from site_of_test import Site, wait_for
 
 from hpcext.cli import main as cli
 from hpcext.config import load_settings
@@ -18,6 +21,9 @@ from hpcext.doctor.checkup import Asked, Finding
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A place for job files; what is left behind is seen by its environment."""
     found = Site(tmp_path)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    found.environ["TMPDIR"] = str(tmp_path / "tmp")
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "HPCEXT_REPORT_INTERVAL_S"):
         monkeypatch.setenv(name, found.environ[name])
     return found
@@ -27,8 +33,16 @@ def found(site: Site, *jobs: dict[str, object]) -> list[Finding]:
     site.write_jobs(*jobs)
     findings = list(job.check(Asked(load_settings(), jobs=site.jobs)))
     assert {each.name for each in findings} == {"job"}
-    assert not site.left_behind()
+    assert nothing_left(site)
     return findings
+
+
+def nothing_left(site: Site) -> bool:
+    """No process, no file, no name of a pilot."""
+    pilots = site.path / "state" / "hpcext" / "pilots"
+    files = [*(site.path / "tmp").iterdir(), *(pilots.iterdir() if pilots.exists() else ())]
+    words = (process.info["cmdline"] or () for process in psutil.process_iter(["cmdline"]))
+    return not files and not any(str(site.path / "tmp") in word for each in words for word in each)
 
 
 def test_it_is_suspended_and_goes_on(site: Site) -> None:
@@ -46,6 +60,18 @@ def test_it_is_suspended_and_goes_on(site: Site) -> None:
     assert f"suspended at step {last} in" in suspended.says
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
     assert not (site.path / "two").exists()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_a_doctor_that_is_ended_leaves_nothing_behind(site: Site, signum: signal.Signals) -> None:
+    """Its keeper hears of it, whatever it was."""
+    site.write_jobs(site.counter("one", steps=100_000, step_s=0.02))
+    process = site.start("doctor", "--job", str(site.jobs))
+    wait_for(lambda: site.steps("one"), "a step")
+    assert not nothing_left(site)
+    process.send_signal(signum)
+    process.communicate(timeout=60)
+    wait_for(lambda: nothing_left(site), "the end of all of it")
 
 
 def test_one_that_fails(site: Site) -> None:

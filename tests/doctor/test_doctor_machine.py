@@ -123,7 +123,9 @@ def test_a_framework_that_is_broken(home: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.says == "installed, and cannot be imported: ImportError: no libcudart"
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, count: int, error: str = "") -> None:
+def stand_in(
+    monkeypatch: pytest.MonkeyPatch, count: int, error: str = "", busy: tuple[int, ...] = ()
+) -> None:
     """NVML as of a machine with GPUs; it gives bytes, as it did before version 11.5."""
 
     class NVMLError(Exception):
@@ -142,6 +144,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, count: int, error: str = "") -> No
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetUUID=lambda index: f"GPU-{index}",
         nvmlDeviceGetName=lambda index: b"NVIDIA H200",
+        nvmlDeviceGetComputeRunningProcesses=lambda index: [7] if index in busy else [],
+        nvmlDeviceGetMemoryInfo=lambda index: types.SimpleNamespace(used=3 << 20),
     )
     monkeypatch.setitem(sys.modules, "pynvml", library)
 
@@ -154,6 +158,11 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (found,) = machine.gpus(asked())
     assert (found.verdict, found.says) == ("note", "none of 2 may be used here")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    stand_in(monkeypatch, 2, busy=(0, 1))
+    found, used = machine.gpus(asked())
+    assert (found.verdict, used.verdict) == ("ok", "note")
+    assert used.says == "GPU 1 is used by 1 processes, 3 MiB of it"  # the other one is not ours
     stand_in(monkeypatch, 0, "Driver Not Loaded")
     (found,) = machine.gpus(asked())
     assert (found.verdict, found.says) == ("note", "none on this machine: Driver Not Loaded")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -9,10 +12,12 @@ import pytest
 from hpcext import __version__, config
 from hpcext.admin import manifest
 from hpcext.admin.manifest import Manifest
-from hpcext.doctor import slurm
+from hpcext.doctor import slurm, slurm_plugin
 from hpcext.doctor.checkup import Asked, Finding
 
 RECORDED = Path(__file__).parents[1] / "batch" / "recorded" / "slurm-26.05"
+SITE = RECORDED.parent / "slurm-22.05"
+FLAG = slurm_plugin.FLAG
 
 
 class Commands:
@@ -25,19 +30,29 @@ class Commands:
         for path in (directory / "bin", self.conf / "plugstack.conf.d", self.home):
             path.mkdir(parents=True)
         self.preempt = "preempt/partition_prio"
+        self.clock_s = time.time()
         self.ping = 0
         self.help = "--begin"
 
     def write(self) -> None:
         version = (RECORDED / "scontrol-version.txt").read_text().strip()
-        facts = f"PreemptType = {self.preempt}\\nSLURM_CONF = {self.conf}/slurm.conf\\n"
+        config = (SITE / "scontrol-config.txt").read_text().replace("/site/etc", str(self.conf))
+        config = config.replace("preempt/partition_prio", self.preempt)
+        (self.directory / "config").write_text(config)
         self._script(
             "scontrol",
             f'case "$*" in --version) echo "{version}";; ping) exit {self.ping};;'
-            f' "show config") printf "{facts}";; *) exit 9;; esac',
+            f' "show config") exec /bin/cat {self.directory}/config;;'
+            f" *partition) exec /bin/cat {SITE}/scontrol-partitions.txt;; *) exit 9;; esac",
         )
         self._script("sbatch", f'echo "{self.help}"')
-        self._script("sinfo", f"exec /bin/cat {RECORDED}/sinfo-idle.txt")
+        self._script(
+            "sinfo",
+            f'case "$*" in *--all*) exec /bin/cat {SITE}/sinfo-members.txt;;'
+            f" *) exec /bin/cat {RECORDED}/sinfo-idle.txt;; esac",
+        )
+        self._script("squeue", "echo 7")
+        self._script("sdiag", f'echo "sdiag output at now ({self.clock_s:.0f})"')
 
     def plugin(self, release: str = __version__, command: str = "/bin/sh") -> None:
         line = f"optional {self.home}/hpcext.so command={command}\n"
@@ -57,9 +72,11 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 def found(commands: Commands | None = None, **flags: str) -> dict[str, Finding]:
+    """The last one of each name."""
     if commands:
         commands.write()
-    settings = config.load_settings(flags, environ={})
+    environ = {"HPCEXT_STATE_DIR": "/none"}
+    settings = config.load_settings(flags, environ=environ)
     return {each.name: each for each in slurm.check(Asked(settings))}
 
 
@@ -69,13 +86,15 @@ def test_no_slurm(commands: Commands) -> None:
 
 def test_all_is_well(commands: Commands) -> None:
     commands.plugin()
-    commands.help = slurm.FLAG
-    said = found(commands, harvest_partition="all")
+    commands.help = FLAG
+    said = found(commands, harvest_partition="harvest")
     assert {name: each.verdict for name, each in said.items()} == {
-        "slurm": "ok", "slurm plugin": "ok", "harvest_partition": "ok",
+        "slurm": "ok", "clock": "ok", "slurm plugin": "ok", "slurm rules": "note",
+        "harvest_partition": "ok", "preemption": "ok", "GraceTime": "note",
+        "signal at preemption": "note", "requeue": "ok", "PrivateData": "ok", "backfill": "ok",
     }  # fmt: skip
     assert said["slurm"].says == "slurm-wlm 26.05.5, its controller answers"
-    assert said["harvest_partition"].says == "'all': 4 nodes, 1 idle now"
+    assert said["harvest_partition"].says == "'harvest': 4 nodes, 1 idle now"
 
 
 def test_a_controller_that_does_not_answer(commands: Commands) -> None:
@@ -104,7 +123,7 @@ def test_plugins(
         commands.plugin(*plugin)
         if not plugin[0]:
             (commands.home / manifest.NAME).unlink()
-    commands.help = slurm.FLAG if loaded else "--begin"
+    commands.help = FLAG if loaded else "--begin"
     said = found(commands)["slurm plugin"]
     assert said.verdict == verdict
     assert says in said.says
@@ -114,7 +133,7 @@ def test_plugins(
 def test_partitions(commands: Commands) -> None:
     assert found(commands)["harvest_partition"].verdict == "note"
     commands.preempt = "preempt/none"
-    said = found(commands, harvest_partition="all")["harvest_partition"]
+    said = found(commands, harvest_partition="harvest")["preemption"]
     assert said.verdict == "wrong"
     assert "PreemptType" in said.says
     commands.write()
@@ -122,3 +141,36 @@ def test_partitions(commands: Commands) -> None:
     settings = config.load_settings({"harvest_partition": "none"}, environ={})
     *_, said = slurm.check(Asked(settings))
     assert (said.verdict, said.says) == ("wrong", "'none' has no nodes, or is no partition")
+
+
+@pytest.mark.parametrize(("apart_s", "verdict"), [(0, "ok"), (-60, "wrong"), (60, "wrong")])
+def test_clocks(commands: Commands, apart_s: float, verdict: str) -> None:
+    commands.clock_s += apart_s
+    assert found(commands)["clock"].verdict == verdict
+
+
+def test_a_plugin_of_another_slurm(commands: Commands) -> None:
+    """The plugin itself says what it was built for, loaded or not."""
+    commands.plugin()
+    source = commands.directory / "plugin.c"
+    source.write_text("const unsigned int plugin_version = 0x160508;\n")
+    words = ["/usr/bin/cc", "-shared", "-o", commands.home / "hpcext.so", source]
+    subprocess.run(words, env={"PATH": "/usr/bin:/bin"}, check=True)
+    said = found(commands)["slurm plugin"]
+    assert (said.verdict, said.why) == ("wrong", "Slurm loads no plugin of another release")
+    assert said.says.endswith("was built for Slurm 22.05, and this is 26.05")
+
+
+def test_rules_that_are_active(commands: Commands) -> None:
+    commands.write()
+    path = commands.directory / "config"
+    text = path.read_text()
+    for key in ("JobSubmitPlugins", "CliFilterPlugins"):
+        text = re.sub(rf"^({key}\s*=).*$", r"\1 lua", text, flags=re.M)
+    path.write_text(text)
+    for name in ("job_submit.lua", "cli_filter.lua"):
+        assert f"{name}: no such file" in found()["slurm rules"].says
+        (commands.conf / name).write_text("-- of the site\n")
+        assert f"{name} does not load ours" in found()["slurm rules"].says
+        (commands.conf / name).write_text(f'loadfile("/x/lib/hpcext/slurm/lua/{name}")\n')
+    assert found()["slurm rules"].verdict == "ok"

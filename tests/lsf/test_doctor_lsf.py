@@ -137,7 +137,7 @@ def test_scripts(use: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> N
     installed = manifest.load(home)
     assert installed is not None
     manifest.save(home, manifest.Manifest(hpcext="0.0.9", files=installed.files))
-    assert said(found(), "wrong") == f"they are of hpcext 0.0.9, this is {__version__}"
+    assert said(found(), "wrong") == f"it is of hpcext 0.0.9, this is {__version__}"
     (home / manifest.NAME).unlink()
     assert "no esub of ours" in said(found(), "note")
     monkeypatch.delenv("LSF_SERVERDIR")

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 from slurm_cluster import REPOSITORY, Cluster, cluster
 
-from hpcext.batch import slurm, slurm_idle
+from hpcext.batch import slurm, slurm_idle, slurm_site
 
 PILOT = """#!/bin/sh
 srun -N1 -n1 --mem=100 --exact --job-name=hpcext-1-1 sleep 600 &
@@ -31,6 +32,8 @@ def record(one: Cluster, where: Path) -> None:
         text = ended.stderr if error else ended.stdout
         # Of the machine itself, its release.
         text = re.sub(r"(OS=Linux) .*? (RealMemory)", r"\1 \2", text)
+        text = text.replace(str(one.root), "/site")
+        text = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "host", text)
         (where / f"{name}.txt").write_text(text)
 
     script = one.root / "pilot.sh"
@@ -60,6 +63,7 @@ def record(one: Cluster, where: Path) -> None:
     say("squeue-unknown", slurm.jobs_command([99]), error=True)
     say("sacct-jobs", accounting)
     record_idle(one, say)
+    record_site(one, say)
 
 
 def record_idle(one: Cluster, say: Callable[..., None]) -> None:
@@ -80,6 +84,14 @@ def record_idle(one: Cluster, say: Callable[..., None]) -> None:
     one.wait_for(lambda: "planned" in one.run(*slurm_idle.idle_command("harvest")).stdout, "a plan")
     say("sinfo-idle", slurm_idle.idle_command("harvest"))
     say("squeue-planned", slurm_idle.planned_command(), SLURM_TIME_FORMAT="%s")
+
+
+def record_site(one: Cluster, say: Callable[..., None]) -> None:
+    """How it is set up, and the controller's clock."""
+    say("scontrol-config", slurm_site.config_command())
+    say("scontrol-partitions", slurm_site.partitions_command())
+    say("sinfo-members", slurm_site.members_command())
+    say("sdiag", slurm_site.clock_command())
 
 
 def main() -> None:

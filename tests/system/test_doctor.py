@@ -9,6 +9,8 @@ from plugin import Plugin
 from site_of_test import Site
 from slurm_cluster import Cluster
 
+from hpcext.batch import slurm_site
+
 
 def doctor(slurm: Cluster, place: Site, **environ: str) -> tuple[int, dict[str, dict[str, Any]]]:
     words = (str(slurm.python), "-m", "hpcext", "doctor", "--json")
@@ -27,6 +29,13 @@ def test_a_slurm_that_works(slurm: Cluster, place: Site) -> None:
     assert said["harvest_partition"]["verdict"] == "ok"
     assert said["harvest_partition"]["says"].startswith("'harvest': 4 nodes")
     assert said["slurm plugin"]["verdict"] == "note"
+    well = ("clock", "preemption", "requeue", "PrivateData", "backfill", "lock", "rename")
+    assert {said[name]["verdict"] for name in well} == {"ok"}
+    assert said["preemption"]["says"] == "jobs of batch, urgent preempt those of harvest"
+    missing = said["signal at preemption"]  # the cluster has not set it
+    setting = "=".join(slurm_site.signal_at_preemption(slurm.release))
+    assert missing["do"] == f"an administrator adds {setting}, as this release calls it"
+    assert all(each["why"] for each in said.values() if each["verdict"] != "ok")
 
 
 def test_a_plugin_that_is_loaded(slurm: Cluster, place: Site, plugin: Plugin) -> None:

@@ -1,0 +1,33 @@
+"""A small training, for a probe: it counts its steps, and fails if it loses one.
+
+``python -m hpcext.doctor.counting SECONDS``: so long it lasts at most, however often it is
+suspended.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from hpcext.training.session import Session
+
+STEP_S = 0.05
+
+
+def main(most_s: float) -> None:
+    """Train."""
+    steps = int(most_s / STEP_S)
+    done = np.zeros(steps, dtype=np.int8)
+    session = Session(done=done, checkpoint_every_s=5)
+    for _ in session.epochs(1):
+        for (step,) in session.batches(session.sampler(steps, shuffle=False).batched(1)):
+            time.sleep(STEP_S)
+            done[step] += 1
+            if not (done[: step + 1] == 1).all() or done[step + 1 :].any():
+                sys.exit(f"step {step}: the steps before it were not all done, once")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

@@ -1,0 +1,96 @@
+"""Holds what a check has begun, and ends all of it when the check is over, or has been killed.
+
+The check has the other end of its standard input, which the kernel closes whatever becomes of the
+check: there is one way in which things end. Run as ``python -m hpcext.doctor.keeper DIRECTORY
+[JOB...] -- COMMAND...``: the command is a manager of ``DIRECTORY/pilot``, jobs are names in the
+batch system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hpcext.batch import runner, slurm
+from hpcext.core.errors import HpcextError, NoManagerError
+from hpcext.core.world import World
+from hpcext.manager import journal, spool
+from hpcext.manager import pilot as pilots
+from hpcext.policies import find_policy
+
+PILOT, SAID, ENDED = "pilot", "said.txt", "ended"
+"""In the directory: the pilot, what its manager said, and that it has ended."""
+
+END_S = 60.0
+"""So long all jobs may take to be ended, and then their manager, at most."""
+
+_LOOK_S = 0.2
+
+
+def world(directory: Path) -> World | None:
+    """What the pilot in a directory knows; None where it has not begun."""
+    with contextlib.suppress(HpcextError):
+        past = journal.read(directory / PILOT / "journal.jsonl")
+        return past.replay(find_policy(past.header.policy)).world
+    return None
+
+
+def keep(directory: Path, jobs: Sequence[str], command: Sequence[str]) -> None:
+    """Run the manager until nobody wants it any more; then end it, and remove the directory."""
+    with (directory / SAID).open("wb") as said:
+        manager = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    while not select.select([0], [], [], _LOOK_S)[0]:
+        if manager.poll() is not None:
+            (directory / ENDED).touch()
+    _end_jobs(directory, manager)
+    for name in jobs:
+        with contextlib.suppress(HpcextError):
+            runner.run(slurm.cancel_named_command(name))
+    _remove(directory)
+
+
+def _end_jobs(directory: Path, manager: subprocess.Popen[bytes]) -> None:
+    known = world(directory)
+    with contextlib.suppress(HpcextError):
+        for job in known.jobs.values() if known else ():
+            if not job.state.final:
+                spool.ask(directory / PILOT, "cancel", job=job.id)
+    for signum in (None, signal.SIGTERM, signal.SIGKILL):
+        if signum is not None:
+            manager.send_signal(signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            manager.wait(END_S)
+            return
+
+
+def _remove(directory: Path) -> None:
+    register = None
+    with contextlib.suppress(NoManagerError):
+        pilot = pilots.load(directory / PILOT)
+        # That is how a pilot with a directory of its own is found by its name.
+        register = Path(pilot.profiles).parent / "pilots" / pilot.id
+    shutil.rmtree(directory, ignore_errors=True)
+    if register is not None and register.is_symlink():
+        register.unlink(missing_ok=True)
+
+
+def main(words: Iterable[str]) -> None:
+    """Keep what the command line says."""
+    before, command = list(words), []
+    if "--" in before:
+        at = before.index("--")
+        before, command = before[:at], before[at + 1 :]
+    # Those who end a terminal's processes do not mean this one, which then has work to do.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    keep(Path(before[0]), before[1:], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

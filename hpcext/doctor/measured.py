@@ -1,0 +1,42 @@
+"""What this user's own pilots have measured: how long it takes to save a training."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from hpcext.core.errors import InputError, JournalError
+from hpcext.manager import journal
+from hpcext.manager import pilot as pilots
+from hpcext.policies import find_policy
+
+NEWEST = 20
+"""So many pilots are read: older ones may have trained something else."""
+
+MOST_BYTES = 16 << 20
+"""A larger journal is left out: somebody waits."""
+
+
+def saving_s(state_dir: Path) -> float | None:
+    """The slowest suspension in the newest pilots, from order to acknowledgement.
+
+    Parameters
+    ----------
+    state_dir : pathlib.Path
+
+    Returns
+    -------
+    float or None
+        Seconds; None where nothing was suspended.
+    """
+    found = []
+    for directory, pilot in pilots.known(state_dir)[:NEWEST]:
+        path = directory / "journal.jsonl"
+        # A pilot that has not begun, or one that is damaged, has measured nothing.
+        with contextlib.suppress(OSError, JournalError, InputError):
+            if path.stat().st_size > MOST_BYTES:
+                continue
+            world = journal.read(path).replay(find_policy(pilot.policy)).world
+            segments = [each for record in world.records.values() for each in record.segments]
+            found += [sum(each.suspend_s.values()) for each in segments if each.suspend_s]
+    return max(found, default=None)

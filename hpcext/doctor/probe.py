@@ -1,0 +1,281 @@
+"""What a lease goes through here: it is taken, trained on, preempted and taken again.
+
+A harvester of one node runs a small training in the partition, and a job in a higher partition then
+asks for that node. A keeper ends both; if that is killed too, the lease ends by its time limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+from hpcext import protocol
+from hpcext.batch import runner, slurm, slurm_site
+from hpcext.batch.leasing import Idle
+from hpcext.batch.slurm_leasing import SlurmLeasing
+from hpcext.config import Settings
+from hpcext.core.errors import BatchError
+from hpcext.core.values import Job, Record, State
+from hpcext.doctor import counting, keeper, leases
+from hpcext.doctor import slurm as doctor_slurm
+from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.trial import EndedError, Trial, parts, steps
+from hpcext.executors.leases import Terms
+from hpcext.jobfile import Gpus, JobSpec, Nodes
+from hpcext.launch import agent
+from hpcext.manager import pilot as pilots
+from hpcext.text import clean, shown
+
+LEASE_S = 600.0
+"""Time limit of the lease, and the most that the training lasts."""
+
+BEGIN_S = 180.0
+"""So long a lease may take to begin, and the training to its first step."""
+
+TRAIN_S = 3.0
+MAIN_S = 180.0
+"""So long the job that preempts may wait, beside the grace."""
+
+MOST_S = 1800.0
+"""All of it ends before."""
+
+_LOOK_S = 0.2
+_NAME = "probe"
+
+
+class _Probe:
+    """One run, whose steps are findings.
+
+    Parameters
+    ----------
+    partition : str
+    terms : Terms
+    settings : Settings
+    """
+
+    def __init__(self, partition: str, terms: Terms, settings: Settings) -> None:
+        self._partition = partition
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Where the nodes see it, as they must see pilots.
+        directory = Path(tempfile.mkdtemp(dir=settings.state_dir, prefix="doctor-"))
+        spec = JobSpec(
+            name=_NAME,
+            command=(sys.executable, "-m", counting.__name__, f"{LEASE_S:g}"),
+            gpus=Gpus(min=1, max=1),
+            nodes=Nodes(min=1, max=1),
+            workdir="/",
+            retries=0,
+        )
+        self._pilot = pilots.create(
+            (spec,),
+            where="--probe",
+            name=_NAME,
+            gpus=range(terms.gpus),
+            logical=terms.logical,
+            settings=dataclasses.replace(settings, policy="bftrainer"),
+            directory=directory / keeper.PILOT,
+            nodes=1,
+            harvest=terms,
+        )
+        self._leases = f"hpcext-{pilots.load(self._pilot).id}"
+        self._main = f"hpcext-probe-{secrets.token_hex(4)}"
+        command = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(self._pilot)]
+        self._trial = Trial(command, directory, _NAME, (self._leases, self._main))
+
+    def end(self) -> None:
+        """Have all of it ended."""
+        self._trial.end()
+
+    def run(self) -> Iterator[Finding]:
+        """Go through it."""
+        began_s = time.monotonic()
+        node = yield from self._lease(began_s)
+        if node is None:
+            return
+        _, record = self._trial.wait(BEGIN_S, lambda _, record: steps(record) > 0)
+        if not steps(record):
+            says = f"the training made no step in {BEGIN_S:g} s: {self._trial.log() or 'no word'}"
+            yield _wrong(says, "see that this Python and hpcext are on a file system of all nodes")
+            return
+        took_s = time.monotonic() - began_s
+        into = parts(record.segments[-1].resume_s)
+        yield _ok(f"trains: first step {took_s:.1f} s after the harvester began{into}")
+        until = time.monotonic() + TRAIN_S
+        self._trial.wait(TRAIN_S, lambda *_: time.monotonic() > until)
+        if not (yield from self._preempt(node)):
+            return
+        yield from self._again()
+
+    def _lease(self, began_s: float) -> Generator[Finding, None, str | None]:
+        """Wait for it; its node, None where there is none."""
+        found: list[tuple[Path, float]] = []
+
+        def there() -> bool:
+            self._trial.check()
+            for path in self._pilot.glob(f"leases/*/{agent.AGENT_FILE}"):
+                found.append((path, time.time()))
+            return bool(found)
+
+        if not _until(BEGIN_S, there):
+            why = self._why_not()
+            do = "see squeue --start, and what hpcext doctor says of backfill"
+            yield _wrong(f"no lease in {BEGIN_S:g} s{why}", do)
+            return None
+        took_s = time.monotonic() - began_s
+        path, seen_s = found[0]
+        facts = protocol.read_json(path, agent.AGENT)
+        late_s = max(0.0, seen_s - float(facts["at"]))
+        node = str(facts["node"])
+        yield _ok(f"lease: job {facts['job_id']} on {clean(node)} after {took_s:.1f} s")
+        yield _ok(f"shared files: what {clean(node)} writes is seen here after {late_s:.1f} s")
+        return node
+
+    def _why_not(self) -> str:
+        with contextlib.suppress(BatchError):
+            for held in SlurmLeasing().held(self._leases):
+                return f": job {held.job_id} is {held.state} ({clean(held.why)})"
+        return ""
+
+    def _preempt(self, node: str) -> Generator[Finding, None, bool]:
+        """Have a job of a higher partition ask for the node; whether that was made free."""
+        job_id, refused = self._submit_main(node)
+        if job_id is None:
+            why = "whether a training survives a preemption here was not seen"
+            yield Finding(_NAME, "note", f"not preempted: {refused}", _DO_MAIN, why)
+            return False
+        asked_s = time.monotonic()
+        heard: list[float] = []
+
+        def preempted(job: Job, record: Record) -> bool:
+            if not heard and any(self._pilot.glob(f"leases/*/{agent.LEAVING_FILE}")):
+                heard.append(time.monotonic() - asked_s)
+            return record.suspends > 0 or job.state is State.PENDING
+
+        job, record = self._trial.wait(MAIN_S, preempted)
+        saved_s = time.monotonic() - asked_s
+        if heard:
+            yield _ok(f"preempted by job {job_id}: the lease was told after {heard[0]:.1f} s")
+        if not record.suspends:
+            says = f"preempted by job {job_id}, and not suspended in {saved_s:.0f} s"
+            yield _wrong(says, "have the partition's GraceTime made longer")
+            return False
+        into = parts(record.segments[-1].suspend_s)
+        yield _ok(f"suspended at step {job.step}, {saved_s:.1f} s after that job came{into}")
+        if not _until(MAIN_S, lambda: _state(job_id) not in {"pending", ""}):
+            says = f"job {job_id} did not begin in {MAIN_S:g} s, though the node was given back"
+            yield _wrong(says, "see squeue, and the log of slurmctld")
+            return False
+        yield _ok(f"job {job_id} began {time.monotonic() - asked_s:.1f} s after it came")
+        return True
+
+    def _submit_main(self, node: str) -> tuple[int | None, str]:
+        """Submit it to the first partition that takes it; its id, or what they said."""
+        config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
+        if config.get("PreemptType") != "preempt/partition_prio":
+            return None, f"which QOS preempts is not known ({config.get('PreemptType', '')})"
+        partitions = slurm_site.parse_partitions(runner.run(slurm_site.partitions_command()))
+        members = slurm_site.parse_members(runner.run(slurm_site.members_command()))
+        above = leases.above(self._partition, partitions, members, {node})
+        said = f"no partition above {self._partition} has {node}"
+        for partition in above:
+            words = [
+                f"--job-name={self._main}", f"--partition={partition}", f"--nodelist={node}",
+                "--nodes=1", "--exclusive", "--time=1", "--no-requeue", "--output=/dev/null",
+                "--chdir=/", "--wrap=sleep 2",
+            ]  # fmt: skip
+            try:
+                command = ["sbatch", "--parsable", *words]
+                answer = runner.run(command, environ=protocol.without_slurm())
+                return slurm.parse_job_id(answer), ""
+            except BatchError as error:
+                said = f"{partition}: {clean(error.what)}"
+        return None, said
+
+    def _again(self) -> Iterator[Finding]:
+        """Whether the training goes on."""
+        began_s = time.monotonic()
+        suspended = self._trial.wait(0, lambda *_: True)[0].step
+        job, record = self._trial.wait(
+            BEGIN_S, lambda job, record: job.state is State.RUNNING and job.step > suspended
+        )
+        took_s = time.monotonic() - began_s
+        if job.step <= suspended:
+            yield _wrong(f"it made no step in {BEGIN_S:g} s since", "see squeue --start")
+        elif record.lost_steps:
+            says = f"began again at an earlier step: {record.lost_steps} were lost"
+            yield _wrong(says, "hpcext doctor says what of the state directory is wrong")
+        else:
+            into = parts(record.segments[-1].resume_s)
+            says = f"the work survived: it goes on after step {suspended}, {took_s:.1f} s later"
+            yield _ok(says + into)
+
+
+_DO_MAIN = "have somebody who may use a higher partition ask for the node meanwhile"
+
+
+def check(asked: Asked) -> Iterator[Finding]:
+    """Do it, if a partition is given."""
+    if not asked.probe or asked.settings is None:
+        return
+    if not doctor_slurm.is_there():
+        yield Finding(_NAME, "note", "no commands of Slurm on this machine")
+        return
+    nodes = SlurmLeasing().idle(asked.probe)
+    idle = [node for node in nodes.values() if node.idle]
+    if not idle:
+        what = "has no node that is idle now" if nodes else "has no nodes, or is no partition"
+        do = "try again later" if nodes else "see sinfo"
+        yield Finding(_NAME, "note" if nodes else "wrong", f"{shown(asked.probe)} {what}", do)
+        return
+    probe = _Probe(asked.probe, _terms(asked.probe, idle, asked.settings), asked.settings)
+    try:
+        yield from probe.run()
+    except EndedError as error:
+        yield _wrong(f"the training {error.what}", "see hpcext doctor --job for one of yours")
+    finally:
+        probe.end()
+
+
+def _terms(partition: str, idle: list[Idle], settings: Settings) -> Terms:
+    """One GPU of one node, or a slot where there are none."""
+    return Terms(
+        partition=partition,
+        options=tuple(shlex.split(settings.harvest_options)),
+        gpus=1,
+        logical=not any(node.gpus for node in idle),
+        max_nodes=1,
+        least_s=120,
+        longest_s=LEASE_S,
+        idle_s=30,
+        cycle_s=1.5,
+    )
+
+
+def _state(job_id: int) -> str:
+    with contextlib.suppress(BatchError):
+        return slurm.parse_end(runner.run(slurm.end_command(job_id))).state
+    return ""
+
+
+def _until(within_s: float, holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def _ok(says: str) -> Finding:
+    return Finding(_NAME, "ok", says)
+
+
+def _wrong(says: str, do: str) -> Finding:
+    return Finding(_NAME, "wrong", says, do)

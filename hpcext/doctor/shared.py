@@ -1,0 +1,140 @@
+"""Whether files do in the state directory what managers, trainings and leases rely on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcext.core.errors import InputError
+from hpcext.doctor.checkup import Asked, Finding
+from hpcext.manager import locks, spool
+from hpcext.text import clean
+
+APART_S = 5.0
+"""By so much the clock of a file server may differ from this one."""
+
+SEEN_S = 10.0
+"""So long another process may take to see a file that was renamed into place."""
+
+MOST_PILOTS = 1000
+
+_LOOK_S = 0.001
+_STARTS_S = 60.0
+
+_OTHER = """\
+import fcntl, os, sys, time
+with open("lock", "a") as lock:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print("free")
+    except OSError:
+        print("held")
+os.rename("made", "renamed")
+print(time.time(), flush=True)
+"""
+"""A process that tries the lock that we hold, and renames a file: the answer, and when it did."""
+
+_ELSEWHERE = "set a state_dir on another file system"
+
+
+def check(asked: Asked) -> Iterator[Finding]:
+    """All of it, in a directory that is removed afterwards."""
+    if asked.settings is None:
+        return
+    state_dir = asked.settings.state_dir
+    yield from _private(state_dir)
+    place = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+    if not os.access(place, os.W_OK | os.X_OK):
+        return  # which is said of state_dir
+    with tempfile.TemporaryDirectory(dir=place, prefix=".hpcext-doctor-") as name:
+        scratch = Path(name)
+        yield _replaced(scratch)
+        yield _clock(scratch)
+        with locks.held(scratch / "lock", do=_ELSEWHERE):
+            yield from _other_process(scratch)
+
+
+def _private(state_dir: Path) -> Iterator[Finding]:
+    """Directories in which files are orders must be this user's alone."""
+    name = "spool"
+    register = state_dir / "pilots"
+    found = [register, *register.glob("*/")][: MOST_PILOTS + 1] if register.exists() else []
+    wrong = 0
+    for directory in found:
+        try:
+            # Of a pilot with --dir a link is here.
+            spool.check_private(directory.resolve())
+        except InputError as error:
+            wrong += 1
+            why = "files in it are orders; commands refuse such a pilot"
+            yield Finding(name, "wrong", clean(f"{error.where}: {error.what}"), error.do, why)
+    if found and not wrong:
+        yield Finding(name, "ok", f"{len(found) - 1} pilots, which only you can enter")
+
+
+def _replaced(scratch: Path) -> Finding:
+    """Documents are replaced while others read them."""
+    name = "rename"
+    old, new = scratch / "document", scratch / "next"
+    old.write_text("old")
+    with old.open() as reader:
+        new.write_text("new")
+        os.replace(new, old)
+        try:
+            before = reader.read()
+        except OSError as error:  # ESTALE of some file servers
+            before = clean(str(error.strerror))
+    if (before, old.read_text()) == ("old", "new"):
+        return Finding(name, "ok", "a file that is replaced is read as it was, or as it is")
+    says = f"a file was replaced, and who had it open read {before!r}"
+    return Finding(name, "wrong", says, _ELSEWHERE, "documents would be read in halves")
+
+
+def _clock(scratch: Path) -> Finding:
+    """Files carry the times of the machine that keeps them."""
+    name = "clock of files"
+    file = scratch / "touched"
+    before_s = time.time()
+    file.write_text("")
+    apart_s = max(before_s - file.stat().st_mtime, file.stat().st_mtime - time.time(), 0.0)
+    if apart_s <= APART_S:
+        return Finding(name, "ok", f"within {APART_S:g} s of this machine's")
+    says = f"{apart_s:.0f} s apart from this machine's"
+    why = "of what a killed manager left the age is not known"
+    return Finding(name, "wrong", says, "have an administrator set the clocks", why)
+
+
+def _other_process(scratch: Path) -> Iterator[Finding]:
+    """What another process sees of a lock that we hold, and we of what it renames."""
+    (scratch / "made").write_text("")
+    other = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _OTHER],
+        cwd=scratch,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + _STARTS_S
+    while "renamed" not in os.listdir(scratch) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    seen_s = time.time()
+    said, _ = other.communicate(timeout=_STARTS_S)
+    lock, renamed_s = said.split()
+    if lock == "held":
+        yield Finding("lock", "ok", "one that is held is refused to another process")
+    else:
+        why = "two managers could run one pilot"
+        yield Finding("lock", "wrong", "two processes got it", _ELSEWHERE, why)
+    late_s = max(0.0, seen_s - float(renamed_s))
+    says = f"a file that another process renames is seen after {late_s * 1000:.0f} ms"
+    if late_s > SEEN_S:
+        why = "requests, suspensions and leases are late by that"
+        yield Finding("visibility", "wrong", says, _ELSEWHERE, why)
+    else:
+        do = "hpcext doctor --probe measures it from another node"
+        yield Finding("visibility", "ok", says, do)

@@ -1,0 +1,134 @@
+"""What hpcext-admin has put into a Slurm: the plugin, for this release, and the Lua rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcext import __version__
+from hpcext.admin import manifest
+from hpcext.batch import runner
+from hpcext.batch.slurm_site import words
+from hpcext.checks import read_text
+from hpcext.core.errors import InputError
+from hpcext.doctor.checkup import Finding
+from hpcext.text import clean, listed, shown
+
+FLAG = "--hpcext-suspendable"
+_INSTALL = "root runs hpcext-admin install slurm"
+_LOADED = re.compile(r"^\s*(?:optional|required)\s+(\S*/hpcext\.so)(?:\s+(.*))?$", re.M)
+_WITHOUT = "batch scripts must say themselves what the flags would do"
+
+_ASK = """\
+import ctypes, os, sys
+print(ctypes.c_uint.in_dll(ctypes.CDLL(sys.argv[1], os.RTLD_LAZY), "plugin_version").value)
+"""
+"""SPANK_PLUGIN of spank.h defines it; what a plugin calls is bound when it is called."""
+
+_SCRIPTS = {"JobSubmitPlugins": "job_submit.lua", "CliFilterPlugins": "cli_filter.lua"}
+
+
+def plugin(config: Mapping[str, str], release: tuple[int, int], *, within_s: float) -> Finding:
+    """Whether it is loaded, was built for this Slurm, and is of this hpcext."""
+    name = "slurm plugin"
+    works = FLAG in runner.everything_said(["sbatch", "--help"], timeout_s=within_s)
+    found = _line_of_plugstack(config)
+    if found is None:
+        if works:
+            return Finding(name, "note", "there, of a release that is not known", _INSTALL)
+        says = f"not installed: {FLAG} and the other flags do not work, all commands do"
+        return Finding(name, "note", says, f"{_INSTALL}, if you want them", _WITHOUT)
+    path, options = found
+    built = _built_for(path, within_s)
+    if built is not None and built != release:
+        says = "{} was built for Slurm {}.{:02}, and this is {}.{:02}".format(
+            clean(str(path)), *built, *release
+        )
+        return Finding(name, "wrong", says, _INSTALL, "Slurm loads no plugin of another release")
+    if not works:
+        says = f"{clean(str(path))} is configured, and not loaded"
+        return Finding(name, "wrong", says, f"see what sbatch says of it; {_INSTALL}", _WITHOUT)
+    return _of_this_release(path, options)
+
+
+def _built_for(path: Path, within_s: float) -> tuple[int, int] | None:
+    """The release of Slurm that a plugin was built for, by its own word; None: it has none."""
+    # In a process of its own: what is loaded there may be anything.
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", _ASK, str(path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=within_s,
+        check=False,
+    )
+    number = ended.stdout.strip()
+    if ended.returncode or not number.isdecimal():
+        return None
+    # SLURM_VERSION_NUM of slurm_version.h: a byte each for major, minor and micro.
+    return int(number) >> 16 & 0xFF, int(number) >> 8 & 0xFF
+
+
+def _of_this_release(path: Path, options: str) -> Finding:
+    """Whether the plugin that is loaded is of ours, and runs a command that is there."""
+    name = "slurm plugin"
+    command = dict(word.partition("=")[::2] for word in options.split()).get("command", "")
+    if not os.access(command, os.X_OK):
+        says = f"the command that it runs is not there: {shown(command)}"
+        return Finding(name, "wrong", says, _INSTALL, "jobs with these flags fail at their start")
+    try:
+        installed = manifest.load(path.parent, trusted=False)
+    except (InputError, OSError):
+        installed = None
+    if installed is None:
+        return Finding(name, "note", "loaded, of a release that is not known", _INSTALL)
+    if wrong := manifest.differs(installed):
+        why = "flags and what they run may not fit each other"
+        return Finding(name, "wrong", clean(wrong), _INSTALL, why)
+    return Finding(name, "ok", f"loaded, of hpcext {__version__}")
+
+
+def _line_of_plugstack(config: Mapping[str, str]) -> tuple[Path, str] | None:
+    """Our plugin and its words, as ``plugstack.conf`` or a file that it includes has them."""
+    main = Path(config.get("PlugStackConfig") or _directory(config) / "plugstack.conf")
+    for path in (main.parent / "plugstack.conf.d" / "hpcext.conf", main):
+        try:
+            found = _LOADED.search(read_text(path))
+        except InputError:
+            continue
+        if found:
+            return Path(found[1]), found[2] or ""
+    return None
+
+
+def rules(config: Mapping[str, str]) -> Finding:
+    """Whether the site's Lua scripts are in use, and load ours."""
+    name = "slurm rules"
+    missing = []
+    for key, script in _SCRIPTS.items():
+        if "lua" not in words(config.get(key, "")):
+            missing.append(f"{key} has no lua")
+            continue
+        try:
+            loads = f"hpcext/slurm/lua/{script}" in read_text(_directory(config) / script)
+        except InputError as error:
+            missing.append(f"{script}: {error.what}")
+            continue
+        if not loads:
+            missing.append(f"{script} does not load ours")
+    if not missing:
+        return Finding(name, "ok", f"{listed(_SCRIPTS.values())} load those of hpcext")
+    says = f"not active: {'; '.join(map(clean, missing))}"
+    do = "hpcext-admin status slurm shows the lines that are missing, if you want the flags"
+    why = "a mistake in a flag is found when the job runs, and not when it is submitted"
+    return Finding(name, "note", says, do, why)
+
+
+def _directory(config: Mapping[str, str]) -> Path:
+    """Of ``slurm.conf``."""
+    return Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent

@@ -1,0 +1,134 @@
+"""A manager that a check begins, watches and ends, and one of its jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hpcext.core.errors import HpcextError
+from hpcext.core.values import Job, Record
+from hpcext.doctor import keeper
+from hpcext.manager import spool
+from hpcext.text import clean
+
+END_S = 4 * keeper.END_S
+"""A keeper has ended everything by then."""
+
+LOOK_S = 0.2
+_LOG_BYTES = 4096
+
+
+class EndedError(HpcextError):
+    """The job is over before what was waited for."""
+
+
+class Trial:
+    """A manager, held by a keeper.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The manager, of the pilot in ``DIRECTORY/pilot``.
+    directory : pathlib.Path
+        Is removed at the end.
+    name : str
+        Of the job that is asked of.
+    jobs : sequence of str
+        Names of jobs of the batch system that are to end with it.
+    """
+
+    def __init__(
+        self, command: Sequence[str], directory: Path, name: str, jobs: Sequence[str] = ()
+    ) -> None:
+        self.pilot = directory / keeper.PILOT
+        self._directory = directory
+        self._name = name
+        words = [sys.executable, "-m", keeper.__name__, str(directory), *jobs, "--", *command]
+        self._keeper = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C is for the check: its end is what the keeper hears of.
+            start_new_session=True,
+        )
+
+    def wait(self, within_s: float, holds: Callable[[Job, Record], bool]) -> tuple[Job, Record]:
+        """Wait until something holds of the job, at most so long; what is known of it then.
+
+        Raises
+        ------
+        HpcextError
+            The job has ended, or the manager.
+        """
+        deadline = time.monotonic() + within_s
+        while True:
+            late = time.monotonic() > deadline
+            world = keeper.world(self._directory)
+            found = [job for job in world.jobs.values() if job.name == self._name] if world else []
+            if world and found:
+                job, record = found[0], world.records[found[0].id]
+                if holds(job, record) or late:
+                    return job, record
+                if job.state.final:
+                    raise EndedError(f"{job.state.value}, exit status {record.exit_code}")
+            if late:
+                raise HpcextError(f"its manager has not begun within {within_s:g} s")
+            self.check()
+            time.sleep(LOOK_S)
+
+    def check(self) -> None:
+        """Raise HpcextError if the manager has ended."""
+        if (self._directory / keeper.ENDED).exists() or self._keeper.poll() is not None:
+            said = last_line(self._directory / keeper.SAID)
+            raise HpcextError(f"its manager failed: {said or 'it said nothing'}")
+
+    def ask(self, verb: str) -> None:
+        """Suspend the job, or resume it."""
+        spool.ask(self.pilot, verb, job=self._name)
+
+    def hold_others(self) -> None:
+        """None of them may begin where the first one is suspended."""
+        world = keeper.world(self._directory)
+        for job in world.jobs.values() if world else ():
+            if job.name != self._name:
+                spool.ask(self.pilot, "suspend", job=job.id)
+
+    def log(self) -> str:
+        """The last line that the job has printed."""
+        for path in sorted(self.pilot.glob("jobs/*/log.txt")):
+            if line := last_line(path):
+                return line
+        return ""
+
+    def end(self) -> None:
+        """Have the keeper end everything."""
+        if self._keeper.stdin:
+            self._keeper.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._keeper.wait(END_S)
+
+
+def steps(record: Record) -> int:
+    """How many the job has made in all."""
+    return sum(part.steps for part in record.segments)
+
+
+def parts(seconds: Mapping[str, float] | None) -> str:
+    """What time went into, as the manager measured it; for the end of a sentence."""
+    known = (seconds or {}).items()
+    said = ", ".join(f"{name.removesuffix('_s')} {each:.1f}" for name, each in known)
+    return f" ({said} s)" if said else ""
+
+
+def last_line(path: Path) -> str:
+    """Of a text that somebody else writes; empty where there is none."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LOG_BYTES))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+        return clean(lines[-1]) if lines else ""
+    return ""

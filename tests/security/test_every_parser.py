@@ -1,0 +1,185 @@
+"""No reader of what comes from outside is left out of the table of parsers.
+
+A reader is a function that decodes JSON or TOML, is called ``parse_...``, or makes a number of a
+text that it did not make itself. Each must be reached by the good inputs of the table, or stand
+below with the reason why it need not be.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from parsers import PARSERS, ROOT
+
+from hpcext.core.errors import HpcextError
+
+DECODERS = frozenset(
+    {
+        "json.loads", "json.load", "msgspec.json.decode", "msgspec.json.Decoder", "msgspec.convert",
+        "tomllib.loads", "protocol.read_json", "read_json", "csv.reader", "csv.DictReader",
+    }
+)  # fmt: skip
+
+READING = ("batch", "executors", "launch", "manager", "sim/traces", "sim/workloads")
+"""Packages, and top-level modules, that read what others wrote. In the others numbers are made of
+numbers, or of what a person types, which argparse and hpcext.checks look at."""
+
+
+def dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value)
+        return f"{before}.{node.attr}" if before else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def reads(call: ast.Call, numbers: bool) -> bool:
+    """Whether a call decodes; or makes a number of what is neither a sum nor a constant."""
+    name = dotted(call.func)
+    if name in DECODERS:
+        return True
+    if not numbers or name not in {"int", "float"} or not call.args:
+        return False
+    return not isinstance(call.args[0], (ast.BinOp, ast.Constant, ast.Compare, ast.BoolOp))
+
+
+def readers() -> Iterator[tuple[str, int]]:
+    """``MODULE:FUNCTION`` of each, and the line where it begins."""
+    for path in sorted((ROOT / "hpcext").rglob("*.py")):
+        module = path.relative_to(ROOT / "hpcext")
+        numbers = str(module).startswith(READING) or len(module.parts) == 1
+        yield from _readers(ast.parse(path.read_text()), str(module), numbers)
+
+
+def _readers(
+    node: ast.AST, module: str, numbers: bool, within: tuple[Any, ...] = ()
+) -> Iterator[tuple[str, int]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            inner = (*within, child)
+            if child.name.startswith("parse_"):
+                yield _named(module, inner)
+            yield from _readers(child, module, numbers, inner)
+            continue
+        if isinstance(child, ast.Call) and reads(child, numbers):
+            yield _named(module, within)
+        yield from _readers(child, module, numbers, within)
+
+
+def _named(module: str, within: tuple[Any, ...]) -> tuple[str, int]:
+    if not within:
+        return f"{module}:", 1
+    first = min([within[-1], *within[-1].decorator_list], key=lambda each: each.lineno)
+    return f"{module}:{'.'.join(each.name for each in within)}", first.lineno
+
+
+def reached(folder: Path) -> set[tuple[str, int]]:
+    """Module and first line of every function that the good inputs of the table run."""
+    codes: set[CodeType] = set()
+
+    def called(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            codes.add(frame.f_code)
+
+    path = folder / "input"
+    for parser in PARSERS.values():
+        for seed in parser.seeds:
+            path.write_bytes(seed)
+            sys.setprofile(called)
+            try:
+                with contextlib.suppress(HpcextError):
+                    parser.takes(path)
+            finally:
+                sys.setprofile(None)
+    home = ROOT / "hpcext"
+    found = ((Path(code.co_filename), code.co_firstlineno) for code in codes)
+    return {
+        (str(file.relative_to(home)), line) for file, line in found if file.is_relative_to(home)
+    }
+
+
+KERNEL = "the kernel wrote it: proc(5)"
+MANAGER = "its manager wrote it; read by protocol.read_json, which is in the table"
+NUMBERS = "a number made of numbers"
+OWN = "our own output, read once more in the same call"
+RANKS = "ranks of one training say it to each other"
+CHECKED = "part of a file whose checksum was verified before"
+
+REASONS = {
+    "batch/slurm_api.py:Api.end": "pyslurm gives numbers",
+    "cli/output.py:Output.document": OWN,
+    "cli/reproduce.py:run": OWN,
+    "doctor/probe.py:_Probe._lease": "an agent that the same command has started says it",
+    "executors/lease_book.py:LeaseBook._held": "job ids that parse_held has read",
+    "executors/lease_book.py:LeaseBook._look": "as leases of the manager before, in the table",
+    "executors/lease_book.py:LeaseBook._request": NUMBERS,
+    "executors/lease_executor.py:LeaseExecutor._next_index": "names of files, matched before",
+    "executors/leases.py:fits_s": NUMBERS,
+    "executors/lsf_steps.py:LsfSteps._swept": MANAGER,
+    "jobfields.py:mem_per_gpu": "digits that its pattern has matched; files/test_jobfile.py",
+    "launch/agent.py:Agent.__init__": MANAGER,
+    "launch/agent.py:Agent._look": MANAGER,
+    "launch/agent.py:Agent._start": MANAGER,
+    "launch/agent.py:_Attempt.can_leave": "of a report it compares one key",
+    "launch/agent.py:main": MANAGER,
+    "launch/ranks.py:": "a signal's number",
+    "launch/ranks.py:Launcher._asked": MANAGER,
+    "launch/ranks.py:_on_several": MANAGER,
+    "launch/spread.py:_ended_well": MANAGER,
+    "launch/spread.py:spread": MANAGER,
+    "launch/supervisor.py:Supervisor.__init__": MANAGER,
+    "launch/supervisor.py:Supervisor._obey": MANAGER,
+    "launch/supervisor.py:Supervisor._relay": MANAGER,
+    "launch/supervisor.py:Supervisor._session": "hostile reports: launch/test_supervise.py",
+    "launch/supervisor.py:Supervisor._suspended": "of the document it compares keys",
+    "launch/supervisor.py:supervise": MANAGER,
+    "launch/sweep.py:main": "digits, which it looks at before",
+    "launch/tree.py:_minds": KERNEL,
+    "launch/tree.py:_pids": KERNEL,
+    "launch/tree.py:_stat": KERNEL,
+    "launch/tree.py:tell": "a signal's number",
+    "manager/journal.py:": "the decoders, which reading a journal calls",
+    "manager/lsf_suspend.py:note": "as how often an LSF job has begun, which is in the table",
+    "manager/profile.py:_Run.look": "as a report, which is in the table",
+    "manager/tickets.py:left_alone": "names of files, matched before",
+    "profiles.py:Profiles.add": OWN,
+    "protocol.py:Attempt.environ": NUMBERS,
+    "protocol.py:Process.of": KERNEL,
+    "rendezvous.py:Rendezvous._read": RANKS,
+    "rendezvous.py:Rendezvous.published": RANKS,
+    "sim/papers/lb_bsp_table.py:recorded": "a table that is part of the package",
+    "sim/store.py:Store.load": "runs of the same user; damaged ones: sim/test_store.py",
+    "sim/store.py:Store.timings": "runs of the same user; damaged ones: sim/test_store.py",
+    "sim/traces/generate.py:_Model._trial": NUMBERS,
+    "sim/traces/generate.py:_Steps.leaving": NUMBERS,
+    "sim/traces/generate.py:_Steps.next": NUMBERS,
+    "sim/traces/generate.py:_fit_lives": NUMBERS,
+    "sim/traces/generate.py:_fit_sizes": NUMBERS,
+    "sim/traces/generate.py:_flow": NUMBERS,
+    "sim/traces/idle.py:_plain": NUMBERS,
+    "sim/traces/swf.py:_lines": NUMBERS,
+    "sim/workloads/generated.py:_marble": NUMBERS,
+    "sim/workloads/philly.py:make_philly": NUMBERS,
+    "training/keeper.py:Keeper.find": RANKS,
+    "training/keeper.py:Keeper.load": CHECKED,
+    "training/random_states.py:RandomStates.gather": RANKS,
+    "training/random_states.py:RandomStates.restore": CHECKED,
+    "training/state.py:State._generator_state": OWN,
+    "training/tensorflow_cluster.py:_launched": "what who starts a training says to it",
+    "training/torch_balance.py:Balanced._names": RANKS,
+    "training/torch_sharded.py:ShardedKeeper.load": CHECKED,
+    "training/torch_sharded.py:write_shards": RANKS,
+}
+"""Reader → why it is not in the table."""
+
+
+def test_every_reader_is_in_the_table_or_has_a_reason(tmp_path: Path) -> None:
+    there = reached(tmp_path)
+    wanted = dict(readers())
+    missing = {name for name, line in wanted.items() if (name.partition(":")[0], line) not in there}
+    assert missing == set(REASONS)
