@@ -177,6 +177,7 @@ class Main(Screen[None]):
         super().__init__()
         self._look = look
         self._looking = False
+        self._headline = ""
         self._readings: dict[str, Reading] = {}
         self._use: dict[str, GpuUse] = {}
 
@@ -211,7 +212,10 @@ class Main(Screen[None]):
         self._looking, self._use = False, use
         readings = [each for each in found if isinstance(each, Reading)]
         self._readings = {str(each.directory): each for each in readings}
-        self.query_one("#head", Static).update(Text(clean(top_view.headline(found))))
+        headline = top_view.headline(found)
+        if headline != self._headline:
+            self._headline = headline
+            self.query_one("#head", Static).update(Text(clean(headline)))
         self._table("pilots").show(top_view.pilot_rows(readings))
         self._show_chosen()
 
@@ -314,7 +318,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #head { height: auto; max-height: 4; background: $panel; padding: 0 1; }
-    #said { height: 1; padding: 0 1; color: $text-muted; }
+    #said { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
     #pilots, #nodes { height: auto; max-height: 6; margin-bottom: 1; }
     #jobs { height: 1fr; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }
