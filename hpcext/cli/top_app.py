@@ -31,10 +31,6 @@ LOG_S = 1.0
 LOG_BYTES = 65_536
 """So much of the end of a log is shown at first."""
 
-CLOSE: list[BindingType] = [
-    Binding("escape,q", "app.pop_screen", "back"),
-]
-
 
 class Table(DataTable[Text]):
     """A table whose rows have keys; only what changed in it is drawn again."""
@@ -117,7 +113,7 @@ class Logs(Screen[None]):
     path : pathlib.Path
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = CLOSE
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "back")]
 
     def __init__(self, title: str, path: Path) -> None:
         super().__init__()
@@ -146,8 +142,8 @@ class Logs(Screen[None]):
                 data = file.read(LOG_BYTES)
         except OSError:
             return
-        # A line that is being written is shown when it is whole.
-        whole = data[: data.rfind(b"\n") + 1]
+        # A line that is being written is shown when it is whole, or too long to be waited for.
+        whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == LOG_BYTES else b"")
         self._at += len(whole)
         log = self.query_one(RichLog)
         for line in whole.splitlines():
