@@ -13,11 +13,6 @@ from hpcext.sim.words import number
 HEADINGS = ("held", "trained", "idle", "starts", "suspends", "resizes", "lost", "harvested")
 """Short names of :data:`~hpcext.manager.accounting.FIGURES`, in their order."""
 
-SPENT = tuple(FIGURES)[1:-1]
-"""What the held time went into."""
-
-TOTAL = "all"
-
 
 def show(out: Output, document: Mapping[str, Any], *, jobs: bool) -> None:
     """Print an account, in GPU-hours.
@@ -33,7 +28,7 @@ def show(out: Output, document: Mapping[str, Any], *, jobs: bool) -> None:
     pilots, (total,) = document["pilots"], document["users"]
     rows = [(each["id"], *figures(each)) for each in pilots]
     if len(pilots) != 1:
-        rows.append((f"{TOTAL} of {total['user']}", *figures(total)))
+        rows.append((f"all of {total['user']}", *figures(total)))
     out.table(("GPU-hours of", *HEADINGS), rows)
     for pilot in pilots if jobs else ():
         lines = [(each["id"], each["name"], *figures(each)) for each in pilot["jobs"]]

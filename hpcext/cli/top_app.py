@@ -31,10 +31,6 @@ LOG_S = 1.0
 LOG_BYTES = 65_536
 """So much of the end of a log is shown at first."""
 
-CLOSE: list[BindingType] = [
-    Binding("escape,q", "app.pop_screen", "back"),
-]
-
 
 class Table(DataTable[Text]):
     """A table whose rows have keys; only what changed in it is drawn again."""
@@ -117,7 +113,7 @@ class Logs(Screen[None]):
     path : pathlib.Path
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = CLOSE
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "back")]
 
     def __init__(self, title: str, path: Path) -> None:
         super().__init__()
@@ -146,8 +142,8 @@ class Logs(Screen[None]):
                 data = file.read(LOG_BYTES)
         except OSError:
             return
-        # A line that is being written is shown when it is whole.
-        whole = data[: data.rfind(b"\n") + 1]
+        # A line that is being written is shown when it is whole, or too long to be waited for.
+        whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == LOG_BYTES else b"")
         self._at += len(whole)
         log = self.query_one(RichLog)
         for line in whole.splitlines():
@@ -177,6 +173,7 @@ class Main(Screen[None]):
         super().__init__()
         self._look = look
         self._looking = False
+        self._headline = ""
         self._readings: dict[str, Reading] = {}
         self._use: dict[str, GpuUse] = {}
 
@@ -211,7 +208,10 @@ class Main(Screen[None]):
         self._looking, self._use = False, use
         readings = [each for each in found if isinstance(each, Reading)]
         self._readings = {str(each.directory): each for each in readings}
-        self.query_one("#head", Static).update(Text(clean(top_view.headline(found))))
+        headline = top_view.headline(found)
+        if headline != self._headline:
+            self._headline = headline
+            self.query_one("#head", Static).update(Text(clean(headline)))
         self._table("pilots").show(top_view.pilot_rows(readings))
         self._show_chosen()
 
@@ -314,7 +314,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #head { height: auto; max-height: 4; background: $panel; padding: 0 1; }
-    #said { height: 1; padding: 0 1; color: $text-muted; }
+    #said { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
     #pilots, #nodes { height: auto; max-height: 6; margin-bottom: 1; }
     #jobs { height: 1fr; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }

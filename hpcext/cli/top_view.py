@@ -38,8 +38,9 @@ def headline(found: Sequence[Reading | HpcextError]) -> str:
 
 
 def pilot_rows(readings: Iterable[Reading]) -> Rows:
-    """A row for each pilot, by its directory."""
-    return {str(each.directory): _pilot(each) for each in readings}
+    """A row for each pilot, by its directory; those that run first."""
+    ordered = sorted(readings, key=lambda each: not each.alive)
+    return {str(each.directory): _pilot(each) for each in ordered}
 
 
 def _pilot(reading: Reading) -> tuple[str, ...]:

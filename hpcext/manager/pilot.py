@@ -5,6 +5,7 @@ Its directory, which only its user can enter::
     pilot.json      what it is            submissions/   what to run
     journal.jsonl   what happened         jobs/ID/       logs, checkpoints, attempts
     manager.json    who runs it now       requests/ replies/   the spool
+    journal-past/   a world a day, of a long journal
 """
 
 from __future__ import annotations

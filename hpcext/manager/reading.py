@@ -119,9 +119,10 @@ class Follower:
 
     def recent(self) -> bool:
         """Whether a manager runs it, or did within a day; without reading it."""
-        if not self.begun():
+        try:
+            written = self._journal.stat().st_mtime
+        except OSError:
             return False
-        written = self._journal.stat().st_mtime
         return time.time() - written < RECENT_S or self.alive()
 
     def begun(self) -> bool:

@@ -15,11 +15,13 @@ import pynvml
 import pyte
 import pytest
 from made_pilots import HOUR_S, make
+from msgspec.structs import replace
 from site_of_test import Site, wait_for
 
 from hpcext.cli import top_view
 from hpcext.cli.main import main
 from hpcext.core import facts as f
+from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Node
 from hpcext.executors.gpu_use import GpuUse, gpu_use
 from hpcext.manager import reading
@@ -185,6 +187,17 @@ def test_rows_of_gpus_say_who_has_them_and_how_busy_they_are(home: Path) -> None
         "gpu-node-1": ("gpu-node-1", "3/4", "1 1 2 -", "90% ?", "60 of 160 GiB")
     }
     assert top_view.node_rows(found, {})["gpu-node-1"][3:] == ("", "")
+
+
+def test_pilots_that_run_are_first(home: Path) -> None:
+    ended, running = (
+        reading.read(home / "state" / "pilots" / make(name, STORY, gpus=4)) for name in "ab"
+    )
+    running = replace(running, alive=True)
+    assert [row[0] for row in top_view.pilot_rows([ended, running]).values()] == ["b", "a"]
+    assert top_view.headline([ended, running]) == "1 of 2 pilots run; jobs have 3 of 4 GPUs"
+    error = InputError("is damaged")
+    assert top_view.headline([ended, error]).endswith("0 of 0 GPUs; 1 cannot be read")
 
 
 def test_jobs_that_ended_are_last_and_not_all_of_them(
