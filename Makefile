@@ -68,8 +68,8 @@ build/man/%: man/%.rst
 	$(BIN)/python -m docutils --writer=manpage --halt=warning $< $@
 
 # What Spack builds from.
-sdist: test-environment
-	$(BIN)/python -c 'import setuptools; setuptools.setup()' -q sdist --dist-dir build
+sdist: packages-environment
+	$(SYSTEM_PYTHON) -c 'import setuptools; setuptools.setup()' -q sdist --dist-dir build
 
 wheels: build/wheels/requirements.txt
 

@@ -141,21 +141,26 @@ def naming(files: Files, ours: Collection[str]) -> list[Edit]:
             continue
         text, mark = before, "#"
         if name in SCRIPTS:
-            # As a whole, and only where it loads what is to be removed.
-            lua, mark = f"{files.place.home}/lua/{name}", "--"
-            text = _BLOCK.sub(lambda block, lua=lua: "" if lua in block[0] else block[0], before)  # type: ignore[misc]
+            text, mark = _without_block(before, f"{files.place.home}/lua/{name}"), "--"
         lines = text.splitlines(keepends=True)
         kept = [line for line in lines if not _names(files, line.partition(mark)[0], ours)]
         edits.append(Edit(path, before, "".join(kept)))
     return [edit for edit in edits if edit.before != edit.after]
 
 
+def _without_block(text: str, lua: str) -> str:
+    """As a whole, and only where it loads what is to be removed."""
+    return _BLOCK.sub(lambda block: "" if lua in block[0] else block[0], text)
+
+
 def _names(files: Files, line: str, ours: Collection[str]) -> bool:
     if any(path in line for path in ours):
         return True
     for key, folder in HOOKS.items():
-        there = {f"{files.conf_dir}/{folder}/{each.name}" for each in files.path(folder).glob("*")}
         for found in _setting(line, key):
+            there = (
+                f"{files.conf_dir}/{folder}/{each.name}" for each in files.path(folder).glob("*")
+            )
             meant = {each for each in there if fnmatch.fnmatch(each, found[2])}
             # Others' files go on being run.
             if meant and meant <= set(ours):
