@@ -290,7 +290,7 @@ def test_a_command_that_users_cannot_run_is_refused(target: Target) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["install", "pbs"], "invalid choice: 'pbs'"),
+        (["install", "pbs"], "unknown system 'pbs' (valid: slurm, lsf)"),
         (["instal", "slurm"], "unknown command 'instal' (valid: install, uninstall); did you mean"),
         (["install", "slurm", "--prefix", "usr"], "--prefix: usr (valid: an absolute path"),
         (["install", "slurm", "--prefix", "/a/../b"], "--prefix: /a/../b (valid: an absolute"),
