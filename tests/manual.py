@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ PROGRAMS = {"hpcext.1.rst": cli.make_parser, "hpcext-admin.8.rst": admin.make_pa
 """The page of each program, and its parser."""
 
 
+@functools.cache
 def page(name: str) -> docutils.nodes.document:
     path = ROOT / "man" / name
     assert path.exists(), f"no man/{name}; a draft: {drafting(name)}"
@@ -114,7 +116,7 @@ def entry(action: argparse.Action) -> str:
 
 
 def form(parser: argparse.ArgumentParser) -> str:
-    """A line of a synopsis."""
+    """A paragraph of a synopsis."""
     words = [f"**{parser.prog}**"]
     for action in parser._actions:
         if not action.option_strings:
@@ -122,7 +124,7 @@ def form(parser: argparse.ArgumentParser) -> str:
     for action in options(parser):
         shown = entry(action).partition("\n")[0].partition(", **")[0]
         words.append(shown if action.required else f"[{shown}]")
-    return "| " + " ".join(words)
+    return " ".join(words)
 
 
 def summaries() -> dict[str, str]:
@@ -148,7 +150,7 @@ def draft(name: str) -> str:
     top = {parser.prog: parser for parser in parsers()}[name.replace("-", " ", 1)]
     below = list(_choices(top).values())
     summary = summaries()[top.prog]
-    parts = [_title("SYNOPSIS"), *(form(each) for each in below or [top]), ""]
+    parts = [_title("SYNOPSIS"), *(f"{form(each)}\n" for each in below or [top])]
     parts += [_title("DESCRIPTION"), _sentence(top.description or summary), ""]
     if below:
         parts += [_title("COMMANDS"), *map(part, below)]

@@ -121,10 +121,10 @@ def test_the_overview_lists_all_pages_with_their_summaries() -> None:
     assert listed.keys() == wanted.keys()
 
 
-def arguments(line: docutils.nodes.line, has_rest: bool) -> Iterator[str]:
+def arguments(form: docutils.nodes.paragraph, has_rest: bool) -> Iterator[str]:
     """The words of a synopsis that stand for themselves, and for no option's value."""
     of_option = False
-    for node in line.children:
+    for node in form.children:
         if isinstance(node, docutils.nodes.strong):
             of_option = node.astext().startswith("-")
         elif isinstance(node, docutils.nodes.emphasis):
@@ -140,16 +140,18 @@ def arguments(line: docutils.nodes.line, has_rest: bool) -> Iterator[str]:
 def test_a_synopsis_has_the_arguments_and_options_and_no_others(prog: str) -> None:
     name, parser = manual.page_of(prog), COMMANDS[prog]
     section = manual.section(manual.page(name), "SYNOPSIS")
-    lines = [line for line in section.findall(docutils.nodes.line) if manual.bold(line)[0] == prog]
+    forms = [
+        form for form in section.findall(docutils.nodes.paragraph) if manual.bold(form)[0] == prog
+    ]
     draft = f"man/{name}, SYNOPSIS; of the parser it would be\n{manual.form(parser)}"
-    assert lines, draft
-    shown = {word for line in lines for word in manual.bold(line)[1:] if word.startswith("-")}
+    assert forms, draft
+    shown = {word for form in forms for word in manual.bold(form)[1:] if word.startswith("-")}
     for action in manual.options(parser):
         assert shown & set(action.option_strings), draft
         shown -= set(action.option_strings)
     assert shown == set(), draft
     has_rest = TOP[prog.split()[1]].get_default("rest") is not None
-    found = [word for line in lines for word in arguments(line, has_rest)]
+    found = [word for form in forms for word in arguments(form, has_rest)]
     assert list(dict.fromkeys(found)) == manual.arguments(parser), draft
 
 

@@ -294,7 +294,7 @@ def test_a_command_that_users_cannot_run_is_refused(target: Target) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["install", "pbs"], "invalid choice: 'pbs'"),
+        (["install", "pbs"], "unknown system 'pbs' (valid: slurm, lsf)"),
         (
             ["instal", "slurm"],
             "unknown command 'instal' (valid: install, uninstall, status); did you mean",
