@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hpcext.batch.slurm import parse_time_limit
 from hpcext.batch.slurm_site import signal_at_preemption, whole, words
-from hpcext.doctor.checkup import Finding
+from hpcext.doctor.checkup import Finding, Verdict
 from hpcext.executors.leases import Terms
 from hpcext.text import listed, shown
 
@@ -206,7 +206,7 @@ def requeue(site: Site, partition: str) -> Iterator[Finding]:
     )
 
 
-_HIDDEN = {
+_HIDDEN: Mapping[str, tuple[Verdict, str]] = {
     "nodes": ("wrong", "a harvester sees no nodes, and takes none"),
     "partitions": ("note", "partitions that this user may not use are not seen by these checks"),
     "jobs": ("note", "the end of a hole is not known, so more leases are preempted"),
@@ -222,7 +222,7 @@ def private(site: Site, partition: str) -> Iterator[Finding]:
         if what in hidden:
             says = f"PrivateData hides {what}"
             do = f"ask whether {what} need be private" if verdict == "note" else f"{ROOT} it shown"
-            yield Finding("PrivateData", verdict, says, do, why)  # type: ignore[arg-type]
+            yield Finding("PrivateData", verdict, says, do, why)
     if not hidden.keys() & _HIDDEN.keys():
         yield Finding("PrivateData", "ok", "hides nothing that a harvester looks at")
 

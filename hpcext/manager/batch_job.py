@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hpcext import protocol
 from hpcext.core.errors import NoManagerError
@@ -98,7 +98,10 @@ class Submitted:
             It was never submitted.
         """
         try:
-            return protocol.read_json(directory / self._file, self._schema)
+            found = protocol.read_json(directory / self._file, self._schema)
+            if type(found.get("job_id")) is not int or type(found.get("options")) is not list:
+                raise ValueError(f"{self._file} names no job and its options")
+            return found
         except (OSError, ValueError) as error:
             raise NoManagerError(
                 f"it was not submitted to {self._system} ({error})", where=str(directory)
@@ -107,7 +110,7 @@ class Submitted:
     def job_of(self, directory: Path) -> int | None:
         """The id of the last job of a pilot, or None if it has none."""
         try:
-            return int(self.read(directory)["job_id"])
+            return cast(int, self.read(directory)["job_id"])
         except NoManagerError:
             return None
 

@@ -13,7 +13,7 @@ import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hpcext import protocol
 from hpcext.batch import runner
@@ -105,19 +105,19 @@ def known(job: LsfJob, directory: Path) -> bool:
         found = _read(directory)
     except (OSError, ValueError):
         return False
-    return bool(found["job_id"] == job.id and found["file"] == job.file)
+    return bool(found.get("job_id") == job.id and found.get("file") == job.file)
 
 
 def note(job: LsfJob, directory: Path) -> None:
     """Write down that another run of a job has begun."""
-    runs = int(_read(directory)["runs"]) + 1 if known(job, directory) else 1
+    runs = cast(int, _read(directory)["runs"]) + 1 if known(job, directory) else 1
     document = {"schema": SCHEMA, "job_id": job.id, "file": job.file, "runs": runs}
     protocol.write_json(directory / FILE, document)
 
 
 def runs(directory: Path) -> int:
     """How often the job of a directory has begun."""
-    return int(_read(directory)["runs"])
+    return cast(int, _read(directory)["runs"])
 
 
 def words_of_shell(pid: int) -> list[bytes]:
@@ -237,4 +237,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
 
 
 def _read(directory: Path) -> dict[str, Any]:
-    return protocol.read_json(directory / FILE, SCHEMA)
+    found = protocol.read_json(directory / FILE, SCHEMA)
+    if type(found.get("runs")) is not int:
+        raise ValueError(f"{FILE} does not say how often its job has begun")
+    return found

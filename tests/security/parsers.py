@@ -37,6 +37,7 @@ from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.lease_book import LeaseBook
 from hpcext.launch import sweep
 from hpcext.launch.leader import Leader
+from hpcext.launch.supervisor import Supervisor
 from hpcext.manager import journal, locks, lsf_job, lsf_suspend, spool, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.batch_job import Submitted
@@ -167,6 +168,12 @@ def in_mind(directory: Path) -> object:
     book: Any = types.SimpleNamespace(_directory=directory / "leases", leases={}, _last=0)
     LeaseBook._read(book)
     return book.leases, LeaseBook.recorded(directory / "leases")
+
+
+def registered(directory: Path) -> object:
+    """What a supervisor takes for the session of its training."""
+    supervisor: Any = types.SimpleNamespace(_directory=directory)
+    return Supervisor._session(supervisor)
 
 
 def checkpoint(path: Path) -> object:
@@ -380,8 +387,8 @@ PARSERS = {
     "the end of an attempt": Parser(
         attempt(protocol.EXIT_FILE, AttemptFiles.ended),
         (
-            b'{"schema": "hpcext.exit/1", "attempt": 3, "op": 7, "code": 0, "suspended": false, '
-            b'"at": 1004.0}',
+            b'{"schema": "hpcext.exit/1", "attempt": 3, "op": 7, "exit_code": 0, '
+            b'"suspended": false, "at": 1004.0}',
         ),
     ),
     "a change of size": Parser(
@@ -404,6 +411,8 @@ PARSERS = {
         (
             b'{"schema": "hpcext.manager/1", "pid": 1, "start": 2, "host": "n", "boot_id": "b", '
             b'"batch": "", "batch_job": null, "deaf": false}',
+            b'{"schema": "hpcext.manager/1", "pid": 1e999, "start": 2}',
+            b'{"schema": "hpcext.manager/1", "pid": 9999999999999999999, "start": 2}',
         ),
     ),
     "who harvests": Parser(
@@ -437,7 +446,7 @@ PARSERS = {
         placed(lsf_job.BEFORE_FILE, lsf_job.restarts), (b'{"times": 2}',)
     ),
     "how often an LSF job has begun": Parser(
-        placed(lsf_suspend.FILE, lsf_suspend.runs),
+        placed(lsf_suspend.FILE, lambda place: refused(lambda: lsf_suspend.runs(place))),
         (b'{"schema": "%s", "job_id": 7, "file": "f", "runs": 2}' % lsf_suspend.SCHEMA.encode(),),
     ),
     "the manifest of a checkpoint": Parser(stated, (whole_manifest(),)),
@@ -446,11 +455,22 @@ PARSERS = {
         (
             b'{"schema": "hpcext.lease/1", "number": 1, "node": "n", "kind": "", "asked_at": 1.0, '
             b'"idle_at": 1.0, "job_id": 3, "ends_at": null, "planned": true, "idle_s": 60}',
+            b'{"schema": "hpcext.lease/1", "number": 1e999, "node": "n", "kind": ""}',
         ),
     ),
     "a supervisor of another node": Parser(
         placed(protocol.SUPERVISOR_FILE, sweep._supervisor),
-        (b'{"schema": "hpcext.supervisor/1", "pid": 1, "start": 2, "boot_id": "b"}',),
+        (
+            b'{"schema": "hpcext.supervisor/1", "pid": 1, "start": 2, "boot_id": "b"}',
+            b'{"schema": "hpcext.supervisor/1", "pid": 1e999, "start": 2, "boot_id": "b"}',
+        ),
+    ),
+    "who has registered": Parser(
+        placed(protocol.REPORT_FILE, registered),
+        (
+            b'{"schema": "hpcext.report/1", "pid": 1, "start": 2}',
+            b'{"schema": "hpcext.report/1", "pid": 1e999, "start": 2}',
+        ),
     ),
     "the header of a log": Parser(
         text(lambda said: swf.header_count({"MaxNodes": said}, "MaxNodes")), (b"8", b"12 (of 16)")
