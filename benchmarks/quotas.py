@@ -198,7 +198,7 @@ def report(framework: str, figures: dict[str, Any], args: argparse.Namespace) ->
         "name": f"{framework}, quotas {kind}",
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "hardware": f"{os.cpu_count()} cores, {_processor()}",
-        "load_average": os.getloadavg()[0],
+        "load_average": round(os.getloadavg()[0], 1),
         "iterations": args.iterations,
         **figures,
     }
