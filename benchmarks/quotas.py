@@ -29,7 +29,7 @@ CORES = (0.6, 0.3, 0.15, 0.1)
 FEWER = 3.0
 """By which the share of a rank is divided for a while."""
 
-PERIOD_US = 20_000
+PERIOD_US = 30_000
 """A quota is of so many microseconds: a step should have several of them."""
 
 WARM_UP = 10
@@ -198,7 +198,7 @@ def report(framework: str, figures: dict[str, Any], args: argparse.Namespace) ->
         "name": f"{framework}, quotas {kind}",
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "hardware": f"{os.cpu_count()} cores, {_processor()}",
-        "load_average": os.getloadavg()[0],
+        "load_average": round(os.getloadavg()[0], 1),
         "iterations": args.iterations,
         **figures,
     }

@@ -155,6 +155,8 @@ class Balancing(BaseSession):
 
     def _opened(self) -> None:
         super()._opened()
+        # A loop that was left by `break` came to no boundary.
+        self._weighed = 0
         if self._balancing is not None:
             # The first step of a loader reads ahead and allocates: it is not timed.
             self._clock.forget()
