@@ -77,7 +77,11 @@ def job_of(name: str, kind: Kind) -> str:
 def hpcext(*words: object) -> str:
     """What a command prints."""
     done = subprocess.run(
-        [*LAUNCH, *map(str, words)], check=True, stdout=subprocess.PIPE, text=True
+        [*LAUNCH, *map(str, words)],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     return done.stdout
 
@@ -141,32 +145,32 @@ def simulated_s(recording: Path, policy: str, out: Path) -> float:
 def show(args: argparse.Namespace) -> None:
     """Record, simulate, and print side by side."""
     for name in args.set or SETS:
-        there = [policy for policy in POLICIES if (args.dir / name / policy / "load.json").exists()]
         found: dict[str, float] = {}
-        for policy in there:
+        for policy in POLICIES:
             folder = args.dir / name / policy
-            hpcext("trace", "pilot", folder / "pilot", "-o", folder / "recorded.json")
-            found[policy] = jct_s(folder)
+            if (folder / "load.json").exists():
+                hpcext("trace", "pilot", folder / "pilot", "-o", folder / "recorded.json")
+                found[policy] = jct_s(folder)
         for policy, live_s in found.items():
-            folder, parts = args.dir / name / policy, []
-            for label, of in (("own recording", policy), ("pollux's", "pollux")):
-                recording = args.dir / name / of / "recorded.json"
-                if recording.exists():
-                    sim_s = simulated_s(recording, POLICIES[policy], folder / f"simulated-{of}")
-                    parts.append(f"simulated by {label} {sim_s:6.1f} s ({sim_s / live_s - 1:+.0%})")
-            jobs = status(folder)["jobs"]
-            moves = sum(len(job["segments"]) - 1 for job in jobs)
-            load = json.loads((folder / "load.json").read_text())
-            print(
-                f"{name:8} {policy:10} live {live_s:6.1f} s; {'; '.join(parts)}; "
-                f"{moves} changes; load {load[0]} to {load[1]}"
-            )
-        others = [each for policy, each in found.items() if policy != "pollux"]
-        if others and "pollux" in found:
-            gains = {p: 1 - found["pollux"] / s for p, s in found.items() if p != "pollux"}
-            print(f"{name:8} pollux's mean JCT is", ", ".join(
-                f"{gain:.0%} below {policy}'s" for policy, gain in gains.items()
-            ))  # fmt: skip
+            print(f"{name:8} {policy:10} {line(args.dir / name, policy, live_s)}")
+        if pollux_s := found.pop("pollux", None):
+            gains = (f"{1 - pollux_s / other_s:.0%} below {it}'s" for it, other_s in found.items())
+            print(f"{name:8} pollux's mean JCT is {', '.join(gains)}")
+
+
+def line(folder: Path, policy: str, live_s: float) -> str:
+    """One pilot beside its simulations."""
+    parts = [f"live {live_s:6.1f} s"]
+    for label, of in (("its own", policy), ("pollux's", "pollux")):
+        recording = folder / of / "recorded.json"
+        if recording.exists():
+            out = folder / policy / f"simulated-{of}"
+            sim_s = simulated_s(recording, POLICIES[policy], out)
+            off = f"{sim_s / live_s - 1:+.0%}"
+            parts.append(f"simulated by {label} recording {sim_s:6.1f} s ({off})")
+    changes = sum(len(job["segments"]) - 1 for job in status(folder / policy)["jobs"])
+    before, after = json.loads((folder / policy / "load.json").read_text())
+    return "; ".join([*parts, f"{changes} changes", f"load {before} to {after}"])
 
 
 def main() -> None:

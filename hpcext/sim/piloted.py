@@ -32,6 +32,9 @@ from hpcext.sim.workloads.recorded import goodput_of, kept, model_of
 NEAR = 0.05
 """Noise scales that differ by a smaller share are the same: none is known so well."""
 
+LEAST_WORK = 1e-6
+"""Of a job that was over as soon as it had begun."""
+
 Step = tuple[float, Sequence[Fact]]
 """An instant, and what was known at it."""
 
@@ -96,7 +99,8 @@ class Piloted:
             self._in_place.add(fact.job)
         elif isinstance(fact, Rescaled):
             began_s = asked_s.get((fact.job, fact.op, fact.resize))
-            grew = len(fact.gpus) > len(self._world.jobs[fact.job].gpus)
+            job = self._world.jobs.get(fact.job)
+            grew = job is not None and len(fact.gpus) > len(job.gpus)
             if fact.ok and grew and fact.stall_s is not None and began_s is not None:
                 self._joins_s[fact.job].append(max(0.0, now_s - began_s - fact.stall_s))
         elif isinstance(fact, Ended) and fact.outcome is Outcome.COMPLETED:
@@ -154,9 +158,8 @@ class Piloted:
         if not known.done or not known.measured or believed is None or alone is None:
             # It tells nothing of itself but when it began and ended.
             speed = dict(known.stated) or {1: 1.0}
-            return speed, sum(
-                interpolate(speed, len(each.gpus)) * _lasted_s(each) for each in segments
-            )
+            work = (interpolate(speed, len(each.gpus)) * _lasted_s(each) for each in segments)
+            return speed, max(LEAST_WORK, sum(work))
         curve = dict(zip(counts.tolist(), (alone * believed).tolist(), strict=True))
         return curve | known.measured, known.done
 

@@ -220,11 +220,18 @@ def write_recording(path: Path, recording: Recording) -> None:
 
     Raises
     ------
+    InputError
+        A job told of itself what cannot be.
     HpcextError
         It cannot be written.
     """
-    data = msgspec.json.format(msgspec.json.encode(recording), indent=1)
+    data = msgspec.json.encode(recording)
     try:
-        write_file(path, data + b"\n", mode=0o644)
+        msgspec.json.decode(data, type=Recording)
+    except msgspec.ValidationError as error:
+        what = f"a job told of itself what cannot be: {clean(str(error))[:300]}"
+        raise InputError(what, where=clean(str(path))) from None
+    try:
+        write_file(path, msgspec.json.format(data, indent=1) + b"\n", mode=0o644)
     except OSError as error:
         raise HpcextError(error.strerror or str(error), where=clean(str(path))) from None

@@ -118,7 +118,7 @@ class Agent:
         self._gpus, self._nodes = gpus, 1
         self._tried = self.split.per_gpu
         self._every_s = every_s
-        self._next_step, self._every = 0, EVERY
+        self._taken, self._next_step, self._every = 0, 0, EVERY
         self._next_hearing, self._hearing = 0, EVERY
         self._step_s = 0.0
         self._profile, self._halves = Profile(), Profile()
@@ -140,7 +140,9 @@ class Agent:
     def measured(self, step: int) -> None:
         """It was, and this step is the next one. The first ones are in a row, then close together:
         without a noise scale there is nothing to choose by."""
-        gap = max(0, 4 * (self.noise.count + 1 - LEAST))
+        self._taken += 1
+        first = max(self._taken, self.noise.count) < LEAST
+        gap = 0 if first else 4 * max(1, self.noise.count + 1 - LEAST)
         self._next_step = step + min(self._every, gap)
 
     def hears(self, step: int) -> bool:
@@ -333,6 +335,7 @@ class Agent:
             "gpus": self._gpus,
             "split": list(self.split),
             "tried": self._tried,
+            "taken": self._taken,
             "next_step": self._next_step,
             "every": self._every,
             "next_hearing": self._next_hearing,
@@ -347,6 +350,8 @@ class Agent:
         self.noise = NoiseScale.of(saved["noise"])
         self.progress = saved["progress"]
         self.split, self._tried = Split(*saved["split"]), saved["tried"]
+        # An earlier release did not count what it had begun to measure.
+        self._taken = saved.get("taken", self.noise.count)
         self._next_step, self._every = saved["next_step"], saved["every"]
         self._next_hearing, self._hearing = saved["next_hearing"], saved["hearing"]
         self._profile.restore(saved["profile"])

@@ -68,6 +68,17 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 DUMB = {"noise_scale": 1.0, "initial_batch": 1}
 
+
+def test_what_cannot_be_is_not_written(tmp_path: Path) -> None:
+    recording = read_recording(written(tmp_path / "a.json", DOCUMENT))
+    plain, adapts = recording.jobs
+    liar = msgspec.structs.replace(plain, speed={1: 1e300})
+    liars = msgspec.structs.replace(recording, jobs=(liar, adapts))
+    with pytest.raises(InputError, match="a job told of itself what cannot be"):
+        write_recording(tmp_path / "b.json", liars)
+    assert not (tmp_path / "b.json").exists()
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"schema": "hpcext.recording/2"}, "written by a later release"),
     ({"schema": "hpcext.run/1"}, "not a document of schema hpcext.recording/1"),
