@@ -433,7 +433,9 @@ def test_a_plugin_for_another_slurm_is_not_whole(
 ) -> None:
     # Commands of Slurm say their release only where they find a configuration.
     conf = target.conf / "slurm.conf"
-    conf.write_text("ClusterName=c\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\n")
+    conf.write_text(
+        "ClusterName=c\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\nMessageTimeout=2\n"
+    )
     monkeypatch.setenv("SLURM_CONF", str(conf))
     target.install()
     path = target.home / "manifest.json"
