@@ -36,7 +36,7 @@ test-slurm: test-environment
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++ \
 		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind \
-		lua5.1:lua5.1 lua5.4:lua5.4
+		lua5.1:lua5.1 lua5.4:lua5.4 chromium:chromium
 	@# Headers have no command to look for.
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
 	@.ci/venv test,examples,lightning,transformers

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from hpcext import __version__
 from hpcext.cli import (
     config,
+    dashboard,
     doctor,
     harvest,
     launch,
@@ -44,6 +45,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     trace.add,
     reproduce.add,
     verbs.add,
+    dashboard.add,
     config.add,
     doctor.add,
 )
