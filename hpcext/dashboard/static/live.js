@@ -36,6 +36,7 @@
       const answer = await fetch(location.href, { cache: "no-store" });
       if (!answer.ok) throw new Error(`the dashboard says ${answer.status}`);
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (paused) return;
       document.title = next.title;
       like(document.querySelector("main"), next.querySelector("main"));
       live.textContent = `Live; read at ${next.getElementById("read").textContent}`;
