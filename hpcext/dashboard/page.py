@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpcext import __version__
-from hpcext.dashboard import chart
+from hpcext.dashboard import chart, lanes
 from hpcext.dashboard.document import Document, JobView, NodeView, PilotView
-from hpcext.dashboard.words import clock, hours, percent
+from hpcext.dashboard.words import clock, hours, percent, times
 from hpcext.manager.harvest_report import PARTS
 from hpcext.sim.report.markup import section, text
 
@@ -46,14 +46,15 @@ def overview(found: Document) -> str:
     return _page("hpcext", body, found.read_at, "")
 
 
-def pilot(view: PilotView, read_at: str, window: chart.Window) -> str:
+def pilot(view: PilotView, read_at: str, window: lanes.Window) -> str:
     """The page of one pilot or harvester."""
     body = [
         _head(view),
+        chart.HATCH,
         section("nodes", "Nodes and GPUs", *_nodes(view)),
         section("jobs", "Jobs", *_jobs(view)),
         section("queue", "Queue", _queue(view)),
-        section("timeline", "Who had which GPU", *chart.timeline(view, window)),
+        section("timeline", "Who had which GPU", *lanes.timeline(view, window)),
         _harvest(view.harvest) if view.harvest else "",
     ]
     return _page(f"{view.name} · hpcext", body, read_at, "../../")
@@ -218,7 +219,7 @@ def _row(job: JobView) -> tuple[str, ...]:
         ", ".join(f"{text(name)} {value:.4g}" for name, value in metrics),
         "" if job.left_s is None else clock(job.left_s),
         f"{worth['goodput']:.4g}/s at {percent(worth['efficiency'])}" if worth else "",
-        f"{job.suspends} times" if job.suspends else "",
+        times(job.suspends),
         f"{job.lost_steps:,} steps" if job.lost_steps else "",
     )
 

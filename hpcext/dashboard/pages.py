@@ -14,8 +14,8 @@ import msgspec
 
 from hpcext.core.errors import HpcextError
 from hpcext.dashboard import page
-from hpcext.dashboard.chart import Window
 from hpcext.dashboard.document import Document, document
+from hpcext.dashboard.lanes import Window
 from hpcext.manager.reading import REPLAY_SHARE, Reading
 
 Read = Callable[[], Iterator[Reading | HpcextError]]

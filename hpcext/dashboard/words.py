@@ -21,3 +21,8 @@ def percent(share: float) -> str:
 def hours(value: float) -> str:
     """Hours, two places."""
     return f"{value:,.2f}"
+
+
+def times(count: int) -> str:
+    """How often, if ever."""
+    return {0: "", 1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -6,6 +6,7 @@ https://chromedevtools.github.io/devtools-protocol/; messages end with a NUL byt
 from __future__ import annotations
 
 import base64
+import fcntl
 import io
 import json
 import os
@@ -45,19 +46,20 @@ class Chromium:
     def __init__(self, profile: Path) -> None:
         program = shutil.which("chromium")
         assert program, "chromium is not installed; make test installs it"
-        theirs_in, self._in = os.pipe()
-        self._out, theirs_out = os.pipe()
-        # The pipe is on descriptors 3 and 4.
-        shell = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out} {theirs_in}<&- {theirs_out}>&-'
+        reads, self._in = os.pipe()
+        self._out, writes = os.pipe()
+        # The pipe is to be on descriptors 3 and 4, which ours must not be already.
+        theirs = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (reads, writes)]
+        shell = 'exec "$@" 3<&{0} 4>&{1} {0}<&- {1}>&-'.format(*theirs)
         self._process = subprocess.Popen(
             ["bash", "-c", shell, "bash", program, *FLAGS, f"--user-data-dir={profile}"],
-            pass_fds=(theirs_in, theirs_out),
+            pass_fds=theirs,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(theirs_in)
-        os.close(theirs_out)
+        for end in (reads, writes, *theirs):
+            os.close(end)
         self.events: list[dict[str, Any]] = []
         self._rest = b""
         self._next = 0

@@ -12,10 +12,10 @@ from pilot_views import HOSTILE, busy, job, reading
 
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node, Record, Role, Segment, State
-from hpcext.dashboard import chart, page
-from hpcext.dashboard.chart import Window
+from hpcext.dashboard import chart, lanes, page
 from hpcext.dashboard.document import Gpu, document, mark, natural, pilot_view
-from hpcext.dashboard.words import clock
+from hpcext.dashboard.lanes import Window
+from hpcext.dashboard.words import clock, times
 from hpcext.executors import lease_account
 from hpcext.executors.lease_account import Account
 from hpcext.executors.leases import Terms
@@ -108,6 +108,7 @@ def test_jobs_say_how_they_get_on() -> None:
 def test_marks_and_names_count_as_people_do() -> None:
     assert [mark(place) for place in (0, 25, 26, 701, 702)] == ["A", "Z", "AA", "ZZ", "AAA"]
     assert sorted(["n10:0", "n2:10", "n2:9"], key=natural) == ["n2:9", "n2:10", "n10:0"]
+    assert [times(each) for each in (0, 1, 2, 3)] == ["", "once", "twice", "3 times"]
     assert [clock(each) for each in (7, 3723, 183_600)] == ["0:07", "1:02:03", "2 d 3 h"]
 
 
@@ -180,18 +181,33 @@ def test_a_window_leaves_out_what_was_before_it() -> None:
             now_s=5000.0,
         )
     )
-    shown = {last: "".join(chart.timeline(found, Window.asked(last))) for last in ("", "3600")}
+    shown = {last: "".join(lanes.timeline(found, Window.asked(last))) for last in ("", "3600")}
     assert "job-1 on n2:0" in shown[""]
     assert "job-1 on n2:0" not in shown["3600"]
     assert 'width="100.000%"' in shown["3600"]
     assert Window.asked("1e9999") == Window.asked("-1") == ALL
 
 
+def test_gpus_of_a_node_that_had_the_same_share_a_lane() -> None:
+    four, two = tuple(f"n1:{at}" for at in range(4)), ("n2:0", "n2:2")
+    found = pilot_view(
+        reading(
+            (job("1"), Record(segments=(Segment(0, four, None, 50),))),
+            (job("2"), Record(segments=(Segment(0, two, None, 50),))),
+            (job("3"), Record(segments=(Segment(0, ("n3:0",), None, 50),))),
+            nodes=(Node("n1", 4), Node("n3", 1)),
+        )
+    )
+    text = "".join(lanes.timeline(found, ALL))
+    assert re.findall(r'class="gpu">(.*?)<', text) == ["n1:0-3", "n2:0,2", "n3:0"]
+    assert text.count("<title>") == 3
+
+
 def test_more_than_can_be_drawn_is_said() -> None:
     segments = tuple(Segment(2.0 * at, ("n2:0",), None, 2.0 * at + 1) for at in range(2500))
     found = pilot_view(reading((job("1"), Record(segments=segments)), now_s=5000.0))
-    text = "".join(chart.timeline(found, ALL))
-    assert text.count("<title>") == chart.MOST_SPANS
+    text = "".join(lanes.timeline(found, ALL))
+    assert text.count("<title>") == lanes.MOST_SPANS
     assert "500 short stretches and 0 GPUs are not drawn" in text
 
 
