@@ -17,6 +17,7 @@ from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
 from hpcext.dashboard.timeline import Span, spans
+from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.manager.harvest_report import harvest_document
 from hpcext.manager.reading import Reading
 from hpcext.manager.report import busy_fraction, display_state, makespan, outlook_of, worth_of
@@ -157,12 +158,30 @@ class PilotView(msgspec.Struct, frozen=True):
         return sum(job.gpus for job in self.jobs)
 
 
+class Machine(msgspec.Struct, frozen=True):
+    """The GPUs of the machine on which this was read.
+
+    Attributes
+    ----------
+    host : str
+    gpus : tuple of GpuFacts
+    mps : bool
+        The daemon of MPS runs there.
+    """
+
+    host: str
+    gpus: tuple[GpuFacts, ...]
+    mps: bool
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """All that was read at an instant.
 
     Attributes
     ----------
     read_at : str
+    machine : Machine or None
+        None where it has no GPU.
     pilots : tuple of PilotView
         Newest first.
     unreadable : tuple of dict
@@ -171,11 +190,14 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = SCHEMA
     read_at: str
+    machine: Machine | None = None
     pilots: tuple[PilotView, ...]
     unreadable: tuple[dict[str, str], ...] = ()
 
 
-def document(found: Iterable[Reading | HpcextError], at: float) -> Document:
+def document(
+    found: Iterable[Reading | HpcextError], at: float, machine: Machine | None = None
+) -> Document:
     """The document of some pilots, read at `at` (seconds of Unix time)."""
     pilots: list[PilotView] = []
     unreadable: list[dict[str, str]] = []
@@ -186,6 +208,7 @@ def document(found: Iterable[Reading | HpcextError], at: float) -> Document:
             pilots.append(pilot_view(each))
     return Document(
         read_at=_instant(at),
+        machine=machine,
         pilots=tuple(pilots),
         unreadable=tuple(unreadable),
     )

@@ -7,13 +7,14 @@ attributes of SVG, so that the style sheet is the only style.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from hpcext import __version__
 from hpcext.dashboard import chart, lanes
-from hpcext.dashboard.document import Document, JobView, NodeView, PilotView
+from hpcext.dashboard.document import Document, JobView, Machine, NodeView, PilotView
 from hpcext.dashboard.words import clock, hours, percent, times
+from hpcext.executors.gpu_facts import GpuFacts, sharing
 from hpcext.manager.harvest_report import PARTS
 from hpcext.sim.report.markup import section, text
 
@@ -25,6 +26,9 @@ MOST_PILOTS = 50
 
 MOST_ENDED = 100
 """More jobs that have ended are left to ``data.json``."""
+
+_MACHINE = ("GPU", "Kind", "Used", "Memory", "Divided or shared")
+_GIB = 1 << 30
 
 _QUEUE = ("Job", "State", "Why it waits")
 _JOBS = (
@@ -43,21 +47,23 @@ def overview(found: Document) -> str:
     ]
     if len(found.pilots) + len(found.unreadable) >= MOST_PILOTS:
         body.append(f'<p class="note">These are the newest {MOST_PILOTS}.</p>')
+    body.append(_machine(found.machine))
     return _page("hpcext", body, found.read_at, "")
 
 
-def pilot(view: PilotView, read_at: str, window: lanes.Window) -> str:
+def pilot(view: PilotView, found: Document, window: lanes.Window) -> str:
     """The page of one pilot or harvester."""
     body = [
         _head(view),
         chart.HATCH,
         section("nodes", "Nodes and GPUs", *_nodes(view)),
+        _machine(found.machine, {node.name for node in view.nodes}),
         section("jobs", "Jobs", *_jobs(view)),
         section("queue", "Queue", _queue(view)),
         section("timeline", "Who had which GPU", *lanes.timeline(view, window)),
         _harvest(view.harvest) if view.harvest else "",
     ]
-    return _page(f"{view.name} · hpcext", body, read_at, "../../")
+    return _page(f"{view.name} · hpcext", body, found.read_at, "../../")
 
 
 def _page(title: str, body: Iterable[str], read_at: str, root: str) -> str:
@@ -256,6 +262,32 @@ def _harvest(said: dict[str, Any]) -> str:
         chart.stack([value for _, value in parts]),
         _table(caption, ("What became of them", "Node-hours", "Share"), rows),
     )
+
+
+def _machine(found: Machine | None, nodes: Collection[str] | None = None) -> str:
+    """The GPUs of this machine, if it has any and is one of these nodes."""
+    if found is None or (nodes is not None and found.host not in nodes):
+        return ""
+    rows = [
+        (
+            f"GPU {gpu.index}",
+            text(gpu.name),
+            "" if gpu.used is None else chart.bar(gpu.used, percent(gpu.used)),
+            _memory(gpu),
+            text(sharing((gpu,))),
+        )
+        for gpu in found.gpus
+    ]
+    daemon = " The daemon of MPS runs here." if found.mps else ""
+    caption = f"What the driver of {found.host} says, of all processes there.{daemon}"
+    return section("machine", f"GPUs of {found.host}", _table(caption, _MACHINE, rows))
+
+
+def _memory(gpu: GpuFacts) -> str:
+    if not gpu.memory_bytes or gpu.memory_used_bytes is None:
+        return ""
+    words = f"{gpu.memory_used_bytes / _GIB:.1f} of {gpu.memory_bytes / _GIB:.0f} GiB"
+    return chart.bar(gpu.memory_used_bytes / gpu.memory_bytes, words)
 
 
 # Small parts.

@@ -14,8 +14,10 @@ import msgspec
 
 from hpcext.core.errors import HpcextError
 from hpcext.dashboard import page
-from hpcext.dashboard.document import Document, document
+from hpcext.dashboard.document import Document, Machine, document
 from hpcext.dashboard.lanes import Window
+from hpcext.executors.gpu_facts import gpu_facts, mps_runs
+from hpcext.manager.places import host
 from hpcext.manager.reading import REPLAY_SHARE, Reading
 
 Read = Callable[[], Iterator[Reading | HpcextError]]
@@ -33,8 +35,10 @@ FILES = {
 
 
 def now(read: Read) -> Document:
-    """What the newest pilots are."""
-    return document(itertools.islice(read(), page.MOST_PILOTS), time.time())
+    """What the newest pilots and the GPUs of this machine are."""
+    gpus = gpu_facts()
+    machine = Machine(host(), gpus, mps_runs()) if gpus else None
+    return document(itertools.islice(read(), page.MOST_PILOTS), time.time(), machine)
 
 
 class Answer(NamedTuple):
@@ -91,7 +95,7 @@ class Pages:
                         if what:
                             return _json(msgspec.structs.replace(found, pilots=(view,)))
                         window = Window.asked(parse_qs(query).get("last", [""])[0])
-                        return _html(page.pilot(view, found.read_at, window))
+                        return _html(page.pilot(view, found, window))
         return None
 
 

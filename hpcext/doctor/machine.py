@@ -19,6 +19,7 @@ from hpcext import config
 from hpcext.batch import system
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Asked, Finding
+from hpcext.executors import gpu_facts
 from hpcext.executors.gpus import find_gpus
 from hpcext.manager import locks
 from hpcext.text import clean
@@ -130,18 +131,24 @@ def gpus(asked: Asked) -> Iterator[Finding]:
         yield Finding("gpus", "note", f"none of {len(names)} may be used here", none)
         return
     kinds = ", ".join(sorted(set(names)))
-    says = f"{len(usable)} of {len(names)}: {kinds}; driver {_text(driver)}"
+    says = f"{len(usable)} of {len(names)}: {kinds}; driver {gpu_facts.text(driver)}"
     yield Finding("gpus", "ok", clean(says))
+    yield from _sharing()
+
+
+def _sharing() -> Iterator[Finding]:
+    """Whether GPUs are divided or shared by other means than ours."""
+    found = gpu_facts.gpu_facts()
+    daemon = "the daemon of MPS runs" if gpu_facts.mps_runs() else ""
+    if says := "; ".join(filter(None, (gpu_facts.sharing(found), daemon))):
+        # NVIDIA's MIG User Guide, "CUDA Device Enumeration".
+        one = "a process uses one instance of a GPU in MIG mode: turn it off, or use other GPUs"
+        yield Finding("gpu sharing", "note", says, one if any(gpu.mig for gpu in found) else "")
 
 
 def _names(nvml: Any) -> list[str]:
     handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-    return [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
-
-
-def _text(said: str | bytes) -> str:
-    # Before version 11.5 nvidia-ml-py gave bytes.
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    return [gpu_facts.text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
 
 
 def settings(asked: Asked) -> Iterator[Finding]:

@@ -13,15 +13,17 @@ from pilot_views import HOSTILE, busy, job, reading
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node, Record, Role, Segment, State
 from hpcext.dashboard import chart, lanes, page
-from hpcext.dashboard.document import Gpu, document, mark, natural, pilot_view
+from hpcext.dashboard.document import Gpu, Machine, document, mark, natural, pilot_view
 from hpcext.dashboard.lanes import Window
 from hpcext.dashboard.words import clock, times
 from hpcext.executors import lease_account
+from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.executors.lease_account import Account
 from hpcext.executors.leases import Terms
 from hpcext.manager.harvest_report import PARTS
 
-VIEW = pilot_view(busy())
+FOUND = document([busy()], 0.0)
+(VIEW,) = FOUND.pilots
 ALL = Window()
 
 
@@ -127,7 +129,7 @@ def test_a_harvester_has_its_account(tmp_path: Path) -> None:
     assert view.kind == "harvester"
     assert view.harvest
     assert view.harvest["unleased_node_h"] == 2.0
-    shape = Shape(page.pilot(view, "now", ALL))
+    shape = Shape(page.pilot(view, FOUND, ALL))
     assert "Of 2.00 node-hours that were idle or leased; 3 leases" in shape.text
     assert all(words in shape.text for words in PARTS.values())
 
@@ -135,10 +137,10 @@ def test_a_harvester_has_its_account(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        page.overview(document([busy()], 0.0)),
+        page.overview(FOUND),
         page.overview(document([], 0.0)),
-        page.pilot(VIEW, "now", ALL),
-        page.pilot(pilot_view(reading(nodes=())), "now", ALL),
+        page.pilot(VIEW, FOUND, ALL),
+        page.pilot(pilot_view(reading(nodes=())), FOUND, ALL),
     ],
     ids=["overview", "nothing", "pilot", "no node"],
 )
@@ -155,8 +157,24 @@ def test_pages_are_whole_hold_no_style_and_point_nowhere_else(text: str) -> None
     assert not any(tag == "style" for tag, _ in shape.found)
 
 
+def test_gpus_of_this_machine_are_shown_with_the_pilots_that_run_here() -> None:
+    shared = GpuFacts(0, "H200", 0.5, 4 << 30, 1 << 30, mps_clients=2)
+    divided = GpuFacts(1, "H200", mig=True, instances=7)
+    here = document([busy()], 0.0, Machine("n2", (shared, divided), mps=True))
+    elsewhere = document([busy()], 0.0, Machine("other", (shared,), mps=False))
+    for text in (page.overview(here), page.pilot(VIEW, here, ALL)):
+        words = Shape(text).text
+        assert "The daemon of MPS runs here." in words
+        assert "50%" in words
+        assert "1.0 of 4 GiB" in words
+        assert "GPU 0 is shared by 2 processes through MPS" in words
+        assert "GPU 1 is in MIG mode, 7 instances" in words
+    assert "GPUs of other" in Shape(page.overview(elsewhere)).text
+    assert "GPUs of other" not in Shape(page.pilot(VIEW, elsewhere, ALL)).text
+
+
 def test_what_comes_from_outside_is_shown_as_text() -> None:
-    text = page.pilot(VIEW, "now", ALL)
+    text = page.pilot(VIEW, FOUND, ALL)
     shape = Shape(text)
     assert "waits for <script>" in shape.text
     assert "<script>fetch" not in text
@@ -164,7 +182,7 @@ def test_what_comes_from_outside_is_shown_as_text() -> None:
 
 
 def test_colour_is_never_the_only_sign() -> None:
-    text = page.pilot(VIEW, "now", ALL)
+    text = page.pilot(VIEW, FOUND, ALL)
     assert re.search(r'<text x="4" y="15">A▲</text>', text)
     assert re.search(r'url\(#hatch\)"/><text x="4" y="15">A</text>', text)
     (row,) = [row for row in text.split("<tr>") if ", promoted" in row]

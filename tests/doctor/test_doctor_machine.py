@@ -123,8 +123,14 @@ def test_a_framework_that_is_broken(home: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.says == "installed, and cannot be imported: ImportError: no libcudart"
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, count: int, error: str = "") -> None:
-    """NVML as of a machine with GPUs; it gives bytes, as it did before version 11.5."""
+def stand_in(
+    monkeypatch: pytest.MonkeyPatch, count: int, error: str = "", *, instances: int = 0
+) -> None:
+    """NVML as of a machine with GPUs; it gives bytes, as it did before version 11.5.
+
+    With instances the GPUs are in MIG mode; else they have none, and neither do they say anything
+    of their use.
+    """
 
     class NVMLError(Exception):
         pass
@@ -133,8 +139,18 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, count: int, error: str = "") -> No
         if error:
             raise NVMLError(error)
 
+    def unsupported(gpu: int) -> None:
+        raise NVMLError("Not Supported")
+
     library = types.SimpleNamespace(
         NVMLError=NVMLError,
+        NVML_DEVICE_MIG_ENABLE=1,
+        nvmlDeviceGetUtilizationRates=unsupported,
+        nvmlDeviceGetMemoryInfo=unsupported,
+        nvmlDeviceGetMPSComputeRunningProcesses=unsupported,
+        nvmlDeviceGetMigMode=(lambda gpu: [1, 1]) if instances else unsupported,
+        nvmlDeviceGetMaxMigDeviceCount=lambda gpu: instances,
+        nvmlDeviceGetMigDeviceHandleByIndex=lambda gpu, place: place,
         nvmlInit=init,
         nvmlShutdown=lambda: None,
         nvmlSystemGetDriverVersion=lambda: b"580.1",
@@ -157,6 +173,19 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, 0, "Driver Not Loaded")
     (found,) = machine.gpus(asked())
     assert (found.verdict, found.says) == ("note", "none on this machine: Driver Not Loaded")
+
+
+def test_gpus_that_are_divided_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    stand_in(monkeypatch, 1, instances=7)
+    _, found = machine.gpus(asked())
+    assert (found.name, found.verdict) == ("gpu sharing", "note")
+    assert found.says == "GPU 0 is in MIG mode, 7 instances"
+    assert found.do.startswith("a process uses one instance")
+    stand_in(monkeypatch, 1)
+    monkeypatch.setattr(machine.gpu_facts, "mps_runs", lambda: True)
+    _, found = machine.gpus(asked())
+    assert (found.verdict, found.says, found.do) == ("note", "the daemon of MPS runs", "")
 
 
 @pytest.mark.parametrize(("seen", "verdict"), [(0, "wrong"), (2, "ok")])
