@@ -211,20 +211,23 @@ def _as_table(seen: Iterable[Span], jobs: dict[str, JobView]) -> str:
     joined: dict[tuple[str, float], list[Span]] = defaultdict(list)
     for span in seen:
         joined[span.job, span.start_s].append(span)
-    newest = sorted(joined.values(), key=lambda each: -each[0].start_s)[:MOST_ROWS]
+    newest = sorted(joined.values(), key=lambda each: -each[0].start_s)
+    more = len(newest) - MOST_ROWS
     rows = "".join(
         f'<tr><th scope="row">{text(jobs[first.job].name)}</th>'
         f'<td data-label="GPUs">{text(", ".join(span.gpu for span in each))}</td>'
         f'<td data-label="Role">{text(first.role)}</td>'
         f'<td data-label="From">{clock(first.start_s)}, {first.began}</td>'
         f'<td data-label="To">{_end(first)}</td></tr>'
-        for each in newest
+        for each in newest[:MOST_ROWS]
         for first in each[:1]
     )
     head = "".join(f'<th scope="col">{each}</th>' for each in ("Job", "GPUs", "Role", "From", "To"))
     return (
         '<details id="as-table"><summary>The same as a table</summary>'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></details>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        + (f'<p class="note">{more} older ones are in data.json.</p>' if more > 0 else "")
+        + "</details>"
     )
 
 

@@ -173,7 +173,7 @@ def test_without_scripts_it_loads_itself_again(chromium: Chromium, stage: Stage)
     assert chromium.value("document.getElementById('pause').hidden")
 
 
-@pytest.mark.parametrize("width", [360, 800, 2400])
+@pytest.mark.parametrize("width", [360, 800, pytest.param(2400, marks=pytest.mark.slow)])
 def test_nothing_sticks_out(chromium: Chromium, stage: Stage, width: int) -> None:
     name = "a-name-of-sixty-four-letters-" + "x" * 35
     long = replace(job("5", why="w" * 200), name=name)
@@ -207,7 +207,15 @@ def oklab(colour: tuple[int, int, int]) -> tuple[float, ...]:
     )
 
 
-@pytest.mark.parametrize("sight", ["none", "protanopia", "deuteranopia", "tritanopia"])
+@pytest.mark.parametrize(
+    "sight",
+    [
+        "deuteranopia",
+        "tritanopia",
+        pytest.param("protanopia", marks=pytest.mark.slow),
+        pytest.param("none", marks=pytest.mark.slow),
+    ],
+)
 def test_colours_differ_to_whoever_sees_few(chromium: Chromium, stage: Stage, sight: str) -> None:
     gpus = chart.COLOURS
     jobs: list[Any] = [

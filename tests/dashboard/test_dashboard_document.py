@@ -227,6 +227,7 @@ def test_more_than_can_be_drawn_is_said() -> None:
     text = "".join(lanes.timeline(found, ALL))
     assert text.count("<title>") == lanes.MOST_SPANS
     assert "500 short stretches and 0 GPUs are not drawn" in text
+    assert f"{2500 - lanes.MOST_ROWS} older ones are in data.json" in text
 
 
 def luminance(colour: str) -> float:

@@ -167,7 +167,7 @@ def test_more_connections_than_there_is_room_for_are_closed(server: Server) -> N
             each.close()
 
 
-def test_what_was_read_serves_many(server: Server) -> None:
+def test_what_was_read_serves_many() -> None:
     """However many look, the pilots are read at most once in a while."""
     count = 0
 
