@@ -38,13 +38,13 @@ _JOBS = (
 
 def overview(found: Document) -> str:
     """The page of all pilots."""
-    body = [
-        "<header><h1>Pilots and harvesters</h1></header>",
-        _table("All that this user has, newest first.", _PILOTS, map(_pilot_row, found.pilots))
-        if found.pilots
-        else "<p>There are none yet: <code>hpcext run jobs.toml</code> begins one.</p>",
-        *(f'<p class="trouble">{text(_sentence(each))}</p>' for each in found.unreadable),
-    ]
+    body = ["<header><h1>Pilots and harvesters</h1></header>"]
+    if found.pilots:
+        rows = map(_pilot_row, found.pilots)
+        body.append(_table("Which there are, and how far their jobs are.", _PILOTS, rows))
+    elif not found.unreadable:
+        body.append("<p>There are none yet: <code>hpcext run jobs.toml</code> begins one.</p>")
+    body += [f'<p class="trouble">{text(_sentence(each))}</p>' for each in found.unreadable]
     if len(found.pilots) + len(found.unreadable) >= MOST_PILOTS:
         body.append(f'<p class="note">These are the newest {MOST_PILOTS}.</p>')
     body.append(_machine(found.machine))
@@ -76,7 +76,7 @@ def _page(title: str, body: Iterable[str], read_at: str, root: str) -> str:
             '<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{text(title)}</title>",
-            # Nobody else is asked for one, and the browser not told off.
+            # Else a browser asks for /favicon.ico, which needs the token too.
             f'<link rel="icon" href="{root}icon.svg">',
             f'<link rel="stylesheet" href="{root}style.css">',
             f'<script src="{root}live.js" defer></script>',

@@ -122,6 +122,12 @@ def test_what_cannot_be_read_is_told_beside_the_others() -> None:
     assert "belongs to uid 7" in Shape(page.overview(found)).text
 
 
+def test_whoever_has_no_pilot_is_told_how_to_begin() -> None:
+    error = InputError("belongs to uid 7")
+    words = [Shape(page.overview(document(found, 0.0))).text for found in ([], [error])]
+    assert ["There are none yet" in each for each in words] == [True, False]
+
+
 def test_a_harvester_has_its_account(tmp_path: Path) -> None:
     lease_account.save(Account(seen_s=60.0, offered_node_s=7200.0, leases=3), tmp_path)
     found = reading(harvest=Terms(partition="low"), directory=tmp_path)
