@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -237,3 +239,17 @@ def test_the_document_of_a_real_pilot(site: Site) -> None:
         ("started", "completed"),
     ]
     assert site.document("dashboard", "real")["pilots"][0]["id"] == pilot["id"]
+
+
+def test_the_command_serves_until_interrupted(site: Site) -> None:
+    process = site.start("dashboard")
+    assert process.stdout
+    address = process.stdout.readline().strip()
+    with urllib.request.urlopen(f"{address}data.json", timeout=60) as answer:
+        assert json.load(answer)["pilots"] == []
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (
+        0,
+        "hpcext: whoever has this address can look; Ctrl-C ends it\n",
+    )
