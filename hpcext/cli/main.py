@@ -14,6 +14,7 @@ from hpcext import __version__
 from hpcext.cli import (
     completion,
     config,
+    dashboard,
     doctor,
     harvest,
     launch,
@@ -55,6 +56,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     top.add,
     report.add,
     metrics.add,
+    dashboard.add,
     config.add,
     completion.add,
     doctor.add,

@@ -20,7 +20,7 @@ from hpcext.cli import top_view, view
 from hpcext.cli.top import Look
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job
-from hpcext.executors.gpu_use import GpuUse, gpu_use
+from hpcext.executors.gpu_facts import GpuFacts, gpu_facts
 from hpcext.manager import spool
 from hpcext.manager.places import host
 from hpcext.manager.reading import Reading
@@ -175,7 +175,7 @@ class Main(Screen[None]):
         self._looking = False
         self._headline = ""
         self._readings: dict[str, Reading] = {}
-        self._use: dict[str, GpuUse] = {}
+        self._use: dict[str, GpuFacts] = {}
 
     def compose(self) -> ComposeResult:
         """From above: all, pilots, nodes, jobs."""
@@ -201,10 +201,10 @@ class Main(Screen[None]):
 
     @work(thread=True)
     def _take(self) -> None:
-        found, use = self._look(), gpu_use()
+        found, use = self._look(), {str(gpu.index): gpu for gpu in gpu_facts()}
         self.app.call_from_thread(self._took, found, use)
 
-    def _took(self, found: list[Reading | HpcextError], use: dict[str, GpuUse]) -> None:
+    def _took(self, found: list[Reading | HpcextError], use: dict[str, GpuFacts]) -> None:
         self._looking, self._use = False, use
         readings = [each for each in found if isinstance(each, Reading)]
         self._readings = {str(each.directory): each for each in readings}

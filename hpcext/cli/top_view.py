@@ -8,7 +8,7 @@ from hpcext.cli import view
 from hpcext.core.errors import HpcextError
 from hpcext.core.node_time import Use
 from hpcext.core.values import State, total
-from hpcext.executors.gpu_use import GpuUse
+from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.manager.reading import Reading
 
 Rows = Mapping[str, tuple[str, ...]]
@@ -67,13 +67,13 @@ def _held(reading: Reading) -> int:
     return sum(total(job.held) for job in reading.world.queue.busy())
 
 
-def node_rows(reading: Reading, use: Mapping[str, GpuUse]) -> Rows:
+def node_rows(reading: Reading, use: Mapping[str, GpuFacts]) -> Rows:
     """A row for each node of a pilot.
 
     Parameters
     ----------
     reading : Reading
-    use : Mapping of str to GpuUse
+    use : Mapping of str to GpuFacts
         Of the GPUs of the pilot's one node; empty where these are not to be seen from here.
     """
     on: dict[str, dict[str, str]] = {}
@@ -91,17 +91,16 @@ def node_rows(reading: Reading, use: Mapping[str, GpuUse]) -> Rows:
             name,
             f"{len(jobs)}/{offered.gpus}" if offered.gpus else "leaves",
             " ".join(jobs.get(index, "-") for index in indices),
-            " ".join("?" if each.busy is None else f"{each.busy:.0%}" for each in seen),
+            " ".join("?" if each.used is None else f"{each.used:.0%}" for each in seen),
             _memory(seen),
         )
     return rows
 
 
-def _memory(seen: Sequence[GpuUse]) -> str:
-    if not seen:
-        return ""
-    used, every = sum(each.used_bytes for each in seen), sum(each.all_bytes for each in seen)
-    return f"{used / GIB:.0f} of {every / GIB:.0f} GiB"
+def _memory(seen: Sequence[GpuFacts]) -> str:
+    every = sum(each.memory_bytes or 0 for each in seen)
+    used = sum(each.memory_used_bytes or 0 for each in seen)
+    return f"{used / GIB:.0f} of {every / GIB:.0f} GiB" if every else ""
 
 
 def job_rows(reading: Reading, wanted: str) -> Rows:

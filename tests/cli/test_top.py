@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pexpect
-import pynvml
 import pyte
 import pytest
 from made_pilots import HOUR_S, make
@@ -23,7 +22,7 @@ from hpcext.cli.main import main
 from hpcext.core import facts as f
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Node
-from hpcext.executors.gpu_use import GpuUse, gpu_use
+from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.manager import reading
 
 WAIT_S = 120.0
@@ -182,7 +181,10 @@ def test_rows_of_gpus_say_who_has_them_and_how_busy_they_are(home: Path) -> None
     name = make("jobs", STORY, gpus=4)
     found = reading.read(home / "state" / "pilots" / name)
     gib = 2**30
-    use = {"0": GpuUse(0.9, 60 * gib, 80 * gib), "1": GpuUse(None, 0, 80 * gib)}
+    use = {
+        "0": GpuFacts(0, "NVIDIA H100", 0.9, 80 * gib, 60 * gib),
+        "1": GpuFacts(1, "NVIDIA H100", None, 80 * gib, 0),
+    }
     assert top_view.node_rows(found, use) == {
         "gpu-node-1": ("gpu-node-1", "3/4", "1 1 2 -", "90% ?", "60 of 160 GiB")
     }
@@ -211,50 +213,3 @@ def test_jobs_that_ended_are_last_and_not_all_of_them(
     assert list(top_view.job_rows(found, "pend")) == ["3"]
     monkeypatch.setattr(top_view, "MOST_JOBS", 2)
     assert list(top_view.job_rows(found, "")) == ["1", "3"]
-
-
-class Nvml:
-    """The driver's library, as far as it is asked."""
-
-    class NVMLError(Exception):
-        """Its error."""
-
-    class Memory:
-        used, total = 3, 8
-
-    class Rates:
-        gpu = 42
-
-    def __init__(self, gpus: int, *, divided: bool = False) -> None:
-        self._gpus, self._divided, self.closed = gpus, divided, False
-
-    def nvmlInit(self) -> None:
-        if not self._gpus:
-            raise self.NVMLError
-
-    def nvmlShutdown(self) -> None:
-        self.closed = True
-
-    def nvmlDeviceGetCount(self) -> int:
-        return self._gpus
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetMemoryInfo(self, device: int) -> Memory:
-        return self.Memory()
-
-    def nvmlDeviceGetUtilizationRates(self, device: int) -> Rates:
-        if self._divided:
-            raise self.NVMLError
-        return self.Rates()
-
-
-def test_how_busy_gpus_are() -> None:
-    ours = [name for name in dir(Nvml) if name.startswith(("nvml", "NVML"))]
-    assert all(hasattr(pynvml, name) for name in ours)
-    library = Nvml(2)
-    assert gpu_use(library) == dict.fromkeys(("0", "1"), GpuUse(0.42, 3, 8))
-    assert library.closed
-    assert gpu_use(Nvml(0)) == {}
-    assert gpu_use(Nvml(1, divided=True)) == {"0": GpuUse(None, 3, 8)}
