@@ -154,10 +154,9 @@ def _used(found: Iterable[GpuFacts], usable: Iterable[int]) -> Iterator[Finding]
     do = "nvidia-smi shows whose they are; hpcext run --gpus N takes fewer"
     for gpu in found:
         if gpu.index in usable and gpu.processes:
-            memory = (
-                "" if gpu.memory_used_bytes is None else f", {gpu.memory_used_bytes // _MIB} MiB"
-            )
-            says = f"GPU {gpu.index} is used by {gpu.processes} processes{memory}"
+            says = f"GPU {gpu.index} is used by {gpu.processes} processes"
+            if gpu.memory_used_bytes is not None:
+                says += f", {gpu.memory_used_bytes // _MIB} MiB"
             yield Finding("gpus", "note", says, do, why)
 
 
