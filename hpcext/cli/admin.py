@@ -103,6 +103,7 @@ def _add_status(commands: Any) -> None:
         "status",
         help="say what is installed, and what is left to do",
         description="Changes nothing.",
+        epilog="example: hpcext-admin status slurm",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     _add_slurm(systems, status_slurm, "say what is installed for Slurm")
