@@ -99,7 +99,7 @@ class Trial(msgspec.Struct, frozen=True):
             Step of each new rung, ascending → the metric there.
         """
         known = {rung: metrics} if (rung := self.rung(step)) is not None else {}
-        known |= {rung: had for rung, had in rungs.items() if self.rung(rung) == rung}
+        known |= {each: had for each, had in rungs.items() if self.rung(each) == each <= step}
         return {
             rung: had[self.metric]
             for rung, had in sorted(known.items())
@@ -135,7 +135,8 @@ class Trials:
         rounded up: the first one always does. Equals share a place. One whose metric is no number
         is never among the best. The last trial that is left is not ended, whatever it has.
         """
-        if not self._left[trial.rules] - {job}:
+        left = self._left[trial.rules]
+        if len(left) == (job in left):
             return ""
         scores = self._scores[trial.rules][rung]
         score, most = trial.score(value), math.ceil(len(scores) / trial.factor)

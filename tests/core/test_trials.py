@@ -170,7 +170,7 @@ def test_a_report_that_passes_rungs_counts_at_the_last_one() -> None:
     assert run.engine.world.records["2"].rungs == {40: 0.9}
     # Unless it says what it had there; what it says of other steps does not count.
     had: Mapping[int, Mapping[str, float | None]]
-    had = {10: {"loss": 0.4}, 20: {"other": 1.0}, 33: {"loss": 0.0}}
+    had = {10: {"loss": 0.4}, 20: {"other": 1.0}, 33: {"loss": 0.0}, 80: {"loss": 0.0}}
     assert run.reports("3", 45, 0.95, rungs=had) == ["kill 3"]
     assert run.engine.world.records["3"].rungs == {10: 0.4, 40: 0.95}
     assert run.job("3").why.startswith("behind at step 40 ")
