@@ -145,7 +145,7 @@ class Session(Balancing):
         with tf.control_dependencies(found):
             # Of a GPU: what must be brought here tells when it has come so far.
             there = tf.cast(tf.reshape(found[0], [-1])[:1], tf.float32)
-            weight = tf.numpy_function(self._weigh_part, [there], tf.float32)
+            weight = tf.numpy_function(self._weigh_part, [there], tf.float64)
         weight.set_shape(())
         return tf.nest.map_structure(lambda each: _times(each, weight), gradients)
 
@@ -185,7 +185,7 @@ class Session(Balancing):
         self._read = data
 
     def _weigh_part(self, _: Any) -> Any:
-        return np.float32(self._weigh() / self.world_size)
+        return np.float64(self._weigh() / self.world_size)
 
     def _boundary(self) -> bool:
         balances = self._balancing is not None and self.world_size > 1
