@@ -122,9 +122,9 @@ class _Scale(NamedTuple):
 
     def ticks(self) -> list[float]:
         """Round instants, at most eight."""
-        length = self.end_s - self.begin_s
-        step = next((each for each in _STEPS_S if length / each <= 8), _STEPS_S[-1])
-        while length / step > 8:
+        lasts_s = self.end_s - self.begin_s
+        step = next((each for each in _STEPS_S if lasts_s / each <= 8), _STEPS_S[-1])
+        while lasts_s / step > 8:
             step *= 2
         first = -(-self.begin_s // step) * step
         return [first + step * index for index in range(int((self.end_s - first) // step) + 1)]
