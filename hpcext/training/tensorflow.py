@@ -85,8 +85,7 @@ class Session(Balancing):
             Samples in a batch of one rank; the last batch may be smaller.
         global_batch : int, optional
             In its place: samples in a step of all ranks, divided among them, evenly or as
-            :meth:`balance` says. Gradients must be weighed by :meth:`weighted`, or be those of a
-            sum over samples that is divided by `global_batch`.
+            :meth:`balance` says. Gradients must be weighed by :meth:`weighted`.
         shuffle : bool
             In an order drawn from the session's seed and the epoch.
         last : {"weighted", "carried", "dropped"}

@@ -45,7 +45,11 @@ def trained(job: TensorFlowJob) -> dict[int, list[int]]:
     return {step: [of[rank] for rank in sorted(of)] for step, of in sorted(steps.items())}
 
 
-@pytest.mark.parametrize("options", [("--mode=cpu",), ("--mode=gpu", "--ahead=2")], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [("--mode=cpu",), pytest.param(("--mode=gpu", "--ahead=2"), marks=pytest.mark.slow)],
+    ids=" ".join,
+)
 def test_unequal_workers_train_what_one_would_have_trained(
     nursery: Nursery, tmp_path: Path, alone: TensorFlowJob, options: tuple[str, ...]
 ) -> None:
@@ -78,7 +82,7 @@ def test_a_suspended_training_is_balanced_at_once_on_other_workers(
     assert largest_difference(job, alone) < 1e-9
 
 
-@pytest.mark.parametrize(("times", "calls"), [(0, 0), (2, 2)])
+@pytest.mark.parametrize(("times", "calls"), [pytest.param(0, 0, marks=pytest.mark.slow), (2, 2)])
 def test_gradients_are_weighed_once(
     nursery: Nursery, tmp_path: Path, times: int, calls: int
 ) -> None:
