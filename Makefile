@@ -4,18 +4,24 @@
 # make test-slurm the tests on a real Slurm: the one that is installed, or RELEASE=24.11, RELEASE=26.05
 # python tests/random_faults/draws.py SEED   replays a draw of the random faults; 0-1999: the long run
 # make man        the manual pages, in build/man
+# make deb        Debian packages, in build/packages
+# make rpm        RPM packages, in build/packages/rpm
+# make sdist      the archive of the sources, in build
 # make spank      the plugin for the Slurm that is installed here, in build/spank
 # Say PYTHON=python3.12 to choose the interpreter.
 
 PYTHON ?= python3
 BIN := .venv/bin
-SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release lsf_scripts/*
+SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release tests/system/in-overlay lsf_scripts/* \
+	site_configs/packaging/wheels site_configs/packaging/install-tree site_configs/packaging/source-tree
 ROOTS := spank_hooks/prolog/hpcext-prolog spank_hooks/epilog/hpcext-epilog
 RELEASE ?=
+# Packages are for the distribution's own Python.
+SYSTEM_PYTHON ?= /usr/bin/python3
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-slurm test-environment lint man spank clean
+.PHONY: demo test test-slow test-slurm test-environment lint man spank sdist wheels packages-environment deb rpm clean
 
 demo:
 	@.ci/venv examples
@@ -23,9 +29,9 @@ demo:
 	PATH="$(CURDIR)/$(BIN):$$PATH" CUDA_VISIBLE_DEVICES= hpcext run examples/jobs.toml --gpus 6
 
 test: lint
-	@# Three at once, on two cores too: they mostly wait. Those of one file share fixtures; the files
+	@# Four at once, on two cores too: they mostly wait. Those of one file share fixtures; the files
 	@# that take longest, those on a Slurm, come first, and not those that have most tests.
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: test-environment
 	$(BIN)/pytest -m slow
@@ -36,8 +42,9 @@ test-slurm: test-environment
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++ \
 		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind \
-		lua5.1:lua5.1 lua5.4:lua5.4
-	@# Headers have no command to look for.
+		lua5.1:lua5.1 lua5.4:lua5.4 zsh:zsh fish:fish patch:patch logrotate:logrotate chromium:chromium
+	@# Headers and modules have no command to look for.
+	@[ -e /usr/share/lmod ] || .ci/install-packages :lmod
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
 	@.ci/venv test,examples,lightning,transformers
 
@@ -59,6 +66,35 @@ man: test-environment $(PAGES)
 build/man/%: man/%.rst
 	@mkdir -p $(@D)
 	$(BIN)/python -m docutils --writer=manpage --halt=warning $< $@
+
+# What Spack builds from.
+sdist: packages-environment
+	$(SYSTEM_PYTHON) -c 'import setuptools; setuptools.setup()' -q sdist --dist-dir build
+
+wheels: build/wheels/requirements.txt
+
+# The one step that needs the network.
+build/wheels/requirements.txt: setup.cfg
+	site_configs/packaging/wheels $(SYSTEM_PYTHON) build/wheels
+
+packages-environment:
+	@.ci/install-packages dpkg-buildpackage:dpkg-dev dh:debhelper rpmbuild:rpm
+	@# Modules have no command to look for.
+	@$(SYSTEM_PYTHON) -c 'import docutils, numpy, pip, scipy, setuptools, wheel' 2>/dev/null || \
+		.ci/install-packages :python3-docutils :python3-numpy :python3-pip :python3-scipy \
+			:python3-setuptools :python3-wheel
+	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev
+
+deb: packages-environment wheels
+	cd "$$(site_configs/packaging/source-tree build/packages build/wheels)" && dpkg-buildpackage -b -us -uc
+
+rpm: packages-environment wheels
+	@# Debian's rpm knows of no package that is installed here.
+	tree=$$(site_configs/packaging/source-tree build/packages/rpm build/wheels) && \
+		tar -C build/packages/rpm -czf "$$tree.tar.gz" "$${tree##*/}" && \
+		rpmbuild -tb --nodeps --define "_topdir $(CURDIR)/build/packages/rpm" \
+			--define "python $(SYSTEM_PYTHON)" \
+			--define "slurm $$(dpkg-query -W -f '$${source:Upstream-Version}' libslurm-dev)" "$$tree.tar.gz"
 
 clean:
 	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

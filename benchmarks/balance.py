@@ -4,12 +4,19 @@ Each rank is a process that computes a little and is paced: a constant per pass 
 sample, as a GPU or a core of that speed would take it. So the ideal is known: the time of an
 iteration whose samples are divided best (:func:`hpcext.scaling.balance.level`) and whose ranks
 exchange gradients as fast as those of a step of no samples do, which is measured. With
-``--changing`` another rank is three times as slow for some iterations, in turn; the ideal knows
+``--changing N`` another rank is three times as slow for N iterations, in turn; the ideal knows
 when.
 
-Run: ``hpcext launch --ranks 4 python benchmarks/balance.py [--changing] [--mode gpu] [--iterations
-300]``. Ways take turns in blocks, so that what else the machine does meets all of them. ``--cost``
-prints instead what the exchange and the rule take of a boundary at 4 ranks, and the rule at 96.
+Run: ``hpcext launch --ranks 4 python benchmarks/balance.py [--changing 60] [--mode gpu]
+[--iterations 300]``. Ways take turns in blocks, so that what else the machine does meets all of
+them. ``--cost`` prints instead what the exchange and the rule take of a boundary at 4 ranks, and
+the rule at 96.
+
+With ``--quotas DIR`` ranks are not paced but really slow: they train a small convolutional network,
+each on one thread in a control group below DIR (``/sys/fs/cgroup/cpu``, or of version 2
+``/sys/fs/cgroup``; needs root) that gives it a share of a core, see ``benchmarks/quotas.py``;
+``--changing N`` makes other quotas come and go every N steps. ``--save FILE`` puts the figures into
+a file (``hpcext/sim/papers/lb_bsp_measured.json`` is what ``hpcext reproduce lb-bsp`` prints).
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 
+import quotas
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -32,22 +40,21 @@ BATCH, BLOCK = 128, 50
 PACES = (Line(0.02, 0.0006), Line(0.02, 0.0012), Line(0.03, 0.0024), Line(0.03, 0.0048))
 """Constant and seconds per sample of each rank."""
 
-SLOWER, EVERY = 3.0, 60
-"""With --changing: how much slower a rank is, and for how many iterations."""
+LIMITED_BATCH, LIMITED_BLOCK = 96, 20
+"""With --quotas."""
 
 WAYS = ("plain", "affine", "speeds", "leader")
 UNPACED = ("unpaced", "unpaced, balanced")
 
 
-def pace(rank: int, step: int, *, changing: bool) -> Line:
+def pace(rank: int, step: int, *, changing: int | None) -> Line:
     """How fast this rank is in this step."""
     line = PACES[rank % len(PACES)]
-    # Each is slow once, and then none is.
-    slow = changing and step // EVERY % (len(PACES) + 1) == rank
-    return Line(line.constant_s, line.per_sample_s * (SLOWER if slow else 1.0))
+    slow = quotas.slowed(rank, step, len(PACES), changing)
+    return Line(line.constant_s, line.per_sample_s * (quotas.FEWER if slow else 1.0))
 
 
-def ideal_s(step: int, ranks: int, *, changing: bool) -> float:
+def ideal_s(step: int, ranks: int, *, changing: int | None) -> float:
     """The slowest rank of the best division of a step."""
     lines = [pace(rank, step, changing=changing) for rank in range(ranks)]
     sizes = level(lines, BATCH, [1] * ranks, [BATCH] * ranks)
@@ -98,6 +105,66 @@ class Trained:
                 self.optimizer.step()
                 self.step += 1
                 yield
+
+
+class Limited:
+    """A training under a quota, by one way."""
+
+    def __init__(self, way: str, args: argparse.Namespace, quota: quotas.Quota) -> None:
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 1, 3)
+        )
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        self.session = Session(model=model, optimizer=self.optimizer, seed=1)
+        if way != "plain":
+            self.session.balance(args.mode, rule=way)
+        self.net = self.session.parallel(model)
+        data = TensorDataset(torch.randn(LIMITED_BATCH * 20, 3, 32, 32))
+        sampler = self.session.batch_sampler(data, global_batch=LIMITED_BATCH)
+        self.loader = DataLoader(data, batch_sampler=sampler)
+        self.changing, self.quota = args.changing, quota
+        self.steps: list[quotas.Step] = []
+        self._turns = self._forever()
+
+    def block(self) -> None:
+        """Some steps."""
+        for _ in range(LIMITED_BLOCK):
+            began_s = time.perf_counter()
+            own_s, samples = next(self._turns)
+            self.steps.append(quotas.Step(time.perf_counter() - began_s, own_s, samples))
+
+    def _forever(self) -> Iterator[tuple[float, int]]:
+        rank, ranks = self.session.rank, self.session.world_size
+        there = [0.0]
+
+        def note(_: torch.Tensor) -> None:
+            there[0] = time.perf_counter()
+
+        for _ in self.session.epochs(10**9):
+            for (x,) in self.session.batches(self.loader):
+                self.quota.set(quotas.cores(rank, len(self.steps), ranks, self.changing))
+                began_s = time.perf_counter()
+                self.optimizer.zero_grad()
+                # Its gradient is the last one that a rank computes.
+                x.requires_grad_()
+                x.register_hook(note)
+                self.net(x).square().mean().backward()
+                self.optimizer.step()
+                yield there[0] - began_s, len(x)
+
+
+def compare_limited(args: argparse.Namespace) -> None:
+    """Train by each way under quotas, print, and save."""
+    with quotas.quota(args.quotas) as quota:
+        ways = {way: Limited(way, args, quota) for way in WAYS[:3]}
+        for _ in range(args.iterations // LIMITED_BLOCK):
+            for training in ways.values():
+                training.block()
+    session = ways["plain"].session
+    rows = {way: quotas.gathered(session, training.steps) for way, training in ways.items()}
+    if session.rank == 0:
+        quotas.report("PyTorch", quotas.compare(rows, args.changing), args)
 
 
 def gap(trainings: Trained) -> float:
@@ -171,14 +238,15 @@ def cost() -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--changing", action="store_true")
+    quotas.add_options(parser)
     parser.add_argument("--mode", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--cost", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.cost:
         cost()
+    elif args.quotas:
+        compare_limited(args)
     else:
         compare(args)
 

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from hpcext.training.adapt import Agent, Split
+from hpcext.training.adapt import Agent
 from hpcext.training.noise import NoiseScale, Squares
 from hpcext.training.torch import Session
+from hpcext.training.ways import Split
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 

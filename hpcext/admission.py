@@ -62,6 +62,7 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         after=tuple(ids[name] for name in spec.after),
         retries=spec.retries,
         suspend_timeout_s=spec.suspend_timeout_s,
+        trial=spec.trial,
         estimate=Estimate(
             stated=spec.scaling,
             by_kind=spec.by_kind,

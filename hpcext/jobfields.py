@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from hpcext.checks import integer, known_keys, number, placed, string, wrong
 from hpcext.core.errors import InputError
+from hpcext.core.trials import Trial
 from hpcext.text import shown
 
 MAX_GPUS = 1024
@@ -20,11 +21,13 @@ MAX_GPUS = 1024
 
 MAX_NODES = 65_536
 MAX_WORK = 1e15
+MAX_STEPS = 10**15
 MAX_SECONDS = 604_800.0
 MAX_FACTOR = 1e9
 MAX_MEM_BYTES = 1 << 50
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}")
 _KIND = re.compile(r"[A-Za-z0-9][ -~]{0,99}")
 _MEM = re.compile(r"([0-9]{1,16})([KMGT]?)", re.IGNORECASE)
 _UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -222,6 +225,62 @@ def weight(value: Any) -> float:
 def priority(value: Any) -> float:
     """A place in the queue: higher goes first."""
     return number(value, -MAX_FACTOR, MAX_FACTOR)
+
+
+def trial(value: Any) -> Trial:
+    """What a job is in its sweep."""
+    if not isinstance(value, dict):
+        raise wrong(value, 'a table, as {sweep = "lr", metric = "loss", first = 100, factor = 3}')
+    known_keys(value, tuple(_TRIAL))
+    found = {}
+    for key, given in value.items():
+        try:
+            found[key] = _TRIAL[key](given)
+        except InputError as error:
+            raise placed(error, key) from None
+    if "sweep" not in found:
+        raise InputError("sweep is missing", do='add the name that its trials share: sweep = "lr"')
+    for key in ("goal", "first", "factor"):
+        needed = "metric" if key != "factor" else "first"
+        if key in found and needed not in found:
+            raise InputError(f"{key} without {needed}", do=f"add {needed}, or leave {key} out")
+    return Trial(**found)
+
+
+def _settings(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise wrong(value, 'a table of strings, as {lr = "0.1"}')
+    for key, given in value.items():
+        try:
+            string(given)
+        except InputError as error:
+            raise placed(error, shown(key).strip("'\"")) from None
+    return value
+
+
+def metric(value: Any) -> str:
+    """The name of a metric, as reports have it."""
+    if not isinstance(value, str) or not _METRIC.fullmatch(value):
+        raise InputError(
+            shown(value), valid="a letter, then letters, digits, _ . / @ -; at most 64"
+        )
+    return value
+
+
+def _goal(value: Any) -> str:
+    if value not in ("min", "max"):
+        raise InputError(shown(value), valid="min, max")
+    return str(value)
+
+
+_TRIAL: Mapping[str, Callable[[Any], Any]] = {
+    "sweep": name,
+    "settings": _settings,
+    "metric": metric,
+    "goal": _goal,
+    "first": lambda value: integer(value, 1, MAX_STEPS),
+    "factor": lambda value: integer(value, 2, 1000),
+}
 
 
 def mem_per_gpu(value: Any) -> int:

@@ -15,6 +15,7 @@ import msgspec
 from hpcext import jobfields as fields
 from hpcext.checks import kind_of, known_keys, parse_toml, placed, read_text
 from hpcext.core.errors import InputError
+from hpcext.core.trials import Trial
 from hpcext.profiles import Profiles
 from hpcext.scaling.curve import fewest_near_best
 from hpcext.scaling.kinds import curve_of
@@ -85,6 +86,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     weight, priority : float
     mem_per_gpu : int or None
         Bytes.
+    trial : Trial or None
+        What it is in its sweep.
     """
 
     name: str
@@ -108,6 +111,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     weight: float = 1.0
     priority: float = 0.0
     mem_per_gpu: int | None = None
+    trial: Trial | None = None
 
 
 MAX_JOBS = 100_000
@@ -227,6 +231,7 @@ def parse_jobs(
         specs.append(spec)
     _check_directories(specs, str(base), where)
     _check_dependencies(specs, numbers, known, where)
+    _check_trials(specs, where)
     return tuple(specs)
 
 
@@ -274,6 +279,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "weight": fields.weight,
     "priority": fields.priority,
     "mem_per_gpu": fields.mem_per_gpu,
+    "trial": fields.trial,
 }
 
 KEYS = tuple(_FIELDS)
@@ -371,6 +377,21 @@ def _check_dependencies(
             where=f"{_place(where, numbers[first], {'name': first})}: after",
             do="remove one of them",
         )
+
+
+def _check_trials(specs: Sequence[JobSpec], where: str) -> None:
+    """Refuse trials of one sweep that are to be compared by different rules."""
+    first: dict[str, tuple[int, Trial]] = {}
+    for number, spec in enumerate(specs, start=1):
+        if spec.trial is None:
+            continue
+        other, trial = first.setdefault(spec.trial.sweep, (number, spec.trial))
+        if trial.rules != spec.trial.rules:
+            raise InputError(
+                f"sweep {trial.sweep} has other rules in [[job]] {other}",
+                where=f"{_place(where, number, {'name': spec.name})}: trial",
+                valid="the same metric, goal, first and factor in all trials of a sweep",
+            )
 
 
 def find_cycle(after: Mapping[str, Collection[str]]) -> list[str]:

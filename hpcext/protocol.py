@@ -43,9 +43,9 @@ SUPERVISOR = "hpcext.supervisor/1"
 REPORT = "hpcext.report/1"
 """What a manager reads of it: ``attempt`` and ``op`` as in the environment, ``step``,
 ``resumed_step``, ``saved_step``, ``done`` (work since the job began), ``rate`` (work per second, or
-null), ``metrics`` (finite numbers by name), ``in_place``, the instants ``registered_at``,
-``restored_at`` and ``first_step_at`` (null before the first step), and ``goodput``: null, or an
-object.
+null), ``metrics`` (numbers by name, null for one that is not finite any more), ``in_place``, the
+instants ``registered_at``, ``restored_at`` and ``first_step_at`` (null before the first step), and
+``goodput``: null, or an object.
 
 ``goodput`` has the gradient ``noise_scale`` and the ``initial_batch``, both in samples. It may have
 ``most_batch``, ``least_per_gpu`` (1), ``most_per_gpu`` and ``accumulates`` (true): samples of a
@@ -193,6 +193,9 @@ class Attempt(NamedTuple):
         The supervisor, on the same node.
     notices : bool
         The batch system sends SIGTERM to every process some time before it takes the node away.
+    rungs : (int, int) or None
+        Of a trial of a sweep: the first step at which it is compared with others, and the factor
+        from each such step to the next. The session reports at once when it comes to one.
     """
 
     job_id: str
@@ -205,6 +208,7 @@ class Attempt(NamedTuple):
     rendezvous: str = ""
     notify: Process | None = None
     notices: bool = False
+    rungs: tuple[int, int] | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Attempt | None:
@@ -233,6 +237,7 @@ class Attempt(NamedTuple):
                 rendezvous=env.get("HPCEXT_RENDEZVOUS", ""),
                 notify=Process.parse(env.get("HPCEXT_NOTIFY", "none")),
                 notices=env.get("HPCEXT_NOTICES") == "1",
+                rungs=_rungs(env.get("HPCEXT_RUNGS", "")),
             )
         except KeyError as missing:
             raise ValueError(f"HPCEXT_PROTOCOL is set but {missing.args[0]} is not") from None
@@ -251,7 +256,13 @@ class Attempt(NamedTuple):
             "HPCEXT_RENDEZVOUS": self.rendezvous,
             "HPCEXT_NOTIFY": str(self.notify) if self.notify else "none",
             "HPCEXT_NOTICES": str(int(self.notices)),
+            "HPCEXT_RUNGS": ":".join(map(str, self.rungs or ())),
         }
+
+
+def _rungs(text: str) -> tuple[int, int] | None:
+    first, _, factor = text.partition(":")
+    return (int(first), int(factor)) if text else None
 
 
 class Allocation(NamedTuple):

@@ -12,12 +12,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from hpcext import __version__, protocol
 from hpcext.admin import manifest
 from hpcext.admin.manifest import Manifest, checksum, digest
-from hpcext.admin.trust import check_trusted
+from hpcext.admin.trust import ROOT, check_trusted
 from hpcext.core.errors import InputError
 from hpcext.text import clean
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an installation is. All its paths are those of the machine that will use it.
+
+    Attributes
+    ----------
+    home : pathlib.Path
+        The directory of the manifest.
+    root : pathlib.Path
+        What stands for ``/`` while a package, or the image of a node, is put together.
+    """
+
+    home: Path
+    root: Path = ROOT
+
+    def on_disk(self, path: Path) -> Path:
+        """Where a file lies now."""
+        return self.root / path.relative_to(ROOT)
+
+    def check(self, path: Path) -> None:
+        """Refuse a path that somebody else could change."""
+        check_trusted(self.on_disk(path), below=self.root)
+
+    def installed(self, *, trusted: bool = True) -> Manifest | None:
+        """What is installed here, if anything is."""
+        return manifest.load(self.on_disk(self.home), trusted=trusted, below=self.root)
+
+    def save(self, what: Manifest) -> None:
+        """Write the manifest."""
+        manifest.save(self.on_disk(self.home), what)
 
 
 @dataclass(frozen=True)
@@ -55,13 +89,12 @@ class Change:
     piece: Piece | None = None
 
 
-def plan(home: Path, pieces: Sequence[Piece]) -> list[Change]:
+def plan(place: Place, pieces: Sequence[Piece]) -> list[Change]:
     """What an installation would do, in its order.
 
     Parameters
     ----------
-    home : pathlib.Path
-        Where the manifest is.
+    place : Place
     pieces : sequence of Piece
         What must be there first comes first.
 
@@ -70,72 +103,80 @@ def plan(home: Path, pieces: Sequence[Piece]) -> list[Change]:
     InputError
         A place is not root's alone, or holds a file that is not what was installed.
     """
-    installed = _installed(home)
+    installed = place.installed() or Manifest()
     changes = []
     for piece in pieces:
-        check_trusted(piece.path)
-        changes.append(Change(_verb(piece, installed), piece.path, piece))
+        place.check(piece.path)
+        changes.append(Change(_verb(place, piece, installed), piece.path, piece))
     wanted = {str(piece.path) for piece in pieces}
     # From an older version, or from an installation with other directories.
-    changes += [change for change in _removals(installed) if str(change.path) not in wanted]
+    changes += [each for each in _removals(place, installed) if str(each.path) not in wanted]
     return changes
 
 
-def _verb(piece: Piece, installed: Manifest) -> str:
-    found = checksum(piece.path)
+def _verb(place: Place, piece: Piece, installed: Manifest) -> str:
+    path = place.on_disk(piece.path)
+    found = checksum(path)
     if found is None:
         return "write"
     if found == digest(piece.data):
-        same_mode = stat.S_IMODE(piece.path.stat().st_mode) == piece.mode
+        same_mode = stat.S_IMODE(path.stat().st_mode) == piece.mode
         return "keep" if same_mode else "replace"
     known = installed.files.get(str(piece.path))
     if known and found in known:
         return "replace"
     raise InputError(
         "was changed since it was installed" if known else "is there, and not from hpcext-admin",
-        where=clean(str(piece.path)),
+        where=clean(str(path)),
         do="move it away and try again",
     )
 
 
-def apply(home: Path, changes: Sequence[Change]) -> None:
+def apply(place: Place, changes: Sequence[Change], built_for: str = "") -> None:
     """Carry out a plan of :func:`plan`.
+
+    Parameters
+    ----------
+    place : Place
+    changes : sequence of Change
+    built_for : str
+        As in the manifest.
 
     Raises
     ------
     OSError
         The disk is full or the like; what was done is in the manifest.
     """
-    before = _installed(home)
+    before = place.installed() or Manifest()
     pieces = [change.piece for change in changes if change.piece]
     after = {str(piece.path): [digest(piece.data)] for piece in pieces}
     left = {str(each.path): before.files[str(each.path)] for each in changes if not each.piece}
     old = {**before.files, **left}
     # Both checksums, while it is not known which of the two files is there.
     during = {name: [*old.get(name, []), *after.get(name, [])] for name in {**old, **after}}
-    made = [*before.directories, *_missing_directories([home, *(p.path.parent for p in pieces)])]
-    _make_directories(home)
+    wanted = [place.home, *(piece.path.parent for piece in pieces)]
     # One order whatever was there before, so that nothing to do changes nothing.
-    directories = sorted(set(made))
-    manifest.save(home, Manifest(hpcext=__version__, files=during, directories=directories))
+    directories = sorted({*before.directories, *_missing_directories(place, wanted)})
+    _make_directories(place.on_disk(place.home))
+    now = Manifest(hpcext=__version__, built_for=built_for, files=during, directories=directories)
+    place.save(now)
     for change in changes:
+        path = place.on_disk(change.path)
         if change.piece and change.verb != "keep":
-            _make_directories(change.path.parent)
-            protocol.write_file(change.path, change.piece.data, mode=change.piece.mode)
+            _make_directories(path.parent)
+            protocol.write_file(path, change.piece.data, mode=change.piece.mode)
         elif change.verb == "remove":
-            change.path.unlink()
+            path.unlink()
     kept = {str(each.path): left[str(each.path)] for each in changes if each.verb == "changed"}
-    final = Manifest(hpcext=__version__, files={**after, **kept}, directories=directories)
-    manifest.save(home, final)
+    place.save(msgspec.structs.replace(now, files={**after, **kept}))
 
 
-def plan_removal(home: Path, flag: str) -> list[Change]:
+def plan_removal(place: Place, flag: str) -> list[Change]:
     """What an uninstallation would do.
 
     Parameters
     ----------
-    home : pathlib.Path
-        Where the manifest is.
+    place : Place
     flag : str
         The option that says where that is.
 
@@ -144,55 +185,60 @@ def plan_removal(home: Path, flag: str) -> list[Change]:
     InputError
         Nothing is installed there.
     """
-    installed = manifest.load(home)
+    installed = place.installed()
     if installed is None:
         raise InputError(
             "nothing is installed",
-            where=clean(str(home)),
+            where=clean(str(place.on_disk(place.home))),
             do=f"say the {flag} that was given to install",
         )
-    return _removals(installed)
+    return _removals(place, installed)
 
 
-def remove(home: Path, changes: Sequence[Change]) -> None:
+def remove(place: Place, changes: Sequence[Change]) -> None:
     """Carry out a plan of :func:`plan_removal`; what was changed stays, and in the manifest."""
-    installed = _installed(home)
+    installed = place.installed() or Manifest()
     for change in changes:
         if change.verb == "remove":
-            change.path.unlink()
+            place.on_disk(change.path).unlink()
     kept = [str(change.path) for change in changes if change.verb == "changed"]
     if kept:
         files = {name: installed.files[name] for name in kept}
-        rest = Manifest(hpcext=installed.hpcext, files=files, directories=installed.directories)
-        manifest.save(home, rest)
+        place.save(msgspec.structs.replace(installed, files=files))
     else:
-        (home / manifest.NAME).unlink()
+        (place.on_disk(place.home) / manifest.NAME).unlink()
     for name in sorted(installed.directories, reverse=True):
         with contextlib.suppress(OSError):  # not empty: somebody else uses it
-            Path(name).rmdir()
+            place.on_disk(Path(name)).rmdir()
 
 
-def _removals(installed: Manifest) -> list[Change]:
+def _removals(place: Place, installed: Manifest) -> list[Change]:
     """The last installed goes first: what is loaded by others before what it loads."""
     changes = []
     for name, known in reversed(installed.files.items()):
         path = Path(name)
-        check_trusted(path.parent)
-        try:
-            found = checksum(path)
-        except InputError:  # a link or a directory is not what was installed
-            found = "another"
+        place.check(path.parent)
+        found = found_there(place, path)
         verb = "missing" if found is None else "remove" if found in known else "changed"
         changes.append(Change(verb, path))
     return changes
 
 
-def _installed(home: Path) -> Manifest:
-    return manifest.load(home) or Manifest()
+def found_there(place: Place, path: Path) -> str | None:
+    """The checksum of a file; None where there is none, a word for what is no file."""
+    try:
+        return checksum(place.on_disk(path))
+    except InputError:  # a link or a directory is not what was installed
+        return "another"
 
 
-def _missing_directories(wanted: Sequence[Path]) -> list[str]:
-    return [str(each) for path in wanted for each in (path, *path.parents) if not each.exists()]
+def _missing_directories(place: Place, wanted: Sequence[Path]) -> list[str]:
+    return [
+        str(each)
+        for path in wanted
+        for each in (path, *path.parents)
+        if not place.on_disk(each).exists()
+    ]
 
 
 def _make_directories(path: Path) -> None:

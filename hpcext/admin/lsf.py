@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcext.admin import sources
-from hpcext.admin.install import Piece
-from hpcext.admin.trust import check_command
+from hpcext.admin.edits import Edit, read
+from hpcext.admin.install import Piece, Place
+from hpcext.admin.trust import ROOT, check_command
 from hpcext.core.errors import InputError
 from hpcext.text import clean
 
+STARTER = "hpcext-starter"
 # The last is the one that users see.
 SCRIPTS = (
     "hpcext-job-control",
     "echkpnt.hpcext",
     "erestart.hpcext",
     "elim.hpcext",
-    "hpcext-starter",
+    STARTER,
     "esub.hpcext",
 )
 
@@ -41,15 +43,23 @@ class Site:
         ``LSF_SERVERDIR`` of ``lsf.conf``, where LSF looks for esubs.
     command : pathlib.Path or None
         ``hpcext`` as jobs run it; not needed to uninstall.
+    root : pathlib.Path
+        What stands for ``/``; no file names it.
     """
 
     serverdir: Path
     command: Path | None = None
+    root: Path = ROOT
 
     @property
     def home(self) -> Path:
         """The directory of our own; LSF_SERVERDIR belongs to one release of LSF, and so does it."""
         return self.serverdir / "hpcext"
+
+    @property
+    def place(self) -> Place:
+        """Where the manifest is."""
+        return Place(self.home, self.root)
 
 
 def pieces(site: Site) -> list[Piece]:
@@ -62,14 +72,14 @@ def pieces(site: Site) -> list[Piece]:
         not one that all users can run and only the owner of both can change.
     """
     where = clean(str(site.serverdir))
-    if not site.serverdir.is_dir():
+    if site.root == ROOT and not site.serverdir.is_dir():
         raise InputError(
             "no such directory", where=where, valid="LSF_SERVERDIR, as lsf.conf has it"
         )
     # It becomes a word of a shell in lsb.queues.
     if not re.fullmatch(r"[\w./+@=,-]+", str(site.serverdir), re.ASCII):
         raise InputError(where, valid="letters, digits and . / + @ = , _ -")
-    command = check_command(site.command, (site.serverdir,))
+    command = check_command(site.command, (site.serverdir,), is_there=site.root == ROOT)
     return [Piece(site.serverdir / name, script(name, command), 0o755) for name in SCRIPTS]
 
 
@@ -91,3 +101,20 @@ def left_to_do(site: Site) -> list[str]:
         "    PREEMPTABLE_RESOURCES = ngpus_physical",
         "then: badmin reconfig",
     ]
+
+
+def naming(site: Site, conf_dir: Path) -> list[Edit]:
+    """What takes away the lines that name our scripts; jobs of such a queue would not start.
+
+    Parameters
+    ----------
+    site : Site
+    conf_dir : pathlib.Path
+        Directory of ``lsb.queues``.
+    """
+    path = site.place.on_disk(conf_dir / "lsb.queues")
+    before = read(path) or ""
+    ours = re.compile("|".join(re.escape(f"{site.serverdir}/{name}") for name in SCRIPTS))
+    lines = before.splitlines(keepends=True)
+    after = "".join(line for line in lines if not ours.search(line.partition("#")[0]))
+    return [Edit(path, before, after)] if before != after else []

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from hpcext import __version__, protocol
-from hpcext.admin.trust import check_trusted
+from hpcext.admin.trust import ROOT, check_trusted
 from hpcext.checks import read_text
 from hpcext.core.errors import UNREADABLE, InputError
 from hpcext.text import clean
@@ -25,19 +25,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ----------
     hpcext : str
         Version that installed.
+    built_for : str
+        The release of Slurm whose headers the plugin was compiled with; empty where there is none.
     files : dict of str to list of str
         Path → SHA-256 of what may lie there: two while an installation replaces a file.
     directories : list of str
         Those that were made, the outer ones first.
     """
 
-    schema: Literal["hpcext.installed/1"] = "hpcext.installed/1"
+    schema: Literal["hpcext.installed/1", "hpcext.installed/2"] = "hpcext.installed/2"
     hpcext: str = ""
+    built_for: str = ""
     files: dict[str, list[str]] = {}
     directories: list[str] = []
 
 
-def load(home: Path, *, trusted: bool = True) -> Manifest | None:
+def load(home: Path, *, trusted: bool = True, below: Path = ROOT) -> Manifest | None:
     """Read the manifest of an installation; None where there is none.
 
     Parameters
@@ -45,6 +48,8 @@ def load(home: Path, *, trusted: bool = True) -> Manifest | None:
     home : pathlib.Path
     trusted : bool
         Whatever it says may be done. To be only shown it may be anybody's.
+    below : pathlib.Path
+        As that of :func:`hpcext.admin.trust.check_trusted`.
 
     Raises
     ------
@@ -53,7 +58,7 @@ def load(home: Path, *, trusted: bool = True) -> Manifest | None:
     """
     path = home / NAME
     if trusted:
-        check_trusted(path)
+        check_trusted(path, below=below)
     if not path.exists():
         return None
     try:
@@ -65,7 +70,7 @@ def load(home: Path, *, trusted: bool = True) -> Manifest | None:
             do="remove the installed files by hand",
         ) from None
     for name in (*found.files, *found.directories):
-        if not Path(name).is_absolute():
+        if not Path(name).is_absolute() or ".." in Path(name).parts:
             raise InputError(f"is not a manifest: {clean(name)[:200]}", where=clean(str(path)))
     return found
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcext.admin import sources
-from hpcext.admin.install import Piece
-from hpcext.admin.trust import check_command
-from hpcext.batch.slurm_site import signal_at_preemption
+from hpcext.admin.install import Piece, Place
+from hpcext.admin.slurm_conf import Files
+from hpcext.admin.trust import ROOT, check_command
 from hpcext.checks import read_text
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.text import clean
 
-PREFIX = Path("/usr/local")
+USR = Path("/usr/local")
 CONF_DIR = Path("/etc/slurm")
 INCLUDE = Path("/usr/include")
 BUILD_S = 300
@@ -37,24 +37,41 @@ class Site:
 
     Attributes
     ----------
-    prefix : pathlib.Path
+    usr : pathlib.Path
+        Directory of ``lib`` and ``share``.
     conf_dir : pathlib.Path
         Directory of ``slurm.conf``.
     include : pathlib.Path
         Directory that has ``slurm/spank.h``.
     command : pathlib.Path or None
         ``hpcext`` as jobs and users run it; not needed to uninstall.
+    root : pathlib.Path
+        What stands for ``/``; no file names it.
+    manual : bool
+        Put manual pages in place, too.
     """
 
-    prefix: Path = PREFIX
+    usr: Path = USR
     conf_dir: Path = CONF_DIR
     include: Path = INCLUDE
     command: Path | None = None
+    root: Path = ROOT
+    manual: bool = True
 
     @property
     def home(self) -> Path:
         """The directory of our own."""
-        return self.prefix / "lib" / "hpcext" / "slurm"
+        return self.usr / "lib" / "hpcext" / "slurm"
+
+    @property
+    def place(self) -> Place:
+        """Where the manifest is."""
+        return Place(self.home, self.root)
+
+    @property
+    def files(self) -> Files:
+        """The site's own files, and what they are to name."""
+        return Files(self.place, self.conf_dir, str(self.command), release(self.include))
 
 
 def release(include: Path) -> str:
@@ -90,7 +107,7 @@ def pieces(site: Site) -> list[Piece]:
     HpcextError
         The plugin does not compile.
     """
-    command = check_command(site.command, (site.home, site.conf_dir))
+    command = check_command(site.command, (site.home, site.conf_dir), is_there=site.root == ROOT)
     source = sources.find()
     hooks = source / "spank_hooks"
     found = [
@@ -101,7 +118,8 @@ def pieces(site: Site) -> list[Piece]:
     for kind in ("prolog", "epilog"):
         data = (hooks / kind / f"hpcext-{kind}").read_bytes()
         found.append(Piece(site.conf_dir / f"{kind}.d" / "50-hpcext", data, 0o755))
-    found += _manual(source / "man", site.prefix / "share" / "man")
+    if site.manual:
+        found += manual_pages(source / "man", site.usr / "share" / "man")
     # The last: before it is there, no command of Slurm sees any of the others.
     text = f"optional {site.home}/hpcext.so command={command}\n"
     found.append(Piece(site.conf_dir / "plugstack.conf.d" / "hpcext.conf", text.encode()))
@@ -139,89 +157,19 @@ def _built(hooks: Path, include: Path) -> dict[str, bytes]:
         return {name: (Path(build) / name).read_bytes() for name in BUILT}
 
 
-def _manual(pages: Path, to: Path) -> list[Piece]:
+def manual_pages(pages: Path, to: Path) -> list[Piece]:
     """The manual pages; none where docutils, which makes them, is not installed."""
     try:
         import docutils.core  # noqa: PLC0415  (an extra, and slow to import)
+        from docutils.writers import manpage  # noqa: PLC0415
     except ImportError:
         return []
     found = []
     for page in sorted(pages.glob("*.rst")):
         text = docutils.core.publish_string(
             page.read_text(encoding="utf-8"),
-            writer="manpage",
+            writer=manpage.Writer(),  # a name is for docutils 0.22 and later
             settings_overrides={"input_encoding": "utf-8", "output_encoding": "utf-8"},
         )
         found.append(Piece(to / f"man{page.stem[-1]}" / page.stem, text))
     return found
-
-
-# What is left to the administrator.
-
-
-def left_to_do(site: Site) -> list[str]:
-    """Lines that the site's own files lack, each under a heading that says where it belongs."""
-    conf = site.conf_dir
-    lines = []
-    include = f"include {conf}/plugstack.conf.d/*.conf"
-    if not _has(conf / "plugstack.conf", r"^\s*include\s.*plugstack\.conf\.d/"):
-        lines += [f"add to {conf}/plugstack.conf:", f"    {include}"]
-    missing = [f"    {line}" for line in _missing_settings(site)]
-    if missing:
-        lines += [f"add to {conf}/slurm.conf:", *missing]
-    for name in ("job_submit.lua", "cli_filter.lua"):
-        if not _has(conf / name, re.escape(f"{site.home}/lua/{name}")):
-            lines.append(f"add to the end of {conf}/{name}:")
-            lines += [f"    {line}" for line in snippet(site, name)]
-    if lines:
-        lines.append("then: scontrol reconfigure, or restart slurmctld if a plugin is new to it")
-    return lines
-
-
-def _missing_settings(site: Site) -> list[str]:
-    """What ``slurm.conf`` lacks."""
-    major, minor, _ = (int(part) for part in release(site.include).split("."))
-    file, conf = site.conf_dir / "slurm.conf", site.conf_dir
-    found = []
-    for line in (
-        f"Prolog={conf}/prolog.d/*",
-        f"Epilog={conf}/epilog.d/*",
-        "JobSubmitPlugins=lua",
-        "CliFilterPlugins=lua",
-        "=".join(signal_at_preemption((major, minor))),
-    ):
-        key, _, value = line.partition("=")
-        if _has(file, rf"^\s*{key}\s*=(.*[,\s])?{re.escape(value)}\s*(,|#|$)"):
-            continue
-        # A second line of one key would replace the first.
-        is_set = _has(file, rf"^\s*{key}\s*=")
-        found.append(f"{line}      ({key} is set: let it have this, too)" if is_set else line)
-    return found
-
-
-def snippet(site: Site, name: str) -> list[str]:
-    """The last lines of the site's Lua script: whatever is wrong with us, jobs are submitted."""
-    load = f'assert(loadfile("{site.home}/lua/{name}"))'
-    if name == "cli_filter.lua":
-        body = [f'local settings = {{command = "{site.command}"}}', f"{load}(settings)"]
-    else:
-        body = [f"{load}()"]
-    return [
-        "-- hpcext: the last lines of the file. Whatever is wrong with hpcext, jobs are submitted.",
-        "do",
-        "    local done, why = pcall(function()",
-        *(f"        {line}" for line in body),
-        "    end)",
-        "    if not done then",
-        '        slurm.log_error("hpcext: no rules: %s", tostring(why))',
-        "    end",
-        "end",
-    ]
-
-
-def _has(path: Path, pattern: str) -> bool:
-    """Is a line there already? What cannot be read, or is not root's, is taken not to have it."""
-    try:
-        return re.search(pattern, read_text(path, must_be_roots=True), re.M | re.I) is not None
-    except InputError:
-        return False

@@ -11,11 +11,13 @@ from pathlib import Path
 from hpcext.core.errors import InputError
 from hpcext.text import clean
 
+ROOT = Path("/")
+
 MOST_LINKS = 40
 """As many as Linux follows (path_resolution(7))."""
 
 
-def check_trusted(path: Path, *, everybody: bool = False) -> None:
+def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) -> None:
     """Refuse a path that somebody else could change, at whatever place in it.
 
     What does not exist yet is judged by the directories that do.
@@ -26,16 +28,20 @@ def check_trusted(path: Path, *, everybody: bool = False) -> None:
         Absolute.
     everybody : bool
         All users must be able to reach it, too.
+    below : pathlib.Path
+        Where a package is put together: what lies above it is not looked at.
 
     Raises
     ------
     InputError
         Names the first place that is not root's alone. Who is not root may use his own files.
     """
-    _walk(path, everybody, MOST_LINKS)
+    _walk(path, everybody, below, MOST_LINKS)
 
 
-def check_command(command: Path | None, others: Sequence[Path] = ()) -> Path:
+def check_command(
+    command: Path | None, others: Sequence[Path] = (), *, is_there: bool = True
+) -> Path:
     """The command ``hpcext``, if jobs of all users may run it.
 
     Parameters
@@ -44,13 +50,15 @@ def check_command(command: Path | None, others: Sequence[Path] = ()) -> Path:
         None where none was found.
     others : sequence of pathlib.Path
         They stand beside it in files of the site.
+    is_there : bool
+        It is installed already; not so where a package of its own brings it.
 
     Raises
     ------
     InputError
         It is not there, can be changed by others, or a path has letters that such files cannot.
     """
-    if command is None or not command.exists():
+    if command is None or (is_there and not command.exists()):
         raise InputError(
             "no such command" if command else "the command hpcext is not beside hpcext-admin",
             where=clean(str(command or "--hpcext")),
@@ -60,6 +68,8 @@ def check_command(command: Path | None, others: Sequence[Path] = ()) -> Path:
         # Paths are words of plugstack.conf, of a Lua string and of shells.
         if not re.fullmatch(r"[\w./+@=,-]+", str(path), re.ASCII):
             raise InputError(clean(str(path)), valid="letters, digits and . / + @ = , _ -")
+    if not is_there:
+        return command
     # Jobs of all users run it: whoever could change it would run as all of them.
     check_trusted(command, everybody=True)
     if not command.is_file() or not command.stat().st_mode & 0o001:
@@ -67,10 +77,12 @@ def check_command(command: Path | None, others: Sequence[Path] = ()) -> Path:
     return command
 
 
-def _walk(path: Path, everybody: bool, links: int) -> None:
+def _walk(path: Path, everybody: bool, below: Path, links: int) -> None:
     if not path.is_absolute() or ".." in path.parts:
         raise InputError(clean(str(path)), valid="an absolute path without ..")
     for place in (*reversed(path.parents), path):
+        if place in below.parents:
+            continue
         try:
             facts = place.lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -83,7 +95,7 @@ def _walk(path: Path, everybody: bool, links: int) -> None:
                 raise InputError("too many links", where=where)
             # In a directory that is trusted; where it leads must be, too.
             target = Path(os.path.normpath(place.parent / os.readlink(place)))
-            _walk(target, everybody, links - 1)
+            _walk(target, everybody, below, links - 1)
             continue
         # In one like /tmp (sticky) nobody can rename or remove an entry of root.
         sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcext import protocol
+from hpcext.launch import devices as visible
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class LsfJob(NamedTuple):
         job_id, index = env.get("LSB_JOBID", ""), env.get("LSB_JOBINDEX", "")
         if not job_id.isdecimal() or job_id == "0":
             return None
-        devices = env.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        devices = (visible.said(env) or "").split(",")
         again = str(protocol.EXIT_SUSPENDED)
         return cls(
             id=int(job_id),

@@ -24,13 +24,13 @@ def signal_at_preemption(release: tuple[int, int]) -> tuple[str, str]:
 
 
 def config_command() -> list[str]:
-    """All of ``slurm.conf``, with defaults; scontrol(1)."""
+    """How slurmctld runs now, with defaults, whatever its files say; scontrol(1)."""
     return ["scontrol", "show", "config"]
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """``KEY = VALUE`` on each line."""
-    return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", text, re.M))
+    """``KEY = VALUE`` on each line; a key may end with ``[0]``."""
+    return dict(re.findall(r"^(\w+(?:\[\d+\])?)\s*=\s*(.*?)\s*$", text, re.M))
 
 
 def words(value: str) -> dict[str, str]:

@@ -11,8 +11,13 @@ from typing import Any
 
 from hpcext import __version__
 from hpcext.admin import install as installing
-from hpcext.admin import lsf, slurm
-from hpcext.admin.install import Change
+from hpcext.admin import lsf, slurm, slurm_conf, status
+from hpcext.admin.edits import Edit, StillNamedError, as_json
+from hpcext.admin.install import Change, Place
+from hpcext.admin.manifest import Manifest
+from hpcext.admin.status import Status
+from hpcext.admin.trust import ROOT
+from hpcext.cli import completion
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError
@@ -32,12 +37,16 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_install(commands)
     _add_uninstall(commands)
+    _add_status(commands)
     return parser, dict(commands.choices)
 
 
 def _add_install(commands: Any) -> None:
     parser = commands.add_parser(
-        "install", help="put hpcext in place", description="For whoever owns these places."
+        "install",
+        help="put hpcext in place",
+        description="For whoever owns these places.",
+        epilog="example: hpcext-admin install slurm --dry-run",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     for_slurm = _add_slurm(systems, install_slurm, "build the hooks and put them in place")
@@ -55,34 +64,61 @@ def _add_install(commands: Any) -> None:
         default=slurm.INCLUDE,
         help="directory that has slurm/spank.h (default: %(default)s)",
     )
+    for_slurm.add_argument(
+        "--no-man", action="store_true", help="leave the manual pages to another package"
+    )
     for_lsf = _add_lsf(systems, install_lsf, "put the esub and the job starter in place")
     for each in (for_slurm, for_lsf):
         each.add_argument(
             "--hpcext",
             metavar="PATH",
             type=Path,
-            default=_beside(),
             help="hpcext as users and jobs run it (default: the one beside hpcext-admin)",
         )
+        _add_dry_run(each)
 
 
 def _add_uninstall(commands: Any) -> None:
     parser = commands.add_parser(
-        "uninstall", help="remove what was installed", description="For whoever installed it."
+        "uninstall",
+        help="remove what was installed",
+        description="For whoever installed it.",
+        epilog="example: hpcext-admin uninstall slurm --dry-run",
     )
     systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
-    _add_slurm(systems, uninstall_slurm, "remove what was installed under a prefix")
-    _add_lsf(systems, uninstall_lsf, "remove what was installed for an LSF")
+    for_slurm = _add_slurm(systems, uninstall_slurm, "remove what was installed")
+    for_lsf = _add_lsf(systems, uninstall_lsf, "remove what was installed for an LSF")
+    for_lsf.add_argument(
+        "--conf-dir",
+        metavar="DIR",
+        type=Path,
+        help="directory of lsb.queues, to be looked at first",
+    )
+    for each in (for_slurm, for_lsf):
+        _add_dry_run(each)
+
+
+def _add_status(commands: Any) -> None:
+    parser = commands.add_parser(
+        "status",
+        help="say what is installed, and what is left to do",
+        description="Changes nothing.",
+        epilog="example: hpcext-admin status slurm",
+    )
+    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    _add_slurm(systems, status_slurm, "say what is installed for Slurm")
+    _add_lsf(systems, status_lsf, "say what is installed for an LSF")
 
 
 def _add_slurm(systems: Any, run: Run, goal: str) -> cli.Parser:
     parser: cli.Parser = systems.add_parser("slurm", help=goal, description="Needs root.")
+    parser.epilog = f"{cli.EXAMPLE}{parser.prog}"
     parser.add_argument(
-        "--prefix",
+        "--usr",
         metavar="DIR",
         type=Path,
-        default=slurm.PREFIX,
-        help="where programs go (default: %(default)s)",
+        default=slurm.USR,
+        help="directory of lib and share (default: %(default)s)",
     )
     _add_common(parser, run)
     return parser
@@ -92,6 +128,7 @@ def _add_lsf(systems: Any, run: Run, goal: str) -> cli.Parser:
     parser: cli.Parser = systems.add_parser(
         "lsf", help=goal, description="For the owner of LSF_SERVERDIR, often lsfadmin."
     )
+    parser.epilog = f"{cli.EXAMPLE}{parser.prog} --serverdir /opt/lsf/10.1/etc"
     parser.add_argument(
         "--serverdir",
         metavar="DIR",
@@ -104,9 +141,26 @@ def _add_lsf(systems: Any, run: Run, goal: str) -> cli.Parser:
 
 
 def _add_common(parser: cli.Parser, run: Run) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument(
+        "--prefix",
+        metavar="DIR",
+        type=Path,
+        default=ROOT,
+        help="what stands for / while a package is put together; no file names it",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
+
+
+def _add_dry_run(parser: cli.Parser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+
+
+def _command(args: argparse.Namespace, usr: Path) -> Path | None:
+    """The command that jobs will run: in a package not the one that is here now."""
+    if args.hpcext is not None or args.prefix == ROOT:
+        return args.hpcext or _beside()
+    return usr / "bin" / "hpcext"
 
 
 def _beside() -> Path | None:
@@ -119,60 +173,88 @@ def _beside() -> Path | None:
 
 def install_slurm(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin install slurm``."""
-    site = slurm.Site(args.prefix, args.conf_dir, args.include, args.hpcext)
+    command = _command(args, args.usr)
+    site = slurm.Site(args.usr, args.conf_dir, args.include, command, args.prefix, not args.no_man)
     release = slurm.release(site.include)
-    changes = installing.plan(site.home, slurm.pieces(site))
+    changes = installing.plan(site.place, slurm.pieces(site))
     out.line(f"hpcext {__version__} for Slurm {release}")
-    _carry_out(site.home, changes, args, out)
-    left = slurm.left_to_do(site)
-    _show_left(left, out)
-    if not any("man" in change.path.parts for change in changes):
+    _carry_out(site.place, changes, args, out, release)
+    left = slurm_conf.lacking(site.files)
+    _show_edits(left, out)
+    if left:
+        out.line("then: scontrol reconfigure, or restart slurmctld if a plugin is new to it")
+    if site.manual and not any("man" in change.path.parts for change in changes):
         out.note("no manual pages: docutils, which makes them, is not installed")
-    _document(changes, args, out, slurm=release, left=left)
+    _document(changes, args, out, slurm=release, left=as_json(left))
     return 0
 
 
 def install_lsf(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin install lsf``."""
-    site = lsf.Site(args.serverdir, args.hpcext)
-    changes = installing.plan(site.home, lsf.pieces(site))
+    site = lsf.Site(args.serverdir, _command(args, slurm.USR), args.prefix)
+    changes = installing.plan(site.place, lsf.pieces(site))
     out.line(f"hpcext {__version__} for LSF")
-    _carry_out(site.home, changes, args, out)
+    _carry_out(site.place, changes, args, out)
     left = lsf.left_to_do(site)
-    _show_left(left, out)
+    for line in ("", "left to you:", *left):
+        out.line(line)
     _document(changes, args, out, left=left)
     return 0
 
 
 def _carry_out(
-    home: Path, changes: Sequence[Change], args: argparse.Namespace, out: Output
+    place: Place,
+    changes: Sequence[Change],
+    args: argparse.Namespace,
+    out: Output,
+    built_for: str = "",
 ) -> None:
     _show(changes, out)
     if not args.dry_run:
-        installing.apply(home, changes)
+        installing.apply(place, changes, built_for)
         out.line("done")
 
 
-def _show_left(left: Sequence[str], out: Output) -> None:
-    for line in ("", "left to you:", *left) if left else ():
+def _show_edits(edits: Sequence[Edit], out: Output) -> None:
+    for line in ("", "left to you, as patch -p1 -d / takes it:") if edits else ():
         out.line(line)
+    for edit in edits:
+        if edit.first:
+            out.line(f"first: {edit.first}")
+        out.diff(edit.diff())
 
 
 def uninstall_slurm(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin uninstall slurm``."""
-    return _uninstall(slurm.Site(args.prefix).home, "--prefix", args, out)
+    place = slurm.Site(args.usr, root=args.prefix).place
+    changes = installing.plan_removal(place, "--usr")
+    files = status.slurm_files(place, place.installed() or Manifest())
+    edits = slurm_conf.naming(files, {str(change.path) for change in changes}) if files else []
+    _refuse(edits, "scontrol reconfigure, and try again", out)
+    return _uninstall(place, changes, args, out)
 
 
 def uninstall_lsf(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin uninstall lsf``."""
-    return _uninstall(lsf.Site(args.serverdir).home, "--serverdir", args, out)
+    site = lsf.Site(args.serverdir, root=args.prefix)
+    changes = installing.plan_removal(site.place, "--serverdir")
+    if args.conf_dir is not None:
+        _refuse(lsf.naming(site, args.conf_dir), "badmin reconfig, and try again", out)
+    return _uninstall(site.place, changes, args, out)
 
 
-def _uninstall(home: Path, flag: str, args: argparse.Namespace, out: Output) -> int:
-    changes = installing.plan_removal(home, flag)
+def _refuse(edits: Sequence[Edit], do: str, out: Output) -> None:
+    if edits:
+        _show_edits(edits, out)
+        raise StillNamedError(edits, do)
+
+
+def _uninstall(
+    place: Place, changes: Sequence[Change], args: argparse.Namespace, out: Output
+) -> int:
     _show(changes, out)
     if not args.dry_run:
-        installing.remove(home, changes)
+        installing.remove(place, changes)
     changed = [str(change.path) for change in changes if change.verb == "changed"]
     for path in changed:
         out.note(f"{path}: changed since it was installed, so it stays; remove it yourself")
@@ -180,6 +262,39 @@ def _uninstall(home: Path, flag: str, args: argparse.Namespace, out: Output) -> 
         out.line("done" if not changed else "done, but for what was changed")
     _document(changes, args, out)
     return 1 if changed else 0
+
+
+def status_slurm(args: argparse.Namespace, out: Output) -> int:
+    """Run ``hpcext-admin status slurm``."""
+    return _status(status.of_slurm(slurm.Site(args.usr, root=args.prefix).place), args, out)
+
+
+def status_lsf(args: argparse.Namespace, out: Output) -> int:
+    """Run ``hpcext-admin status lsf``."""
+    site = lsf.Site(args.serverdir, root=args.prefix)
+    return _status(status.of_lsf(site.place, site.serverdir), args, out)
+
+
+def _status(found: Status, args: argparse.Namespace, out: Output) -> int:
+    if not found.hpcext:
+        out.line("hpcext is not installed there")
+    else:
+        built = f", for Slurm {found.built_for}" if found.built_for else ""
+        here = f"; here is Slurm {found.runs}" if found.runs else ""
+        out.line(f"installed by hpcext {found.hpcext}{built}{here}")
+        if not found.fits:
+            out.line("the plugin is not loaded by this Slurm: install it again")
+    if found.files:
+        out.table(("", "file"), [(state, str(path)) for state, path in found.files])
+    _show_edits(found.left, out)
+    for step in found.steps:
+        if step.do:
+            out.line(f"{step.daemon}: {step.do}  ({step.why})")
+        else:
+            out.line(f"{step.daemon}: not asked, {step.why}")
+    if args.json:
+        out.document(found.as_json())
+    return 0 if found.whole else 1
 
 
 def _show(changes: Sequence[Change], out: Output) -> None:
@@ -203,12 +318,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     InputError
         It is none of ours.
     """
-    parser, commands = make_parser()
-    cli.check_command(argv, commands)
+    parser, _ = make_parser()
+    completion.answer(parser)
     args, extra = parser.parse_known_args(argv)
     if extra:
         args.parser.refuse(extra)
-    for name in ("prefix", "conf_dir", "include", "hpcext", "serverdir"):
+    for name in ("prefix", "usr", "conf_dir", "include", "hpcext", "serverdir"):
         path = getattr(args, name, None)
         if path is not None and (not path.is_absolute() or ".." in path.parts):
             flag = f"--{name.replace('_', '-')}"

@@ -14,10 +14,9 @@ import msgspec
 
 from hpcext.batch import system
 from hpcext.batch.leasing import Idle, Leasing
-from hpcext.cli import harvest_view, sweep, view
+from hpcext.cli import harvest_view, view
 from hpcext.cli.output import Output
-from hpcext.cli.run import manage, name_after
-from hpcext.cli.verbs import recount_journal
+from hpcext.cli.run import add_output, manage, name_after
 from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
@@ -25,7 +24,7 @@ from hpcext.executors.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import pilot as pilots
-from hpcext.manager import spool
+from hpcext.manager import reading
 from hpcext.manager.harvest_report import harvest_document
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import Submissions
@@ -93,9 +92,8 @@ def add(subparsers: Any) -> None:
     start_.add_argument(
         "--stay", action="store_true", help="wait for more jobs when all are done, until drained"
     )
-    start_.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    add_output(start_)
     start_.set_defaults(run=start)
-    sweep.add(actions)
     report_ = actions.add_parser(
         "report",
         help="show what a harvester made of the idle nodes",
@@ -205,19 +203,16 @@ def report(args: argparse.Namespace, out: Output) -> int:
     terms = pilots.load(directory).harvest
     if terms is None:
         raise InputError("is a pilot, and no harvester", where=str(directory))
-    engine, node_time, past = recount_journal(directory)
-    began_at, now_s = past.header.began_at, past.now_s
-    if spool.manager_of(directory):
-        now_s = max(now_s, time.time() - began_at)
-    node_time.passed(engine.world, now_s)
-    document = harvest_document(directory, engine.world, node_time)
-    found = efficiency(
-        tuple(engine.world.jobs.values()),
+    found = reading.read(directory)
+    document = harvest_document(directory, found.world, found.node_time)
+    away_s = found.node_time.away_s
+    reached = efficiency(
+        tuple(found.world.jobs.values()),
         Submissions(directory / "submissions").spec,
-        past.header.policy,
-        Offered(document["mean_nodes"], terms.gpus, now_s - node_time.away_s, node_time.away_s),
+        found.policy,
+        Offered(document["mean_nodes"], terms.gpus, found.now_s - away_s, away_s),
     )
-    document["efficiency"] = msgspec.structs.asdict(found)
+    document["efficiency"] = msgspec.structs.asdict(reached)
     if args.json:
         out.document(document)
         return 0

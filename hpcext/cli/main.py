@@ -7,25 +7,32 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hpcext import __version__
 from hpcext.cli import (
+    completion,
     config,
+    dashboard,
     doctor,
     harvest,
     launch,
+    metrics,
     output,
     pilot,
     plan,
     profile,
+    report,
     reproduce,
     run,
     simulate,
     suspendable,
+    sweep,
+    top,
     trace,
     trainer,
+    trials,
     verbs,
 )
 from hpcext.core.errors import HpcextError, InputError
@@ -38,16 +45,26 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     suspendable.add,
     trainer.add,
     launch.add,
+    sweep.add,
+    trials.add,
     profile.add,
     plan.add,
     simulate.add,
     trace.add,
     reproduce.add,
     verbs.add,
+    top.add,
+    report.add,
+    metrics.add,
+    dashboard.add,
     config.add,
+    completion.add,
     doctor.add,
 )
 """Each registers its commands: parsers whose defaults hold ``run(args, out) -> exit status``."""
+
+EXAMPLE = "example: "
+"""What the last line of each help begins with."""
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
@@ -58,16 +75,37 @@ PIPE_CLOSED = 141
 """128 + SIGPIPE: whoever read our output has left."""
 
 
+class Formatter(argparse.HelpFormatter):
+    """Examples stay on one line, to be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(EXAMPLE) else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are InputErrors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # An abbreviation that works today is ambiguous after the next option.
-        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+        usual = {"allow_abbrev": False, "formatter_class": Formatter}
+        super().__init__(*args, **{**usual, **kwargs})
+        # That of the innermost command wins: what is left over is measured by its options.
+        self.set_defaults(parser=self)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
         raise InputError(message, do=f"see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # That of argparse suggests nothing.
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            raise InputError(
+                f"unknown {str(action.metavar or action.dest).lower()} {shown(value)}",
+                where="".join(action.option_strings[-1:]),
+                valid=listed(known, most=40),
+                do=did_you_mean(str(value), known) or f"see {self.prog} --help",
+            )
 
     def refuse(self, extra: Sequence[str]) -> NoReturn:
         """Raise for arguments that no parser took."""
@@ -102,36 +140,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         It is none of ours.
     """
     parser, commands = make_parser()
-    word = check_command(argv, commands)
+    completion.answer(parser)
+    word = next((word for word in argv if not word.startswith("-")), "")
     rest: Sequence[str] = ()
-    if word and commands[word].get_default("rest") is not None and "--" in argv:
+    if word in commands and commands[word].get_default("rest") is not None and "--" in argv:
         # They are for another program: argparse would take some of them for its own.
         end = argv.index("--")
         argv, rest = argv[:end], argv[end + 1 :]
     args, extra = parser.parse_known_args(argv)
     if extra:
-        commands[args.command].refuse(extra)
+        args.parser.refuse(extra)
     if rest:
         args.rest = tuple(rest)
     return args
-
-
-def check_command(argv: Sequence[str], commands: Iterable[str]) -> str | None:
-    """The command's name, if there is one.
-
-    Raises
-    ------
-    InputError
-        It is none of `commands`.
-    """
-    word = next((word for word in argv if not word.startswith("-")), None)
-    if word is not None and word not in commands:
-        raise InputError(
-            f"unknown command {shown(word)}",
-            valid=listed(commands, most=40),
-            do=did_you_mean(word, commands),
-        )
-    return word
 
 
 def main(
@@ -174,7 +195,11 @@ def _run(
     try:
         args = read(words)
         # Not by the words: those of a command that is to be launched are its own.
-        out = output.make(as_json=getattr(args, "json", False), quiet=args.quiet)
+        out = output.make(
+            as_json=getattr(args, "json", False),
+            quiet=args.quiet,
+            as_log=getattr(args, "log_format", "text") == "json",
+        )
         status: int = args.run(args, out)
     except HpcextError as error:
         out.error(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import itertools
 import json
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["JsonOutput", "Output", "QuietOutput", "clean", "make"]
+__all__ = ["JsonOutput", "LogOutput", "Output", "QuietOutput", "clean", "make"]
 
 Row = Sequence[str]
 Show = Callable[[Sequence[Row]], None]
@@ -47,6 +48,19 @@ class Output:
         else:
             # Flushed, because whoever reads a pipe wants to see a long run as it goes.
             print(clean(text), flush=True)
+
+    def event(self, at_s: float, job: str, event: str, text: str) -> None:
+        """Say what happened to a job, so many seconds after its pilot began.
+
+        Parameters
+        ----------
+        at_s : float
+        job : str
+        event : str
+            In one word; not said to a person.
+        text : str
+        """
+        self.line(f"[{at_s:8.1f} s] {job}: {text}")
 
     def note(self, text: str) -> None:
         """Print a remark beside the result, on stderr."""
@@ -126,6 +140,11 @@ class Output:
         plain = json.loads(msgspec.json.encode(document))
         print(json.dumps(plain, indent=2), flush=True)
 
+    def diff(self, lines: Sequence[str]) -> None:
+        """Print lines that another program may read: tabs stay as they are."""
+        for line in lines:
+            print("\t".join(clean(part) for part in line.split("\t")), flush=True)
+
     def raw(self, data: bytes) -> None:
         """Pass bytes on as they are."""
         sys.stdout.flush()
@@ -146,6 +165,9 @@ class JsonOutput(Output):
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Nothing: the document says it."""
 
+    def diff(self, lines: Sequence[str]) -> None:
+        """Nothing: the document says it."""
+
     @contextlib.contextmanager
     def live(self, columns: Row) -> Iterator[Show | None]:
         """Nothing to redraw."""
@@ -154,6 +176,47 @@ class JsonOutput(Output):
     def error(self, error: HpcextError) -> None:
         """Print the error as a document."""
         self.document(error.as_json())
+
+
+class LogOutput(Output):
+    """A JSON object a line, for programs that collect logs; tables are left out.
+
+    Attributes
+    ----------
+    pilot : str
+        Whose log it is.
+    """
+
+    pilot = ""
+
+    def line(self, text: str) -> None:
+        """Print it as an entry."""
+        self._entry("info", text)
+
+    def event(self, at_s: float, job: str, event: str, text: str) -> None:
+        """Print it as an entry."""
+        self._entry(event, text, job)
+
+    def note(self, text: str) -> None:
+        """Print it as an entry."""
+        self._entry("note", text)
+
+    def table(self, columns: Row, rows: Sequence[Row]) -> None:
+        """Nothing: what is in it was said when it happened."""
+
+    @contextlib.contextmanager
+    def live(self, columns: Row) -> Iterator[Show | None]:
+        """Nothing to redraw."""
+        yield None
+
+    def _entry(self, event: str, text: str, job: str | None = None) -> None:
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+        entry = {"time": now, "pilot": self.pilot, "job": job, "event": event, "text": text}
+        print(json.dumps(entry), flush=True)
+
+    def error(self, error: HpcextError) -> None:
+        """Print it as an entry."""
+        self._entry("error", str(error))
 
 
 class QuietOutput(JsonOutput):
@@ -175,11 +238,13 @@ class QuietOutput(JsonOutput):
         print(f"hpcext: {clean(str(error))}", file=sys.stderr, flush=True)
 
 
-def make(*, as_json: bool, quiet: bool) -> Output:
+def make(*, as_json: bool, quiet: bool, as_log: bool = False) -> Output:
     """The output that a command line asks for; a document is worth more than silence."""
     if as_json:
         return JsonOutput()
-    return QuietOutput() if quiet else Output()
+    if quiet:
+        return QuietOutput()
+    return LogOutput() if as_log else Output()
 
 
 def _console(file: TextIO | None = None) -> Console:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hpcext.batch import lsf, slurm
 from hpcext.batch.system import NAMES, choose, jobs
 from hpcext.cli.output import Output
-from hpcext.cli.run import name_after
+from hpcext.cli.run import LOG_FORMATS, name_after
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
@@ -60,6 +60,14 @@ def add(subparsers: Any) -> None:
     submit_.add_argument("--policy", help=f"how to share the GPUs: {', '.join(POLICIES)}")
     submit_.add_argument("--name", help="name of the pilot (default: that of the file)")
     submit_.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
+    submit_.add_argument(
+        "--log-format",
+        # Of the manager, not of this command.
+        dest="manager_log",
+        choices=LOG_FORMATS,
+        default="text",
+        help="json: in the job's output, what happens as an object a line",
+    )
     submit_.set_defaults(run=submit)
     again = actions.add_parser(
         "resubmit",
@@ -118,6 +126,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         "gpus": args.gpus_per_node,
         "cpus_per_gpu": args.cpus_per_gpu,
         "requeue": args.requeue,
+        "as_log": args.manager_log == "json",
     }
     try:
         if system == "lsf":

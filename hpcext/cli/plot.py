@@ -1,10 +1,11 @@
-"""The picture of a plan, with the plots extra (matplotlib)."""
+"""Pictures of plans and sweeps, with the plots extra (matplotlib)."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcext.core.errors import HpcextError, InputError
 
@@ -37,13 +38,7 @@ def plot(
     InputError
         The file cannot be written, or its suffix is none that is known.
     """
-    try:
-        figures = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise HpcextError("matplotlib is not installed", do="pip install 'hpcext[plots]'") from None
-    figure = figures.Figure(
-        figsize=(INCHES_WIDE, 1.5 + INCHES_EACH * len(divisions)), layout="constrained"
-    )
+    figure = new_figure(1.5 + INCHES_EACH * len(divisions))
     axes = figure.subplots()
     jobs = list(next(iter(divisions.values())))
     begins = [0] * len(divisions)
@@ -59,6 +54,32 @@ def plot(
     axes.set_xlabel("GPUs")
     if len(jobs) <= LABELLED:
         axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.25))
+    save(figure, path)
+
+
+def new_figure(inches_high: float) -> Any:
+    """An empty figure of matplotlib.
+
+    Raises
+    ------
+    HpcextError
+        matplotlib is not installed.
+    """
+    try:
+        figures = importlib.import_module("matplotlib.figure")
+    except ImportError:
+        raise HpcextError("matplotlib is not installed", do="pip install 'hpcext[plots]'") from None
+    return figures.Figure(figsize=(INCHES_WIDE, inches_high), layout="constrained")
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written, or its suffix is none that is known.
+    """
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:

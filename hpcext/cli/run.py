@@ -12,12 +12,12 @@ from typing import Any
 
 from hpcext.admission import admit
 from hpcext.cli import view
-from hpcext.cli.output import Output
+from hpcext.cli.output import LogOutput, Output
 from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
 from hpcext.core.facts import NodeJoined, Submitted
-from hpcext.core.values import Node, State
+from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import pilot as pilots
@@ -28,6 +28,8 @@ from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
 from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.sim.expected import expected
+
+LOG_FORMATS = ("text", "json")
 
 LIVE_S = 1.0
 """A table that somebody looks at is brought up to date so often."""
@@ -55,8 +57,20 @@ def add(subparsers: Any) -> None:
         help="with --resume of a harvester: told to end, leave what runs to the next manager",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the first plan alone")
-    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    add_output(parser)
     parser.set_defaults(run=run)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """The options of a manager that say what it prints."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    either.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default="text",
+        help="how to say what happens: text (default), or json: an object a line",
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
@@ -136,8 +150,12 @@ def manage(
     directory: Path, out: Output, *, as_json: bool, moved: bool = False, leave: bool = False
 ) -> int:
     """Be the manager of a pilot; the exit status is that of its jobs."""
-    logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     pilot = pilots.load(directory)
+    if isinstance(out, LogOutput):
+        out.pilot = pilot.id
+        logging.basicConfig(handlers=[_Entries(out)], level=logging.WARNING)
+    else:
+        logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     with out.live(view.COLUMNS) as show:
         if not as_json:
             kind = "logical slots" if pilot.logical else "GPUs"
@@ -168,6 +186,18 @@ def manage(
     return _exit_status(engine, driver.stopped_by, directory, out)
 
 
+class _Entries(logging.Handler):
+    """Has warnings stand among the entries of a log."""
+
+    def __init__(self, out: LogOutput) -> None:
+        super().__init__()
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one."""
+        self._out.note(self.format(record))
+
+
 def _exit_code(engine: Engine) -> int:
     """That of the one job, as a shell would have it; 85 if it is not done."""
     ((name, job),) = engine.world.jobs.items()
@@ -185,7 +215,7 @@ def _exit_status(
         out.note(f"jobs are left; go on with: hpcext run --resume {directory}")
     if stopped_by is not None:
         return 128 + stopped_by
-    return 1 if any(job.state in {State.FAILED, State.CANCELLED} for job in jobs) else 0
+    return 1 if any(job.state.final and not job.done for job in jobs) else 0
 
 
 def _dry_run(

@@ -23,12 +23,13 @@ from hpcext.manager.submissions import check_fits
 from hpcext.policies import find_policy
 from hpcext.sim.comparison import Watts, compared
 from hpcext.sim.outcome import Run
+from hpcext.sim.recording import read_recording
 from hpcext.sim.report import files
 from hpcext.sim.report.page import About
 from hpcext.sim.sources import MOST_GPUS
 from hpcext.sim.store import Key, Store, digest
 from hpcext.sim.tasks import Place, Task
-from hpcext.sim.workloads.find import job_file
+from hpcext.sim.workloads.find import RECORDING, job_file
 from hpcext.text import shown
 
 ON_NODES = ("exclusive", "equal_share", "bftrainer", "optimus", "pollux")
@@ -74,10 +75,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "workload",
         metavar="WORKLOAD",
-        help="a job file, a log (.swf, .swf.gz), trainers or measured trainings (.csv), or made-up "
-        "jobs: philly, capes:CONTENTION, marble:SET, poisson:jobs=N,mean_s=S",
+        help="a job file, a recorded pilot (.json), a log (.swf, .swf.gz), trainers or measured "
+        "trainings (.csv), or made-up jobs: philly, capes:CONTENTION, marble:SET, "
+        "poisson:jobs=N,mean_s=S",
     )
-    where = parser.add_mutually_exclusive_group(required=True)
+    where = parser.add_mutually_exclusive_group()
     where.add_argument("--nodes", help="a machine, as 16x4 or 2xa100:4,4xv100:8")
     where.add_argument("--idle", help="idle nodes: a trace (.csv, .csv.gz), or summit:hours=48")
     where.add_argument("--main", help="the log of a main queue, whose holes are harvested")
@@ -198,7 +200,7 @@ def _place(args: argparse.Namespace) -> Place:
         do = "say how many nodes the machine has"
         raise InputError("is missing", where="--main-nodes", do=do)
     return Place(
-        args.nodes or "",
+        _nodes(args),
         args.idle or "",
         args.main or "",
         args.main_nodes or 0,
@@ -207,6 +209,16 @@ def _place(args: argparse.Namespace) -> Place:
         args.skip or 0,
         args.known_ends,
     )
+
+
+def _nodes(args: argparse.Namespace) -> str:
+    """The machine: as it is said; a recorded pilot has its own."""
+    if args.nodes or args.idle or args.main:
+        return args.nodes or ""
+    if not args.workload.endswith(RECORDING):
+        do = "say where the jobs run: --nodes 4x4, say, --idle TRACE or --main LOG"
+        raise InputError("is missing", where="--nodes", do=do)
+    return read_recording(Path(args.workload)).machine
 
 
 def _check(tasks: Sequence[Task]) -> None:

@@ -14,21 +14,19 @@ from typing import NoReturn
 
 from hpcext import protocol
 from hpcext.cli.output import Output
-from hpcext.cli.verbs import copy_log, identity, read_journal
+from hpcext.cli.verbs import copy_log
 from hpcext.core.engine import Engine
 from hpcext.core.errors import BatchError, HpcextError, JournalError, NoManagerError
 from hpcext.core.values import State
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool, tickets
 from hpcext.manager.own_job import Ending, OwnJob
+from hpcext.manager.reading import Follower
 from hpcext.manager.tickets import Ticket
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-
-JOURNAL_SHARE = 20
-"""A journal is read anew after so many times as long as the last reading took."""
 
 ASK_S = 30.0
 """So often the batch system is asked of a manager elsewhere, of our end, and of other tickets."""
@@ -73,8 +71,7 @@ class Wait:
         self._told = self._noticed = False
         self._trainer: str | None = None
         self._engine: Engine | None = None
-        self._seen: tuple[int, int] | None = None
-        self._read_at_s = 0.0
+        self._follower = Follower(directory)
         self._child: int | None = None
         self._child_waits = -1
         self._again_s = AGAIN_S
@@ -179,15 +176,9 @@ class Wait:
         return 1 if not code else code if code > 0 else 128 - code
 
     def _read(self) -> None:
-        """Read the journal if it has grown; but not all the time, for a replay is not free."""
-        journal = self._directory / "journal.jsonl"
-        began_s = time.monotonic()
-        if began_s < self._read_at_s or not journal.exists():
-            return
-        now = identity(journal)
-        if now != self._seen:
-            self._seen, self._engine = now, read_journal(self._directory)[0]
-            self._read_at_s = began_s + JOURNAL_SHARE * (time.monotonic() - began_s)
+        """Read the journal, once there is one."""
+        if (self._directory / "journal.jsonl").exists():
+            self._engine = self._follower.engine()
 
     def _begin(self) -> int:
         """From where on the log is to be shown: what earlier runs have shown may be gone."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcext.cli import trace_pilot
 from hpcext.cli.output import Output
 from hpcext.cli.trace_report import idle_document, log_document, say_idle, say_log, span
 from hpcext.core.errors import InputError
@@ -49,6 +50,7 @@ def add(subparsers: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_exports(actions)
     _add_made(actions)
+    trace_pilot.add(actions)
     stat_ = actions.add_parser(
         "stat",
         help="print what a trace is like",

@@ -12,14 +12,12 @@ from hpcext.checks import read_text
 from hpcext.cli import view
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
-from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
-from hpcext.core.node_time import NodeTime
-from hpcext.manager import journal, spool
 from hpcext.manager import pilot as pilots
-from hpcext.manager.report import display_state, run_document
+from hpcext.manager import reading, spool
+from hpcext.manager.reading import Follower
+from hpcext.manager.report import run_document
 from hpcext.manager.requests import find_job
-from hpcext.policies import find_policy
 
 FOLLOW_S = 0.2
 """How often a log that is followed is looked at."""
@@ -67,52 +65,35 @@ def _find(args: argparse.Namespace) -> Path:
     return pilots.find(args.pilot, load_settings().state_dir)
 
 
-def read_journal(directory: Path) -> tuple[Engine, journal.Past]:
-    """What the journal says, with or without a manager: it is the truth in both cases."""
-    engine, _, past = recount_journal(directory)
-    return engine, past
-
-
-def recount_journal(directory: Path) -> tuple[Engine, NodeTime, journal.Past]:
-    """The same, and what the nodes' time went into."""
-    spool.check_private(directory)
-    past = journal.read(directory / "journal.jsonl")
-    return *past.recount(find_policy(past.header.policy)), past
-
-
 def status(args: argparse.Namespace, out: Output) -> int:
     """Show all jobs, or one."""
-    directory = _find(args)
-    engine, past = read_journal(directory)
-    alive = spool.manager_of(directory)
-    now_s = max(past.now_s, time.time() - past.header.began_at) if alive else past.now_s
+    found = reading.read(_find(args))
+    engine, world = found.engine, found.world
     if args.json:
-        policy, began_at = past.header.policy, past.header.began_at
-        document = run_document(engine.world, policy=policy, began_at=began_at, now_s=now_s)
+        document = run_document(
+            world, policy=found.policy, began_at=found.began_at, now_s=found.now_s
+        )
         if args.job:
-            wanted = find_job(engine.world, args.job).id
+            wanted = find_job(world, args.job).id
             document["jobs"] = [job for job in document["jobs"] if job["id"] == wanted]
         out.document(document)
         return 0
     rows = view.rows(engine)
     if args.job:
-        job = find_job(engine.world, args.job)
+        job = find_job(world, args.job)
         rows = [row for row in rows if row[0] == job.id]
     out.table(view.COLUMNS, rows)
     if sentence := view.outlook_sentence(engine):
         out.line(sentence)
-    if not alive:
+    if not found.alive:
         out.line(f"no manager runs this pilot; hpcext run --resume {args.pilot} starts one")
     return 0
 
 
 def why(args: argparse.Namespace, out: Output) -> int:
     """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
-    engine, _ = read_journal(_find(args))
-    job = find_job(engine.world, args.job)
-    reason = f": {job.why}" if job.why else ""
-    out.line(f"{job.name} is {display_state(job)}{reason}")
-    if sentence := view.goodput_sentence(job):
+    job = find_job(Follower(_find(args)).engine().world, args.job)
+    for sentence in view.why(job):
         out.line(sentence)
     return 0
 
@@ -138,29 +119,21 @@ def ask(args: argparse.Namespace, out: Output) -> int:
 def logs(args: argparse.Namespace, out: Output) -> int:
     """Print a job's log; with ``--follow`` until the job is final or its manager is gone."""
     directory = _find(args)
-    job = find_job(read_journal(directory)[0].world, args.job)
+    follower = Follower(directory)
+    job = find_job(follower.engine().world, args.job)
     path = directory / "jobs" / job.id / "log.txt"
     for other in sorted(path.parent.glob("log.node-*.txt")):
         # Ranks are not numbered as nodes are: what the first one says may be in any of them.
         out.note(f"what other nodes print is in {other}")
-    position, seen = 0, None
+    position = 0
     ended = not args.follow
     while True:
-        # Read anew only when it has grown or was compacted: a replay is not free.
-        now = identity(directory / "journal.jsonl")
-        if not ended and now != seen:
-            seen, ended = now, read_journal(directory)[0].world.jobs[job.id].state.final
+        ended = ended or follower.engine().world.jobs[job.id].state.final
         ended = ended or spool.manager_of(directory) is None
         position = copy_log(path, position, out)
         if ended:
             return 0
         time.sleep(FOLLOW_S)
-
-
-def identity(path: Path) -> tuple[int, int]:
-    """What changes when a file is added to or replaced."""
-    facts = path.stat()
-    return facts.st_ino, facts.st_size
 
 
 def copy_log(path: Path, position: int, out: Output) -> int:

@@ -79,6 +79,13 @@ def goodput_sentence(job: Job) -> str:
     )
 
 
+def why(job: Job) -> list[str]:
+    """Why a job waits, or runs as it does; and how it gets on, if it adapts its batch."""
+    reason = f": {job.why}" if job.why else ""
+    sentence = goodput_sentence(job)
+    return [f"{job.name} is {display_state(job)}{reason}", *([sentence] if sentence else [])]
+
+
 def outlook_sentence(engine: Engine) -> str:
     """How well nodes are used, where jobs report their goodput; empty without such."""
     found = outlook_of(engine.world)
@@ -127,7 +134,7 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
 
 
 class Narrator:
-    """Says in plain lines what changed since it was last asked."""
+    """Says what changed since it was last asked, an event at a time."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -139,7 +146,7 @@ class Narrator:
             text = self._text(job)
             if self._told.get(job.id) != text:
                 self._told[job.id] = text
-                self._out.line(f"[{now_s:8.1f} s] {job.name}: {text}")
+                self._out.event(now_s, job.name, display_state(job), text)
 
     @staticmethod
     def _text(job: Job) -> str:

@@ -32,7 +32,7 @@ def after(job: Job, now_s: float, fact: Ended, *, progressed: bool) -> tuple[Sta
     if fact.outcome is Outcome.COMPLETED:
         return State.COMPLETED, {"why": fact.why}
     if job.cancelling:
-        return State.CANCELLED, {"why": "cancelled by its user"}
+        return State.CANCELLED, {"why": job.verdict or "cancelled by its user"}
     if fact.outcome is Outcome.SUSPENDED:
         return State.PENDING, {"failures": 0}
     if job.kills and not job.maimed:

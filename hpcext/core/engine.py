@@ -165,7 +165,7 @@ class Engine:
     def _waits(self, job: Job, target: Target) -> str:
         """Why a job gets nothing: the engine's reasons come before the policy's."""
         if job.cancelling:
-            return "being cancelled"
+            return job.verdict or "being cancelled"
         if job.on_hold:
             return "suspended by its user; hpcext resume lets it go on"
         if job.after:

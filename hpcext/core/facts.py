@@ -103,6 +103,10 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
         Once per attempt, when its first step is done: the parts of its start.
     goodput : GoodputReport or None
         What the training says of it, if it does.
+    diverged : tuple of str
+        Metrics that are no finite numbers any more.
+    rungs : Mapping[int, Mapping[str, float or None]]
+        Of a trial: step of a rung that it came to → its metrics there, None for what is no number.
     """
 
     job: str
@@ -114,6 +118,8 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
     resume_s: Mapping[str, float] | None = None
     goodput: GoodputReport | None = None
+    diverged: tuple[str, ...] = ()
+    rungs: Mapping[int, Mapping[str, float | None]] = msgspec.field(default_factory=dict)
 
 
 class Outcome(str, enum.Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import enum
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -33,6 +34,15 @@ class Use(str, enum.Enum):
     OTHER = "other"
 
 
+class Cost(str, enum.Enum):
+    """What was done in the time of a job that was no training, whatever the reason for it."""
+
+    STARTS = "starts"
+    SUSPENDS = "suspends"
+    RESIZES = "resizes"
+    LOST = "lost_work"
+
+
 class Tally(msgspec.Struct):
     """One job's part.
 
@@ -40,6 +50,10 @@ class Tally(msgspec.Struct):
     ----------
     node_s : float
         Node-seconds that it had.
+    spent : dict of Use to float
+        Where they went.
+    cost : dict of Cost to float
+        Those that were no training, by what was done in them.
     op : int
         Of its attempt; 0: none.
     cause : Use
@@ -56,6 +70,8 @@ class Tally(msgspec.Struct):
     """
 
     node_s: float = 0.0
+    spent: dict[Use, float] = msgspec.field(default_factory=dict)
+    cost: dict[Cost, float] = msgspec.field(default_factory=dict)
     op: int = 0
     cause: Use = Use.STARTING
     stop: Use | None = None
@@ -121,21 +137,21 @@ class NodeTime(msgspec.Struct):
             used += weight(job.held)
         nodes = sum(1 for node in world.nodes.values() if node.gpus)
         self.held_s += nodes * seconds
-        self._add(Use.WAITING, (nodes - used) * seconds)
+        _add(self.spent, Use.WAITING, (nodes - used) * seconds)
 
     def _had(self, job: Job, held_s: float, in_use_s: float) -> None:
         """A job was as it is for so long."""
         tally = self._of(job)
         tally.node_s += held_s
         if job.state is State.STOPPING:
-            self._add(tally.stop or Use.OTHER, held_s)
+            self._spend(tally, tally.stop or Use.OTHER, held_s, Cost.SUSPENDS)
         elif not tally.stepped:
             tally.begun_s += held_s
-            self._add(tally.cause, held_s)
+            self._spend(tally, tally.cause, held_s, Cost.STARTS)
         else:
             # What it is to have beside is not used yet.
-            self._add(tally.change or Use.RESCALING, held_s - in_use_s)
-            self._add(Use.TRAINING, in_use_s)
+            self._spend(tally, tally.change or Use.RESCALING, held_s - in_use_s, Cost.RESIZES)
+            self._spend(tally, Use.TRAINING, in_use_s)
             tally.trained_s += in_use_s
             tally.unsaved_s += in_use_s
 
@@ -163,7 +179,8 @@ class NodeTime(msgspec.Struct):
         elif isinstance(fact, Rescaled):
             if fact.stall_s is not None and tally.change is not None:
                 stalled_s = fact.stall_s * weight(_per_node(fact.gpus))
-                self._lose(tally, tally.change, min(stalled_s, tally.unsaved_s))
+                stalled_s = min(stalled_s, tally.unsaved_s)
+                self._lose(tally, tally.change, stalled_s, Cost.RESIZES)
         else:
             tally.stepped |= fact.resume_s is not None or fact.step > tally.from_step
             steps = fact.step - tally.from_step
@@ -198,26 +215,38 @@ class NodeTime(msgspec.Struct):
         if outcome is Outcome.COMPLETED:
             if not tally.stepped:
                 # Nobody said when it began to train.
-                self._move(tally.cause, Use.TRAINING, tally.begun_s)
+                self._spend(tally, tally.cause, -tally.begun_s, Cost.STARTS)
+                self._spend(tally, Use.TRAINING, tally.begun_s)
         elif outcome is not Outcome.SUSPENDED:
-            self._lose(tally, cause, tally.unsaved_s)
+            self._lose(tally, cause, tally.unsaved_s, Cost.LOST)
             if not tally.stepped:
-                self._move(tally.cause, cause, tally.begun_s)
-        self.jobs[before.id] = Tally(node_s=tally.node_s, cause=cause)
+                self._spend(tally, tally.cause, -tally.begun_s)
+                self._spend(tally, cause, tally.begun_s)
+        self.jobs[before.id] = Tally(
+            node_s=tally.node_s, spent=tally.spent, cost=tally.cost, cause=cause
+        )
 
-    def _lose(self, tally: Tally, cause: Use, node_s: float) -> None:
+    def _lose(self, tally: Tally, cause: Use, node_s: float, cost: Cost) -> None:
         """So much of what an attempt trained was no training."""
-        self._move(Use.TRAINING, cause, node_s)
+        self._spend(tally, Use.TRAINING, -node_s)
+        self._spend(tally, cause, node_s, cost)
         tally.trained_s -= node_s
         tally.unsaved_s -= node_s
 
-    def _move(self, source: Use, to: Use, node_s: float) -> None:
-        self._add(source, -node_s)
-        self._add(to, node_s)
+    def _spend(self, tally: Tally, use: Use, node_s: float, cost: Cost | None = None) -> None:
+        """A job's time went somewhere; less than 0: it went elsewhere."""
+        _add(self.spent, use, node_s)
+        _add(tally.spent, use, node_s)
+        if cost is not None:
+            _add(tally.cost, cost, node_s)
 
-    def _add(self, use: Use, node_s: float) -> None:
-        if node_s:
-            self.spent[use] = self.spent.get(use, 0.0) + node_s
+
+_Key = TypeVar("_Key", Use, Cost)
+
+
+def _add(account: dict[_Key, float], key: _Key, node_s: float) -> None:
+    if node_s:
+        account[key] = account.get(key, 0.0) + node_s
 
 
 class Weight:

@@ -7,6 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcext.core.facts import Ended, Outcome, Progressed, Registered, Rescaled
+from hpcext.core.losses import add
+from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record, Segment
 
 
@@ -26,8 +28,10 @@ def registered(record: Record, job: Job, fact: Registered) -> Record:
     return replace(record, lost_steps=record.lost_steps + lost)
 
 
-def progressed(record: Record, fact: Progressed) -> Record:
+def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> Record:
     """It went further."""
+    if trial is not None:
+        record = _tried(record, fact, trial)
     if record.segments:
         steps = max(0, fact.step - record.segments[-1].from_step)
         record = _last(record, steps=steps)
@@ -36,7 +40,24 @@ def progressed(record: Record, fact: Progressed) -> Record:
         segments, first = list(record.segments), _first(record)
         segments[first] = replace(segments[first], resume_s=fact.resume_s)
         record = replace(record, segments=tuple(segments))
-    return replace(record, metrics={**record.metrics, **fact.metrics})
+    metrics = {**record.metrics, **fact.metrics}
+    for name in fact.diverged:
+        metrics.pop(name, None)
+    return replace(record, metrics=metrics)
+
+
+def _tried(record: Record, fact: Progressed, trial: Trial) -> Record:
+    """What the metric of a trial was, by step and at rungs."""
+    now = {**fact.metrics, **dict.fromkeys(fact.diverged)}
+    rungs = trial.reached(fact.step, now, fact.rungs, max(record.rungs, default=0))
+    value, curve = fact.metrics.get(trial.metric), record.curve
+    for rung, had in rungs.items():
+        if had is not None and rung < fact.step and (not curve or rung > curve[-1].last):
+            curve = add(curve, rung, had)
+    # A report repeats what was said last; only what is new was measured at this step.
+    if value is not None and value != record.metrics.get(trial.metric):
+        curve = add(curve, fact.step, value)
+    return replace(record, rungs={**record.rungs, **rungs}, curve=curve)
 
 
 def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:

@@ -14,6 +14,8 @@ import msgspec
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.fragments import Fragments
+from hpcext.core.losses import Point
+from hpcext.core.trials import Trial
 
 Alloc = Mapping[str, int]
 """Node name → GPUs on it."""
@@ -193,6 +195,10 @@ class Job(msgspec.Struct, frozen=True):
     why : str
         Why it waits or runs as it does, in one sentence.
     estimate : Estimate
+    trial : Trial or None
+        What it is in its sweep, if it belongs to one.
+    verdict : str
+        Why its sweep ends it; empty if it does not.
     """
 
     id: str
@@ -236,6 +242,14 @@ class Job(msgspec.Struct, frozen=True):
     not_before_s: float = 0.0
     why: str = ""
     estimate: Estimate = Estimate()
+    trial: Trial | None = None
+    verdict: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether what waits for it may begin: it is complete, or its sweep has ended it."""
+        ended = self.state is State.CANCELLED and bool(self.verdict)
+        return ended or self.state is State.COMPLETED
 
 
 def suits(job: Job, alloc: Alloc) -> bool:
@@ -293,6 +307,11 @@ class Record(msgspec.Struct, frozen=True):
         Of the last attempt.
     metrics : Mapping[str, float]
         As last reported, the loss among them.
+    rungs : Mapping[int, float or None]
+        Of a trial: step of each rung that it came to → its metric there, None where that was no
+        number.
+    curve : tuple of Point
+        Of a trial: its metric by step, thinned out.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -301,6 +320,8 @@ class Record(msgspec.Struct, frozen=True):
     lost_steps: int = 0
     exit_code: int | None = None
     metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
+    rungs: Mapping[int, float | None] = msgspec.field(default_factory=dict)
+    curve: tuple[Point, ...] = ()
 
 
 class Cause(enum.Flag):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,6 +31,7 @@ from hpcext.core.facts import (
 )
 from hpcext.core.fragments import Fragments, Seen
 from hpcext.core.queue import Queue
+from hpcext.core.trials import Trial, Trials
 from hpcext.core.values import (
     TRANSITIONS,
     Action,
@@ -96,6 +97,7 @@ class World:
         self.wake_s: float | None = None
         self.unsettled = False
         self.queue = Queue()
+        self._trials = Trials()
         self.seen = Seen()
         self._nodes: dict[str, Node] | None = None  # a copy, until they change
         self._dependents: dict[str, list[str]] = {}
@@ -156,6 +158,9 @@ class World:
     def put(self, job: Job) -> None:
         """Have a job's new value."""
         self.jobs[job.id] = job
+        if job.trial is not None:
+            lost = job.cancelling or job.state in {State.FAILED, State.CANCELLED}
+            self._trials.note(job.id, job.trial, left=not lost or job.state is State.COMPLETED)
         if not job.state.final:
             self.queue.put(job)
 
@@ -296,7 +301,7 @@ class World:
         self.records[job.id] = Record()
         self._touch_dependents(job.id)
         needs = (self.jobs[need] for need in job.after if need in self.jobs)
-        gone = (need for need in needs if need.state.final and need.state is not State.COMPLETED)
+        gone = (need for need in needs if need.state.final and not need.done)
         if need := next(gone, None):
             self._finish(job, now_s, State.CANCELLED, why=_gone(need))
         return Cause.SUBMITTED
@@ -349,11 +354,26 @@ class World:
             kind = next((self.nodes[node].kind for node in job.held if node in self.nodes), "")
             seen = Observed(total(job.held), len(job.held), fact.rate, batch, kind=kind)
             estimate = estimate.saw(now_s, job.since_s, seen)
-        self.records[job.id] = record = records.progressed(self.records[job.id], fact)
+        before = self.records[job.id]
+        self.records[job.id] = record = records.progressed(before, fact, job.trial)
         if fact.resume_s and (cost := records.resizing_cost(record)):
             estimate = estimate.paid(*cost)
-        self._set(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate)
-        return Cause.PROGRESS
+        job = self._set(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate)
+        if job.trial is None:
+            return Cause.PROGRESS
+        new = {rung: had for rung, had in record.rungs.items() if rung not in before.rungs}
+        return Cause.PROGRESS | self._judge(job, job.trial, new)
+
+    def _judge(self, job: Job, trial: Trial, rungs: Mapping[int, float | None]) -> Cause:
+        """Compare a trial with the others at rungs that it came to; end it where it is behind."""
+        for rung, value in rungs.items():
+            self._trials.place(trial, rung, value)
+        verdicts = (self._trials.verdict(job.id, trial, *reached) for reached in rungs.items())
+        verdict = next(filter(None, verdicts), "")
+        if job.cancelling or not verdict:
+            return NOTHING
+        self._set(job, cancelling=True, goal=None, verdict=verdict)
+        return Cause.REQUEST
 
     def _ended(self, now_s: float, fact: Ended) -> Cause:
         job = self._current(fact)
@@ -423,7 +443,7 @@ class World:
     def _finish(self, job: Job, now_s: float, state: State, *, why: str) -> None:
         """Put a job into a final state, and with it those that can now never run."""
         self._settle(job, state, now_s, why)
-        if state is not State.COMPLETED:
+        if not self.jobs[job.id].done:
             self._give_up_dependents(self.jobs[job.id], now_s)
 
     def _give_up_dependents(self, job: Job, now_s: float) -> None:
@@ -448,6 +468,9 @@ class World:
 
     def _add(self, job: Job) -> None:
         self.put(job)
+        if job.trial is not None and job.id in self.records:
+            for rung, value in self.records[job.id].rungs.items():
+                self._trials.place(job.trial, rung, value)
         for need in job.after:
             self._dependents.setdefault(need, []).append(job.id)
 
@@ -490,7 +513,7 @@ class World:
             other = self.jobs.get(need)
             if other is None:
                 yield need
-            elif other.state is not State.COMPLETED:
+            elif not other.done:
                 yield other
 
 

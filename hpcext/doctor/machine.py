@@ -19,7 +19,10 @@ from hpcext import config
 from hpcext.batch import system
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Asked, Finding
+from hpcext.executors import gpu_facts
+from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.executors.gpus import find_gpus
+from hpcext.launch import devices
 from hpcext.manager import locks
 from hpcext.text import clean
 
@@ -115,12 +118,19 @@ def _framework(name: str) -> Finding:
 def gpus(asked: Asked) -> Iterator[Finding]:
     """GPUs, by NVML, that this process may use."""
     none = "jobs get logical slots: say --gpus N"
+    if devices.name() == devices.ROCR:
+        usable = find_gpus()
+        if usable:
+            says = f"{len(usable)} of AMD, by {devices.ROCR}; hpcext has not been tried on any"
+            yield Finding("gpus", "ok", says)
+        else:
+            yield Finding("gpus", "note", "none of AMD may be used here", none)
+        return
     nvml: Any = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
         try:
             driver, names = nvml.nvmlSystemGetDriverVersion(), _names(nvml)
-            used = list(_used(nvml, find_gpus()))
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:
@@ -131,35 +141,37 @@ def gpus(asked: Asked) -> Iterator[Finding]:
         yield Finding("gpus", "note", f"none of {len(names)} may be used here", none)
         return
     kinds = ", ".join(sorted(set(names)))
-    says = f"{len(usable)} of {len(names)}: {kinds}; driver {_text(driver)}"
+    says = f"{len(usable)} of {len(names)}: {kinds}; driver {gpu_facts.text(driver)}"
     yield Finding("gpus", "ok", clean(says))
+    found = gpu_facts.gpu_facts()
+    yield from _used(found, usable)
+    yield from _sharing(found)
+
+
+def _used(found: Iterable[GpuFacts], usable: Iterable[int]) -> Iterator[Finding]:
+    """GPUs on which something runs already."""
     why = "a training beside it is slow, or finds no memory"
     do = "nvidia-smi shows whose they are; hpcext run --gpus N takes fewer"
-    for says in used:
-        yield Finding("gpus", "note", says, do, why)
+    for gpu in found:
+        if gpu.index in usable and gpu.processes:
+            says = f"GPU {gpu.index} is used by {gpu.processes} processes"
+            if gpu.memory_used_bytes is not None:
+                says += f", {gpu.memory_used_bytes // _MIB} MiB"
+            yield Finding("gpus", "note", says, do, why)
 
 
-def _used(nvml: Any, usable: Iterable[int]) -> Iterator[str]:
-    """What is said of each GPU on which something runs already."""
-    for index in usable:
-        gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-        try:
-            processes = len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu))
-            used = nvml.nvmlDeviceGetMemoryInfo(gpu).used // _MIB
-        except nvml.NVMLError:
-            continue  # some kinds do not say
-        if processes:
-            yield f"GPU {index} is used by {processes} processes, {used} MiB of it"
+def _sharing(found: tuple[GpuFacts, ...]) -> Iterator[Finding]:
+    """Whether GPUs are divided or shared by other means than ours."""
+    daemon = "the daemon of MPS runs" if gpu_facts.mps_runs() else ""
+    if says := "; ".join(filter(None, (gpu_facts.sharing(found), daemon))):
+        # NVIDIA's MIG User Guide, "CUDA Device Enumeration".
+        one = "a process uses one instance of a GPU in MIG mode: turn it off, or use other GPUs"
+        yield Finding("gpu sharing", "note", says, one if any(gpu.mig for gpu in found) else "")
 
 
 def _names(nvml: Any) -> list[str]:
     handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-    return [_text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
-
-
-def _text(said: str | bytes) -> str:
-    # Before version 11.5 nvidia-ml-py gave bytes.
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    return [gpu_facts.text(nvml.nvmlDeviceGetName(handle)) for handle in handles]
 
 
 def settings(asked: Asked) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import re
 import shutil
@@ -37,8 +38,10 @@ KILL_GRACE_S = 5.0
 
 MAX_CODE = 1000
 MAX_METRICS = 32
+MAX_RUNGS = 64
 SUPERVISOR_LOG = "supervisor.log"
 
+_STEP = re.compile(r"[1-9][0-9]{0,14}\Z")
 _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}\Z")
 _PLACEHOLDER = re.compile(r"\{(gpus|nodes|checkpoint_dir|name|rendezvous)\}")
 _WHY_CHARS = 200
@@ -86,6 +89,7 @@ class AttemptFiles:
         self._last: Progressed | None = None
         self._in_place = False
         self._resumed = False
+        self._rungs_told: set[int] = set()
         self._warned = False
 
     # Writing.
@@ -142,7 +146,7 @@ class AttemptFiles:
         # A job that is preempted for weeks has thousands.
         old = home / _directory(self.attempt - KEEP_ATTEMPTS)
         shutil.rmtree(old, ignore_errors=True)
-        per_node = max(alloc.values())
+        per_node, trial = max(alloc.values()), spec.trial
         told = protocol.Attempt(
             job_id=self.job,
             attempt=self.attempt,
@@ -153,6 +157,7 @@ class AttemptFiles:
             num_nodes=len(alloc),
             notices=notices,
             rendezvous=rendezvous,
+            rungs=(trial.first, trial.factor) if trial and trial.first else None,
         )
         values = {
             "gpus": str(per_node),
@@ -368,6 +373,7 @@ class AttemptFiles:
         if not self._ours(document):
             raise ValueError("is that of another attempt")
         resumed_step = count(document, "resumed_step")
+        metrics, diverged = self._metrics(document.get("metrics"))
         progressed = Progressed(
             self.job,
             self.op,
@@ -375,7 +381,9 @@ class AttemptFiles:
             count(document, "saved_step"),
             number(document, "done"),
             self._rate(document),
-            self._metrics(document),
+            metrics,
+            diverged=diverged,
+            rungs=self._rungs(document),
             goodput=self._goodput(document),
         )
         facts: list[Fact] = []
@@ -411,15 +419,19 @@ class AttemptFiles:
             self._warn(f"{protocol.REPORT_FILE}: {error}")
             return None
 
-    def _metrics(self, document: Mapping[str, Any]) -> dict[str, float]:
-        """Those metrics that make sense; a loss that became NaN is left out, the rest stays."""
-        stated = document.get("metrics")
+    def _metrics(self, stated: Any) -> tuple[dict[str, float], tuple[str, ...]]:
+        """Those metrics that make sense, and the names of those that are said to be no numbers."""
         if not isinstance(stated, dict):
-            return {}
+            return {}, ()
         metrics: dict[str, float] = {}
+        diverged: list[str] = []
         for name in itertools.islice(stated, MAX_METRICS):
             if not _METRIC.match(name):
                 self._warn(f"{protocol.REPORT_FILE}: {shown(name)} is no name of a metric")
+                continue
+            said = stated[name]
+            if said is None or (isinstance(said, float) and not math.isfinite(said)):
+                diverged.append(name)
                 continue
             try:
                 metrics[name] = number(stated, name, -MAX_NUMBER)
@@ -427,7 +439,22 @@ class AttemptFiles:
                 self._warn(f"{protocol.REPORT_FILE}: {error}")
         if len(stated) > MAX_METRICS:
             self._warn(f"{protocol.REPORT_FILE}: {len(stated)} metrics, of {MAX_METRICS} at most")
-        return metrics
+        return metrics, tuple(diverged)
+
+    def _rungs(self, document: Mapping[str, Any]) -> dict[int, dict[str, float | None]]:
+        """What a trial had at the rungs that it came to since this was asked last."""
+        stated = document.get("rungs")
+        if not isinstance(stated, dict):
+            return {}
+        rungs: dict[int, dict[str, float | None]] = {}
+        for step, said in itertools.islice(stated.items(), MAX_RUNGS):
+            if not _STEP.match(step):
+                self._warn(f"{protocol.REPORT_FILE}: rungs: {shown(step)} is no step")
+            elif int(step) not in self._rungs_told:
+                metrics, diverged = self._metrics(said)
+                rungs[int(step)] = {**metrics, **dict.fromkeys(diverged)}
+        self._rungs_told |= rungs.keys()
+        return rungs
 
     def _goodput(self, document: Mapping[str, Any]) -> GoodputReport | None:
         """That of the training, if it says one that makes sense."""

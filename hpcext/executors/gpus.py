@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
+from hpcext.launch import devices
+
+AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
 def find_gpus(nvml: Any = None, environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
@@ -17,28 +21,53 @@ def find_gpus(nvml: Any = None, environ: Mapping[str, str] | None = None) -> tup
     nvml : module, optional
         Stands in for ``pynvml``.
     environ : Mapping[str, str], optional
-        Stands in for the environment, of which ``CUDA_VISIBLE_DEVICES`` is respected.
+        Stands in for the environment, of which the variable that names GPUs is respected.
 
     Returns
     -------
     tuple of int
-        In the order of ``CUDA_VISIBLE_DEVICES`` if that is set; empty without GPU or driver.
+        In the order of that variable if it is set; empty without GPU or driver.
     """
+    chosen = devices.said(protocol.environ() if environ is None else environ)
+    identities = _amds() if devices.name() == devices.ROCR else _nvidias(nvml)
+    if chosen is None:
+        return tuple(range(len(identities)))
+    return _chosen(chosen, identities)
+
+
+def _amds(nodes: Path = AMD_NODES) -> list[str]:
+    """The id of each AMD GPU, in the order in which ROCm counts them.
+
+    A node of the driver is a processor or a GPU (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c);
+    an MI250X is two GPUs.
+    """
+    found = []
+    for node in sorted(nodes.glob("[0-9]*"), key=lambda each: int(each.name)):
+        try:
+            # 0: a processor. Unreadable: a GPU that cgroups keep from us.
+            is_gpu = int((node / "gpu_id").read_text()) != 0
+            facts = dict(line.split() for line in (node / "properties").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if is_gpu:
+            # As rocminfo writes it.
+            found.append(f"GPU-{int(facts.get('unique_id', 0)):016x}")
+    return found
+
+
+def _nvidias(nvml: Any) -> list[str]:
+    """The UUID of each NVIDIA GPU."""
     library = importlib.import_module("pynvml") if nvml is None else nvml
     try:
         library.nvmlInit()
     except library.NVMLError:
-        return ()
+        return []
     try:
-        identities = _identities(library)
+        return _identities(library)
     except library.NVMLError:
-        return ()
+        return []
     finally:
         library.nvmlShutdown()
-    chosen = (protocol.environ() if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return tuple(range(len(identities)))
-    return _chosen(chosen, identities)
 
 
 def _identities(nvml: Any) -> list[str]:
@@ -52,7 +81,7 @@ def _identities(nvml: Any) -> list[str]:
 
 
 def _chosen(text: str, identities: list[str]) -> tuple[int, ...]:
-    """Read ``CUDA_VISIBLE_DEVICES`` as CUDA does: what follows an invalid entry is not seen.
+    """Read what names GPUs as CUDA and ROCm do: what follows an invalid entry is not seen.
 
     CUDA C++ Programming Guide, "CUDA Environment Variables". An entry is an index or a UUID, of
     which the beginning is enough if only one GPU has it.

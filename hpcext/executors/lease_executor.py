@@ -272,8 +272,8 @@ class LeaseExecutor:
         return ""
 
     def _devices(self, part: _Part) -> str:
-        """For ``CUDA_VISIBLE_DEVICES``."""
-        # No device has index -1, so CUDA sees none.
+        """What is said to be visible of its GPUs."""
+        # No device has index -1, so none is seen.
         return "-1" if self._terms.logical else ",".join(part.devices)
 
     def _rendezvous(self, action: Action) -> str:

@@ -13,7 +13,7 @@ from hpcext.core.facts import Rescaled, Started
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
-from hpcext.launch import supervise, tree
+from hpcext.launch import devices, supervise, tree
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL, Process
 
 SWEEP_PAUSE_S = 0.01
@@ -69,12 +69,7 @@ class LocalExecutor(ProcessExecutor):
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
         """What else :meth:`AttemptFiles.write_launch` is to know."""
-        environ = {
-            # Indices are those of the driver (nvidia-smi), whose order is not CUDA's by default.
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": self._devices(gpus),
-        }
-        return {"environ": environ}
+        return {"environ": devices.naming(self._devices(gpus))}
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         return [sys.executable, "-I", "-S", supervise.__file__, str(watch.files.directory)]
@@ -139,8 +134,8 @@ class LocalExecutor(ProcessExecutor):
     # GPUs.
 
     def _devices(self, gpus: Sequence[str]) -> str:
-        """What ``CUDA_VISIBLE_DEVICES`` is to be for these GPUs."""
-        # No device has index -1, so CUDA sees none.
+        """What is said to be visible of these GPUs."""
+        # No device has index -1, so none is seen.
         indices = ("-1" if self._hide_gpus else gpu.rpartition(":")[2] for gpu in gpus)
         return ",".join(dict.fromkeys(indices))
 

@@ -48,7 +48,7 @@ class Sizes:
         gpus : sequence of str
             ``HOST:INDEX``; those that it keeps come first, in the order that it has them.
         devices : str
-            The same for ``CUDA_VISIBLE_DEVICES`` of new ranks.
+            What is said to be visible to new ranks.
         nodes : sequence of int
             Of each GPU, the index of its node; none: all are on one.
 

@@ -36,7 +36,7 @@ from typing import Any
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import protocol
-from hpcext.launch import command, supervise, tree
+from hpcext.launch import command, devices, supervise, tree
 
 LEASE = "hpcext.lease/1"
 AGENT = "hpcext.agent/1"
@@ -135,12 +135,12 @@ class Agent:
     def _announce(self) -> None:
         place = protocol.Allocation.from_environ()
         me = protocol.Process.me()
-        devices = protocol.environ().get("CUDA_VISIBLE_DEVICES", "")
+        visible = devices.said(protocol.environ()) or ""
         document = {
             "schema": AGENT,
             "job_id": place.job_id if place else None,
             "node": place.node if place else os.uname().nodename.partition(".")[0],
-            "devices": [device for device in devices.split(",") if device],
+            "devices": [device for device in visible.split(",") if device],
             "pid": me.pid,
             "start": me.start,
             "boot_id": tree.boot_id(),
@@ -185,7 +185,8 @@ class Agent:
             run = protocol.read_json(self._directory / name, RUN, owner=os.getuid())
             directory = Path(run["directory"])
             index = int(run["index"])
-            environ = {**protocol.without_slurm(), "CUDA_VISIBLE_DEVICES": str(run["devices"])}
+            visible = devices.naming(str(run["devices"]))
+            environ = {**devices.without(protocol.without_slurm()), **visible}
             with open(directory / f"agent-{index}.log", "ab") as log:
                 child = subprocess.Popen(
                     [sys.executable, "-I", "-S", supervise.__file__, str(directory), str(index)],

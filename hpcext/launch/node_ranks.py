@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from hpcext import protocol
 from hpcext.launch import command, tree
+from hpcext.launch.devices import naming, without
 from hpcext.rendezvous import Group, Rendezvous
 
 KILL_GRACE_S = 5.0
@@ -137,7 +138,7 @@ class NodeRanks(abc.ABC):
         environ.update(place.environ())
         if devices is not None:
             # Every rank counts the GPUs alike: those of the ranks before it come first.
-            environ["CUDA_VISIBLE_DEVICES"] = devices
+            environ = {**without(environ), **naming(devices)}
         blocked = (protocol.SUSPEND_SIGNAL, protocol.NEWS_SIGNAL)
         pid = command.start(self.argv, environ, blocked=blocked, notices=self._notices())
         self._ranks[pid] = (group.number, rank)

@@ -80,10 +80,14 @@ class Launcher(NodeRanks):
 
     def _settle(self) -> bool:
         self._finish_change()
-        if any(self._trains(number, rank) for number, rank in self._ranks.values()):
+        change = self._change
+        # New ranks that nobody has called would wait for ever once the others have ended.
+        called = change is not None and self.rendezvous.has_begun(change.group.number)
+        if any(called or number <= self._number for number, _ in self._ranks.values()):
             return True
-        if self._change and self.rendezvous.host:
-            self.rendezvous.drop(self._change.group.number)
+        if change and self.rendezvous.host:
+            self.rendezvous.drop(change.group.number)
+        self._change = None
         return False
 
     def _trains(self, number: int, rank: int) -> bool:

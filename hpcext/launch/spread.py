@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from hpcext import protocol
+from hpcext.launch import devices
 
 SPREAD = "hpcext.spread/1"
 SPREAD_FILE = "spread.json"
@@ -46,7 +47,7 @@ def spread(directory: Path) -> int:
 
 def _start(directory: Path, launchers: Sequence[Sequence[str]]) -> int:
     # What this host has for GPUs is not what others have.
-    environ = {k: v for k, v in protocol.environ().items() if k != "CUDA_VISIBLE_DEVICES"}
+    environ = devices.without(protocol.environ())
     children = {
         index: subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, cwd="/")
         for index, argv in enumerate(launchers)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
-from hpcext.launch import command, leader, tree
+from hpcext.launch import command, devices, leader, tree
 from hpcext.launch.script import Script
 
 MANAGER = "hpcext.manager/1"
@@ -222,12 +222,15 @@ class Supervisor:
 
     def _environ(self) -> dict[str, str]:
         """The whole environment of the command."""
-        environ = {**protocol.environ(), **self._added}
+        environ = dict(protocol.environ())
+        if devices.name() in self._added:
+            environ = devices.without(environ)
+        environ.update(self._added)
         environ["HPCEXT_NOTIFY"] = str(self._me)
         environ["HPCEXT_NODE_INDEX"] = str(self._index)
         if (positions := self._node.get("gpus")) is not None:
-            environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-            environ["CUDA_VISIBLE_DEVICES"] = _devices(environ, positions)
+            own = _devices(environ, positions)
+            environ = {**devices.without(environ), **devices.naming(own)}
         # As torchrun sets it for its workers, so that one process and several compute alike.
         environ.setdefault("OMP_NUM_THREADS", "1")
         # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/
@@ -491,10 +494,10 @@ class Supervisor:
 
 
 def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:
-    """What ``CUDA_VISIBLE_DEVICES`` is to be for some of the GPUs that this host has for us."""
-    said = environ.get("CUDA_VISIBLE_DEVICES", "")
+    """What is to be visible: some of the GPUs that this host has for us."""
+    said = devices.said(environ)
     # Where nothing says which GPUs these are, they are all that can be seen.
-    devices = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
-    if max(positions) >= len(devices):
-        raise ValueError(f"GPU {max(positions)} of CUDA_VISIBLE_DEVICES={said}: there is none")
-    return ",".join(devices[each] for each in positions)
+    there = said.split(",") if said else [str(each) for each in range(max(positions) + 1)]
+    if max(positions) >= len(there):
+        raise ValueError(f"GPU {max(positions)} of {devices.name()}={said}: there is none")
+    return ",".join(there[each] for each in positions)

@@ -39,7 +39,14 @@ done
 """
 
 
-def write_script(directory: Path, *, begin: str = "", ends: str = "TERM", finish: str = "") -> Path:
+def write_script(
+    directory: Path,
+    *,
+    begin: str = "",
+    ends: str = "TERM",
+    finish: str = "",
+    as_log: bool = False,
+) -> Path:
     """Write the batch script of a pilot; where it is.
 
     Parameters
@@ -50,8 +57,11 @@ def write_script(directory: Path, *, begin: str = "", ends: str = "TERM", finish
         status then, and ``$told`` is set if the script was told to end.
     ends : str
         The signals that do so.
+    as_log : bool
+        What happens is printed, as JSON; else errors alone.
     """
-    manage = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(directory)]
+    manage = [sys.executable, "-m", "hpcext", *([] if as_log else ["--quiet"])]
+    manage += ["run", "--resume", str(directory), *(["--log-format=json"] if as_log else [])]
     script = _SCRIPT.format(manage=shlex.join(manage), begin=begin, ends=ends, finish=finish)
     protocol.write_file(directory / SCRIPT, script.encode())
     return directory / SCRIPT

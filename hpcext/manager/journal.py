@@ -8,8 +8,13 @@ decided can be decided again, by the same code.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gzip
+import logging
+import math
 import os
+import zlib
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,7 +27,13 @@ from hpcext.core.node_time import NodeTime
 from hpcext.core.world import Saved
 from hpcext.protocol import is_later, not_of, sync_directory, write_file
 
+log = logging.getLogger(__name__)
+
 SCHEMA: Final = "hpcext.journal/1"
+
+KEPT_DIR = "journal-past"
+KEPT_EVERY_S, MOST_KEPT = 86_400.0, 70
+"""Of what compacting takes away, the world of each day is kept, for reports over a month or two."""
 
 COMPACT_AFTER = 2000
 """Entries after which the journal is compacted: bounds its size and the time of a restart."""
@@ -86,6 +97,11 @@ class Past(msgspec.Struct, frozen=True):
         """The last instant that was recorded."""
         return self.entries[-1].now_s if self.entries else self.header.now_s
 
+    def until(self, instant_s: float) -> Past:
+        """The part of it up to an instant, which is not before the header's."""
+        entries = tuple(entry for entry in self.entries if entry.now_s <= instant_s)
+        return msgspec.structs.replace(self, entries=entries)
+
     def replay(self, policy: Policy) -> Engine:
         """An engine that was told all of it. Its actions were given already, or are given
         again by :meth:`Engine.outstanding`."""
@@ -135,6 +151,21 @@ def read(path: Path) -> Past:
             do="nothing was changed; what runs goes on, and checkpoints are in jobs/*/checkpoint",
         ) from None
     return Past(header, tuple(entries), size, len(data) - size)
+
+
+def read_kept(path: Path, instant_s: float) -> Past | None:
+    """The last world that was kept of a compacted journal, and is not after an instant."""
+    for kept in reversed(_kept(path)):
+        if int(kept.name.partition(".")[0]) > instant_s:
+            continue
+        with contextlib.suppress(OSError, EOFError, zlib.error, *UNREADABLE):
+            return Past(_header.decode(gzip.decompress(kept.read_bytes())), (), 0, 0)
+    return None
+
+
+def _kept(path: Path) -> list[Path]:
+    """The files of these worlds, oldest first: ``SECOND.json.gz``."""
+    return sorted((path.parent / KEPT_DIR).glob("[0-9]*.json.gz"))
 
 
 class Journal:
@@ -199,10 +230,28 @@ class Journal:
         self._begin(header)
         self.header = header
         os.close(old)
+        self._keep(now_s)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+
+    def _keep(self, now_s: float) -> None:
+        """Keep the world of today, if it is the first time that it could be."""
+        kept = _kept(self.path)
+        # Rounded up: what is kept is not before the second in its name.
+        name = f"{math.ceil(now_s):012d}.json.gz"
+        if kept and int(kept[-1].name.partition(".")[0]) + KEPT_EVERY_S > now_s:
+            return
+        try:
+            (self.path.parent / KEPT_DIR).mkdir(mode=0o700, exist_ok=True)
+            data = gzip.compress(_encoder.encode(self.header), 6)
+            write_file(self.path.parent / KEPT_DIR / name, data, durable=False)
+            for old in kept[: 1 - MOST_KEPT]:
+                old.unlink()
+        except OSError as error:
+            # Reports are less exact then; nothing else needs it.
+            log.warning("the world of today is not kept for reports: %s", error.strerror)
 
     def _begin(self, header: Header) -> None:
         data = _encoder.encode(header) + b"\n"

@@ -40,6 +40,7 @@ def submit(
     cpus_per_gpu: int,
     requeue: bool,
     options: Sequence[str],
+    as_log: bool = False,
 ) -> int:
     """Submit a pilot for the first time; the job's id.
 
@@ -56,13 +57,15 @@ def submit(
         It may go back into the queue.
     options : sequence of str
         Others for bsub.
+    as_log : bool
+        Its output is to say what happens, as JSON.
 
     Raises
     ------
     BatchError
         LSF refused it.
     """
-    _write_script(directory)
+    _write_script(directory, as_log)
     slots = gpus * cpus_per_gpu
     shape = ["-nnodes", str(nodes)]
     if launcher == "blaunch":
@@ -106,13 +109,14 @@ def requeue(directory: Path) -> None:
     protocol.write_json(directory / AGAIN_FILE, document)
 
 
-def _write_script(directory: Path) -> None:
+def _write_script(directory: Path, as_log: bool) -> None:
     again, before = (shlex.quote(str(directory / name)) for name in (AGAIN_FILE, BEFORE_FILE))
     batch_job.write_script(
         directory,
         begin=_BEGIN.format(again=again),
         ends="INT TERM",
         finish=_FINISH.format(again=again, before=before, code=EXIT_SUSPENDED),
+        as_log=as_log,
     )
 
 

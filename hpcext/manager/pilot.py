@@ -5,6 +5,7 @@ Its directory, which only its user can enter::
     pilot.json      what it is            submissions/   what to run
     journal.jsonl   what happened         jobs/ID/       logs, checkpoints, attempts
     manager.json    who runs it now       requests/ replies/   the spool
+    journal-past/   a world a day, of a long journal
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ from hpcext.manager.inbox import Inbox
 from hpcext.manager.places import host
 from hpcext.manager.refine import SLOT, UNKNOWN, Refiner, profiles_for
 from hpcext.manager.submissions import Submissions, check_fits
+from hpcext.manager.unmeasured import Unmeasured
 from hpcext.policies import find_policy
-from hpcext.text import shown
+from hpcext.text import did_you_mean, shown
 
 log = logging.getLogger(__name__)
 
@@ -239,10 +241,13 @@ def find(handle: str, state_dir: Path) -> Path:
     register = state_dir / "pilots"
     if _NAME.match(handle) and (register / handle / "pilot.json").exists():
         return (register / handle).resolve()
-    named = [path for path, pilot in known(state_dir) if pilot.name == handle]
+    there = known(state_dir)
+    named = [path for path, pilot in there if pilot.name == handle]
     if not named:
         raise NoManagerError(
-            f"no pilot {shown(handle)}", valid="a directory, an id or a name", do=f"ls {register}"
+            f"no pilot {shown(handle)}",
+            valid="a directory, an id or a name",
+            do=did_you_mean(handle, [pilot.name for _, pilot in there]) or f"ls {register}",
         )
     return named[0]
 
@@ -402,7 +407,7 @@ async def _run(
         base_s=max(past.now_s, time.time() - past.header.began_at),
         interval_s=pilot.report_interval_s,
         requests=inbox.take,
-        observe=Refiner(profiles, submissions.spec, then=observe),
+        observe=Refiner(profiles, submissions.spec, then=Unmeasured(then=observe)),
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,

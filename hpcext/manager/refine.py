@@ -15,6 +15,7 @@ from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job, State, total
 from hpcext.executors.gpus import find_gpus
 from hpcext.jobfile import JobSpec
+from hpcext.launch import devices
 from hpcext.manager.driver import Observe
 from hpcext.profiles import Measurement, Profiles
 from hpcext.scaling.kinds import alike
@@ -51,6 +52,8 @@ def gpu_kind(nvml: Any = None, environ: Mapping[str, str] | None = None) -> str:
     found = find_gpus(nvml, environ)
     if not found:
         return SLOT
+    if devices.name() == devices.ROCR:
+        return UNKNOWN  # the kernel's driver has numbers for them, and no names
     library = importlib.import_module("pynvml") if nvml is None else nvml
     library.nvmlInit()
     try:

@@ -45,7 +45,10 @@ def busy_fraction(world: World, until_s: float) -> float:
 
 
 def display_state(job: Job) -> str:
-    """The state in a person's words: a job that waits because it was suspended says so."""
+    """The state in a person's words: a job that waits because it was suspended says so, and so does
+    a trial that its sweep has ended."""
+    if job.done and job.state is not State.COMPLETED:
+        return "ended"
     if job.state is State.PENDING and (job.on_hold or job.attempt):
         return "suspended" if job.on_hold or not job.failures else "retrying"
     return job.state.value

@@ -9,6 +9,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.facts import Cancel, Drain, Fact, Hold, Release, Resize
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
+from hpcext.text import did_you_mean, listed
 
 
 def find_job(world: World, handle: str) -> Job:
@@ -24,9 +25,12 @@ def find_job(world: World, handle: str) -> Job:
     named = [job for job in world.jobs.values() if job.name == handle]
     if named:
         return named[-1]
-    names = list(dict.fromkeys(job.name for job in world.jobs.values()))
-    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    raise InputError(f"no job {handle!r} in this pilot", valid=shown or "it has no jobs")
+    names = dict.fromkeys(job.name for job in world.jobs.values())
+    raise InputError(
+        f"no job {handle!r} in this pilot",
+        valid=listed(names, most=20) or "it has no jobs",
+        do=did_you_mean(handle, names),
+    )
 
 
 def _unfinished(world: World, words: Mapping[str, Any]) -> Job:

@@ -25,6 +25,7 @@ def submit(
     cpus_per_gpu: int,
     requeue: bool,
     options: Sequence[str],
+    as_log: bool = False,
 ) -> int:
     """Submit a pilot for the first time.
 
@@ -39,6 +40,8 @@ def submit(
         Slurm, too, may put it back into the queue: preempted, or after the loss of a node.
     options : sequence of str
         Others for sbatch.
+    as_log : bool
+        Its output is to say what happens, as JSON.
 
     Returns
     -------
@@ -50,7 +53,7 @@ def submit(
     BatchError
         Slurm refused it.
     """
-    batch_job.write_script(directory)
+    batch_job.write_script(directory, as_log=as_log)
     words = [
         f"--job-name={batch_job.name_of(directory)}",
         f"--nodes={nodes}",

@@ -47,7 +47,7 @@ _KEY = re.compile(r"ticket-(\d+)-[0-9a-f]{12}\Z")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST = 64
 
-_OF_THE_NODE = ("CUDA_", "GPU_DEVICE_", "HPCEXT_", "ROCR_", "ZE_AFFINITY_")
+_OF_THE_NODE = ("CUDA_", "GPU_DEVICE_", "HIP_", "HPCEXT_", "ROCR_", "ZE_AFFINITY_")
 """What begins so is true of the ticket and of the node that it is on, and not of its trainer."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
@@ -265,7 +266,11 @@ class Simulated:
     def _completed(self, attempt: Attempt) -> tuple[Fact, ...]:
         attempt.stop(self._heap.now_s, Phase.SAVING)
         attempt.saved = attempt.done = attempt.physics.work
-        return self._end(attempt, Outcome.COMPLETED, 0)
+        leave_s = attempt.physics.leave_s
+        if not leave_s:
+            return self._end(attempt, Outcome.COMPLETED, 0)
+        self._later(attempt, leave_s, lambda: self._end(attempt, Outcome.COMPLETED, 0))
+        return (self._progress(attempt),)
 
     def _failed(self, attempt: Attempt) -> tuple[Fact, ...]:
         if attempt.phase not in {Phase.TRAINING, Phase.STALLED}:
@@ -345,7 +350,15 @@ class Simulated:
             self._stall(attempt, alloc, stall_s, ok=ok)
             return
         join_s = physics.join_s if grows else 0.0
-        self._later(attempt, join_s, lambda: self._stall(attempt, alloc, stall_s, ok=ok))
+        resize = action.resize
+
+        def joined() -> tuple[Fact, ...]:
+            # It trains on until then: a report, or another speed, is no reason not to grow.
+            if attempt.resize != resize or attempt.phase is not Phase.TRAINING:
+                return ()
+            return self._stall(attempt, alloc, stall_s, ok=ok)
+
+        self._heap.after(join_s, joined)
 
     def _stall(
         self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool
@@ -397,7 +410,7 @@ class Simulated:
         return (Progressed(order.job, order.op, step, saved, attempt.done),)
 
     def _progress(self, attempt: Attempt, said: Said | None = None) -> Progressed:
-        now_s, order = self._heap.now_s, attempt.order
+        now_s, order, loss = self._heap.now_s, attempt.order, said.loss if said else None
         self._untold.pop(order.job, None)
         done, saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
         steps = attempt.steps_to(now_s)
@@ -415,7 +428,8 @@ class Simulated:
             whole(max(0.0, saved_steps)),
             done,
             rate,
-            metrics={"loss": said.loss} if said and said.loss is not None else {},
+            metrics={"loss": loss} if loss is not None and math.isfinite(loss) else {},
+            diverged=() if loss is None or math.isfinite(loss) else ("loss",),
             resume_s=parts,
             goodput=said.goodput if said else None,
         )

@@ -104,6 +104,8 @@ class Physics(msgspec.Struct, frozen=True):
         From there until its session has restored the newest checkpoint.
     suspend_s : float
         From the signal until the processes are gone: agree, write, leave.
+    leave_s : float
+        From its last step until the processes are gone.
     checkpoint_s : float or None
         Training time between periodic checkpoints; 0: nothing is ever lost; None: only a
         suspension saves.
@@ -129,6 +131,7 @@ class Physics(msgspec.Struct, frozen=True):
     launch_s: float = 0.0
     resume_s: float = 0.0
     suspend_s: float = 0.0
+    leave_s: float = 0.0
     checkpoint_s: float | None = None
     in_place: bool = False
     elastic: bool = False
@@ -145,7 +148,10 @@ class Physics(msgspec.Struct, frozen=True):
             raise ValueError(f"speed={curve}: needs at least one point, all above zero")
         if not 0 < self.work < math.inf:
             raise ValueError(f"work={self.work}: must be above zero")
-        costs = ("launch_s", "resume_s", "suspend_s", "join_s", "rescale_up_s", "rescale_down_s")
+        costs = (
+            "launch_s", "resume_s", "suspend_s", "leave_s", "join_s", "rescale_up_s",
+            "rescale_down_s",
+        )  # fmt: skip
         for name in costs:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)}: must not be negative")

@@ -22,6 +22,7 @@ import numpy as np
 from hpcext.training.checkpoint import warn
 from hpcext.training.noise import LEAST, NoiseScale, Squares
 from hpcext.training.staging import Writer
+from hpcext.training.ways import Bounds, Profile, Split, Way, ceil
 
 EVERY = 20
 """Steps from one measurement of the noise to the next, once there are some."""
@@ -36,8 +37,8 @@ pass hardly depends on its batch, that takes twice as long."""
 EVERY_S = 30.0
 """Seconds from one fit and report to the next, once the training is older than four times that."""
 
-SOON = 3
-"""Steps after which rank 0 is heard again while a fit is under way, or a new batch is timed."""
+SOON = 1
+"""Steps between which rank 0 is heard while a fit is under way, or a new batch is timed."""
 
 SOONEST_S = 0.25
 """Seconds from one fit to the next in a training that has just begun."""
@@ -45,14 +46,8 @@ SOONEST_S = 0.25
 SKIPPED = 2
 """First steps after a change, which are slow for reasons of their own."""
 
-KEPT = 15
-"""Times that are kept of a way to train. Their median stands for it, whatever a pause did."""
-
 REST_S = 0.002
 """Between two looks whether a fit has ended."""
-
-WAYS = 256
-"""Ways to train that are kept, so that a checkpoint stays small."""
 
 CONSTANT = 0.5
 """Share of a pass that does not depend on the batch while one batch alone was tried: as the
@@ -68,89 +63,6 @@ slower, and a fit trembles."""
 
 MOST_TIMES = 32
 """Section 3.1: total batches up to so many times the initial one work well in most cases."""
-
-
-class Split(NamedTuple):
-    """How the samples of a step are divided.
-
-    Attributes
-    ----------
-    total : int
-        Of all GPUs.
-    per_gpu : int
-        Most samples of a GPU in a pass.
-    """
-
-    total: int
-    per_gpu: int
-
-    def passes(self, gpus: int) -> int:
-        """Of a GPU in a step."""
-        return _ceil(_ceil(self.total, gpus), self.per_gpu)
-
-
-class Bounds(NamedTuple):
-    """What a user allows; fields as those of :class:`hpcext.core.estimate.GoodputReport`."""
-
-    initial_batch: int
-    most_batch: int
-    least_per_gpu: int = 1
-    most_per_gpu: int | None = None
-    accumulates: bool = True
-
-    def split(self, total: int, gpus: int, tried: int | None = None) -> Split:
-        """A total batch on so many GPUs, or the next one that these bounds allow.
-
-        With `tried`, so many samples of a GPU in a pass are known to have room.
-        """
-        total = min(max(total, self.initial_batch, self.least_per_gpu * gpus), self.most_batch)
-        room = self.most_per_gpu
-        if tried is not None:
-            room = tried if room is None else min(tried, room)
-        if room is not None and not self.accumulates:
-            # One that was chosen for more GPUs. The initial batch is taken in passes if need be.
-            total = max(self.initial_batch, min(total, room * gpus))
-        share = _ceil(total, gpus)
-        passes = 1 if room is None else _ceil(share, room)
-        return Split(total, _ceil(share, passes))
-
-
-class Way(NamedTuple):
-    """A way to train whose steps were timed."""
-
-    gpus: int
-    nodes: int
-    per_gpu: int
-    accumulation: int
-
-
-class Profile:
-    """Seconds of a step, by the way it was made."""
-
-    def __init__(self) -> None:
-        self._times: dict[Way, list[float]] = {}
-
-    def add(self, way: Way, step_s: float) -> None:
-        """Take a time in, if it is one."""
-        if not (math.isfinite(step_s) and step_s > 0):
-            return
-        times = self._times.pop(way, [])
-        # The newest last: the oldest way goes first.
-        self._times[way] = [*times[1 - KEPT :], step_s]
-        if len(self._times) > WAYS:
-            del self._times[next(iter(self._times))]
-
-    def times(self) -> dict[Way, float]:
-        """The time of each way."""
-        return {way: statistics.median(times) for way, times in self._times.items()}
-
-    def state(self) -> list[Any]:
-        """As JSON values."""
-        return [[list(way), times] for way, times in self._times.items()]
-
-    def restore(self, saved: list[Any]) -> None:
-        """Go on from what :meth:`state` gave."""
-        self._times = {Way(*way): list(times) for way, times in saved}
 
 
 class Found(NamedTuple):
@@ -206,7 +118,7 @@ class Agent:
         self._gpus, self._nodes = gpus, 1
         self._tried = self.split.per_gpu
         self._every_s = every_s
-        self._next_step, self._every = 0, EVERY
+        self._taken, self._next_step, self._every = 0, 0, EVERY
         self._next_hearing, self._hearing = 0, EVERY
         self._step_s = 0.0
         self._profile, self._halves = Profile(), Profile()
@@ -226,8 +138,11 @@ class Agent:
         return step >= self._next_step
 
     def measured(self, step: int) -> None:
-        """It was, and this step is the next one. At first they are close together."""
-        gap = max(1, 4 * (self.noise.count + 1 - LEAST))
+        """It was, and this step is the next one. The first ones are in a row, then close together:
+        without a noise scale there is nothing to choose by."""
+        self._taken += 1
+        first = max(self._taken, self.noise.count) < LEAST
+        gap = 0 if first else 4 * max(1, self.noise.count + 1 - LEAST)
         self._next_step = step + min(self._every, gap)
 
     def hears(self, step: int) -> bool:
@@ -248,12 +163,12 @@ class Agent:
 
     def passes(self, samples: int) -> int:
         """In how many passes a rank makes so many samples."""
-        return _ceil(samples, self.split.per_gpu)
+        return ceil(samples, self.split.per_gpu)
 
     def unequal_passes(self, samples: int) -> int:
         """The same where ranks have unequal batches: as many as of even ones, if there is room."""
         room = self.bounds.most_per_gpu or samples
-        return max(self.split.passes(self._gpus), _ceil(samples, room))
+        return max(self.split.passes(self._gpus), ceil(samples, room))
 
     def halves(self, samples: int) -> bool:
         """Whether so many samples may be made in two passes."""
@@ -264,6 +179,8 @@ class Agent:
     ) -> bool:
         """What all ranks measured together, and what rank 0 chose; whether the batch changes."""
         self.noise.add(squares)
+        # Told that it is to be sooner, the ranks do not wait until it was to be.
+        self._next_hearing += min(0, hearing - self._hearing)
         self._every, self._hearing = every, hearing
         if split is None or split == self.split:
             return False
@@ -304,8 +221,12 @@ class Agent:
 
         It tells what a pass takes whatever its batch, before another batch was tried.
         """
-        if samples == self.split.total and not self._skip:
-            self._halves.add(Way(1, 1, _ceil(self.split.per_gpu, 2), 1), step_s)
+        if samples != self.split.total:
+            return
+        if self._skip:
+            self._skip -= 1
+        else:
+            self._halves.add(Way(1, 1, ceil(self.split.per_gpu, 2), 1), step_s)
 
     def window(self) -> None:
         """The steps since the last call are counted as one time: single ones of a GPU, which runs
@@ -322,14 +243,15 @@ class Agent:
         if not self._step_s > 0:
             return EVERY
         every = max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
-        halved_s = self._halves.times().get(Way(1, 1, _ceil(self.split.per_gpu, 2), 1))
+        halved_s = self._halves.times().get(Way(1, 1, ceil(self.split.per_gpu, 2), 1))
         if halved_s is None or self._gpus > 1 or self.split.passes(1) > 1:
             return every
         return max(every, math.ceil((halved_s / self._step_s - 1.0) / COST))
 
-    def wanted_hearing(self) -> int:
-        """Steps until something may have been found out, or chosen."""
-        known = self._throughput is not None and not self._fresh
+    def wanted_hearing(self, chosen: Split | None = None) -> int:
+        """Steps until something may have been found out, or chosen; a batch that was chosen just
+        now is to be timed."""
+        known = self._throughput is not None and not self._fresh and chosen is None
         pending = self._thread.busy() or self._found is not None or not known
         return SOON if pending else EVERY
 
@@ -366,10 +288,10 @@ class Agent:
 
     def _begin(self, now_s: float) -> None:
         phi, times = self.noise.phi(), self._profile.times()
-        here = any(way.gpus == self._gpus for way in times)
-        if len({way.per_gpu for way in times}) == 1:
+        if len({way.per_gpu for way in times}) <= 1:
             # What measures takes some time itself, so better ones are preferred.
             times |= self._halves.times()
+        here = any(way.gpus == self._gpus for way in times)
         if now_s < self._look_at_s or phi is None or not here:
             return
         age_s = max(0.0, now_s - self._began_s)
@@ -413,6 +335,7 @@ class Agent:
             "gpus": self._gpus,
             "split": list(self.split),
             "tried": self._tried,
+            "taken": self._taken,
             "next_step": self._next_step,
             "every": self._every,
             "next_hearing": self._next_hearing,
@@ -427,6 +350,8 @@ class Agent:
         self.noise = NoiseScale.of(saved["noise"])
         self.progress = saved["progress"]
         self.split, self._tried = Split(*saved["split"]), saved["tried"]
+        # An earlier release did not count what it had begun to measure.
+        self._taken = saved.get("taken", self.noise.count)
         self._next_step, self._every = saved["next_step"], saved["every"]
         self._next_hearing, self._hearing = saved["next_hearing"], saved["hearing"]
         self._profile.restore(saved["profile"])
@@ -479,8 +404,9 @@ def best(
         # The threads are the training's.
         own_threads=False,
     )
-    tried = max(way.per_gpu for way in times)
-    room = max(FURTHER * tried, bounds.least_per_gpu, now.per_gpu)
+    # Perhaps no pass was timed that is as large as those of now, only halves of them.
+    tried = max(now.per_gpu, *(way.per_gpu for way in times))
+    room = max(FURTHER * tried, bounds.least_per_gpu)
     if bounds.most_per_gpu is not None:
         room = min(room, bounds.most_per_gpu)
     model = Goodput(theta, phi, *bounds._replace(most_per_gpu=room))
@@ -493,7 +419,3 @@ def best(
         per_gpu, passes = int(choice.batch), int(choice.accumulation) + 1
         split = Split(min(gpus * per_gpu * passes, bounds.most_batch), per_gpu)
     return Found(tuple(float(each) for each in theta), split, gpus)
-
-
-def _ceil(above: int, below: int) -> int:
-    return -(-above // below)

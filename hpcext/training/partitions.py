@@ -27,7 +27,11 @@ MARKS = 256
 
 
 class Move(NamedTuple):
-    """Samples that another rank holds from now on."""
+    """Samples that another rank trains from now on, and must be given copies of.
+
+    The source is the rank whose part they were in from the beginning. It keeps them: so no sample
+    is lost with a rank that has only copies.
+    """
 
     source: int
     target: int
@@ -47,8 +51,9 @@ class Partitions:
     bound : float
         Traversals by which one part may be ahead of another; at least 1.
     moved : Callable[[Move], object], optional
-        Called on every rank with each move, when the samples are to be brought to their new rank.
-        They are used there last in its present traversal.
+        Called on every rank with each move, when samples are to be copied to their new rank, and
+        before they are used there. The source keeps its own; what a rank once had copies of is not
+        copied again.
     seed : int
     shuffle : bool
     """
@@ -71,6 +76,10 @@ class Partitions:
         if bound < 1:
             raise ValueError(f"Partitions(bound={bound}): at least 1")
         self._total, self._bound = total, bound
+        # All samples, ascending, and whose they were in the beginning.
+        order = np.argsort(np.concatenate(self._given))
+        self._samples = np.concatenate(self._given)[order]
+        self._origins = np.repeat(np.arange(len(parts)), list(map(len, self._given)))[order]
         self._moved, self._seed, self._shuffle = moved, seed, shuffle
         # (traversals, cursors) before each move, and the sizes that it made.
         self._moves: list[tuple[list[int], list[int], list[int]]] = []
@@ -79,6 +88,7 @@ class Partitions:
 
     def _begin(self) -> None:
         self._owned = list(self._given)
+        self._held = list(self._given)
         self._traversed = [0] * len(self._owned)
         self._cursors = [0] * len(self._owned)
         self._since = [0] * len(self._owned)
@@ -97,6 +107,22 @@ class Partitions:
     def sizes(self) -> list[int]:
         """Samples of each part."""
         return list(map(len, self._owned))
+
+    @property
+    def copies(self) -> list[Move]:
+        """What ranks have copies of: to be brought again to one that has lost them."""
+        lists = [
+            self._brought(rank, np.setdiff1d(held, self._given[rank]))
+            for rank, held in enumerate(self._held)
+        ]
+        return [move for moves in lists for move in moves]
+
+    def _brought(self, target: int, samples: Indices) -> list[Move]:
+        origins = self._origins[np.searchsorted(self._samples, samples)]
+        return [
+            Move(source, target, samples[origins == source])
+            for source in np.unique(origins).tolist()
+        ]
 
     @property
     def traversals(self) -> list[float]:
@@ -140,23 +166,24 @@ class Partitions:
     def _move(self, sizes: list[int], moved: Callable[[Move], object] | None) -> None:
         """Make the parts so large. Who gives, gives what it would have trained last."""
         self._moves.append((list(self._traversed), list(self._cursors), sizes))
-        spare: deque[tuple[int, Indices]] = deque()
+        spare: list[Indices] = [np.empty(0, dtype=np.int64)]
         for rank, size in enumerate(sizes):
             surplus = len(self._owned[rank]) - size
             if surplus > 0:
-                spare.append((rank, self._orders[rank][-surplus:]))
+                spare.append(self._orders[rank][-surplus:])
                 self._orders[rank] = self._orders[rank][:-surplus]
-                self._owned[rank] = np.setdiff1d(self._owned[rank], spare[-1][1])
+                self._owned[rank] = np.setdiff1d(self._owned[rank], spare[-1])
+        left = np.concatenate(spare)
         for rank, size in enumerate(sizes):
-            while (lacking := size - len(self._owned[rank])) > 0:
-                source, samples = spare.popleft()
-                samples, rest = samples[:lacking], samples[lacking:]
-                if len(rest):
-                    spare.appendleft((source, rest))
-                self._orders[rank] = np.concatenate([self._orders[rank], samples])
-                self._owned[rank] = np.union1d(self._owned[rank], samples)
-                if moved is not None:
-                    moved(Move(source, rank, samples))
+            lacking = max(0, size - len(self._owned[rank]))
+            samples, left = left[:lacking], left[lacking:]
+            self._orders[rank] = np.concatenate([self._orders[rank], samples])
+            self._owned[rank] = np.union1d(self._owned[rank], samples)
+            new = np.setdiff1d(samples, self._held[rank])
+            self._held[rank] = np.union1d(self._held[rank], new)
+            if moved is not None:
+                for move in self._brought(rank, new):
+                    moved(move)
         self._since = [0] * len(sizes)
 
     # Going back to where training is: loaders read ahead.

@@ -42,12 +42,15 @@ class Reporter:
         self._step = 0
         self._done = 0.0
         self.saved_step = 0
+        self._rung, self._factor = (attempt and attempt.rungs) or (0, 1)
+        self._at_rungs: dict[int, dict[str, float | None]] = {}
 
     def restored(self, step: int, done: float) -> None:
         """The state is that of a checkpoint, or of a beginning."""
         self._restored_at = time.time()
         self._resumed_step = self.saved_step = self._step = step
         self._done = done
+        self._passed(step)
 
     def register(self, *, in_place: bool = False) -> None:
         """Write the first report and have the manager look; once more if `in_place` is news.
@@ -69,13 +72,27 @@ class Reporter:
         self._done = done
         if self._attempt is None:
             return
-        now_s = time.monotonic()
+        now_s, rung = time.monotonic(), self._passed(step)
         if self._first_step_at is None:
             # Said at once: how long a resumption took is known now. The clock of the rate starts
             # here too, so that a slow first step (compilation, caches) does not count.
             self._first_step_at = time.time()
             self._next_s = now_s
+        if rung:
+            # Said at once, and kept: what it has here is compared with what others had here.
+            self._at_rungs[rung] = _numbers(self._metrics)
+            self._next_s = now_s
         self._maybe_write(now_s)
+        if rung:
+            self._signal()
+
+    def _passed(self, step: int) -> int:
+        """The last rung that a trial has come to since this was asked last; 0 if none."""
+        passed = 0
+        while 0 < self._rung <= step:
+            passed = self._rung
+            self._rung *= self._factor
+        return passed
 
     def resized(self, world_size: int) -> None:
         """The number of ranks is another one: so will be the rate."""
@@ -167,6 +184,7 @@ class Reporter:
             "done": self._done,
             "rate": self._rate(),
             "metrics": _numbers(self._metrics),
+            "rungs": self._at_rungs,
             "goodput": self._goodput,
             "registered_at": self._registered_at,
             "restored_at": self._restored_at,
@@ -184,12 +202,11 @@ class Reporter:
             self._attempt.notify.send(protocol.NEWS_SIGNAL)
 
 
-def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers among the values: JSON has no other ones."""
-    numbers = {}
+def _numbers(values: Mapping[str, Any]) -> dict[str, float | None]:
+    """The numbers among the values; None for what is not finite, of which JSON has none."""
+    numbers: dict[str, float | None] = {}
     for name, value in values.items():
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             number = float(value)
-            if math.isfinite(number):
-                numbers[name] = number
+            numbers[name] = number if math.isfinite(number) else None
     return numbers

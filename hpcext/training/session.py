@@ -479,14 +479,28 @@ class Session(Boundaries):
         if self._turn is None:
             return
         samples = self._turn()
-        # A loader that knows counts its samples itself: their number changes with the ranks.
-        known = self._counts_samples and self._elastic is not None
-        self._done += samples - self._place.samples if known else self._step_work
+        self._done += self._work(samples - self._place.samples)
         self._place.samples = samples
         self._place.batch += 1
         self._turn = None
         self.step += 1
         self._reporter.stepped(self.step, self._done)
+
+    def _weight_of_batch(self) -> float:
+        """By how much this rank's mean gradient counts in this step."""
+        return 1.0 if self._elastic is None else self._elastic.weight(self._turns - 1)
+
+    def _samples_of_turn(self) -> int:
+        """Samples of all ranks in this step."""
+        batches = self._elastic
+        assert batches is not None
+        return batches.consumed(self._turns) - batches.consumed(self._turns - 1)
+
+    def _work(self, samples: int) -> float:
+        """What the step that ends adds to the work done, by the samples that the loader counts."""
+        # A loader that knows counts its samples itself: their number changes with the ranks.
+        known = self._counts_samples and self._elastic is not None
+        return samples if known else self._step_work
 
     def _join_group(self) -> None:
         """Join the others, if this process was started to."""

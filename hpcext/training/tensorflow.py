@@ -18,15 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import tensorflow as tf
 
+from hpcext.training.balancing import Balancing
 from hpcext.training.checkpoint import warn
 from hpcext.training.place import Place
 from hpcext.training.ranks import Ranks
-from hpcext.training.session import Session as BaseSession
 from hpcext.training.state import Tree
 from hpcext.training.tensorflow_cluster import join, strategy
-from hpcext.training.tensorflow_data import Batches, Skipped, common_length, gather, reshuffles
+from hpcext.training.tensorflow_data import (
+    Batches,
+    DividedBatches,
+    Skipped,
+    common_length,
+    gather,
+    reshuffles,
+)
 from hpcext.training.tensorflow_state import TensorFlowState
 
 __all__ = ["Session", "strategy"]
@@ -34,7 +42,7 @@ __all__ = ["Session", "strategy"]
 Batch = TypeVar("Batch")
 
 
-class Session(BaseSession):
+class Session(Balancing):
     """Makes a TensorFlow training loop resumable; see :class:`hpcext.training.session.Session`.
 
     Under ``hpcext launch`` with several ranks, :func:`strategy` comes first, model and optimizer
@@ -58,11 +66,14 @@ class Session(BaseSession):
     def dataset(
         self,
         data: Any,
-        batch_size: int,
+        batch_size: int | None = None,
         *,
+        global_batch: int | None = None,
         shuffle: bool = True,
+        last: str = "weighted",
+        ahead: int = 0,
         load: Callable[[Any], Any] | None = None,
-    ) -> Batches:
+    ) -> Batches | DividedBatches:
         """This rank's batches, for :meth:`batches`; resumes in mid-epoch at any number of ranks.
 
         Parameters
@@ -70,10 +81,19 @@ class Session(BaseSession):
         data : arrays or int
             An array, or a nested tuple, list or dict of arrays of one length; with `load`, a
             length.
-        batch_size : int
+        batch_size : int, optional
             Samples in a batch of one rank; the last batch may be smaller.
+        global_batch : int, optional
+            In its place: samples in a step of all ranks, divided among them, evenly or as
+            :meth:`balance` says. Gradients must be weighed by :meth:`weighted`.
         shuffle : bool
             In an order drawn from the session's seed and the epoch.
+        last : {"weighted", "carried", "dropped"}
+            With `global_batch`: what becomes of an epoch's last samples, see
+            :class:`~hpcext.training.batching.ElasticBatches`.
+        ahead : int
+            With `global_batch`: batches that are read while a step computes. Each delays a new
+            division by a step, so without `load` there is little to gain.
         load : callable, optional
             Indices, an int64 tensor of shape (batch,) → the batch: for data that is not in memory,
             and for augmentation (draw it from the seed, the epoch and the index: it runs ahead of
@@ -82,14 +102,51 @@ class Session(BaseSession):
         Raises
         ------
         ValueError
-            A length without `load`, arrays of different lengths, or no sample per batch.
+            A length without `load`, arrays of different lengths, no sample per batch, or not
+            exactly one of `batch_size` and `global_batch`.
         """
         if load is None:
             if isinstance(data, int):
                 raise ValueError("session.dataset(length, ...): give load=, indices to batch")
             load = gather(data)
         length = data if isinstance(data, int) else common_length(data)
-        return Batches(self.sampler(length, shuffle=shuffle), batch_size, load)
+        if (batch_size is None) == (global_batch is None):
+            raise ValueError(
+                f"session.dataset(batch_size={batch_size}, global_batch={global_batch}): give "
+                "exactly one of them, samples of one rank or of all ranks"
+            )
+        if batch_size is not None:
+            return Batches(self.sampler(length, shuffle=shuffle), batch_size, load)
+        divided = self.batch_sampler(length, global_batch=global_batch, shuffle=shuffle, last=last)
+        return DividedBatches(divided, load, ahead)
+
+    def weighted(self, gradients: Any) -> Any:
+        """Gradients of a mean loss over this rank's batch, as parts of the mean over all samples.
+
+        The optimizer of Keras adds up what the workers give it; with these, the sum is the
+        gradient of the mean over the samples of the step, however unequal the workers' batches
+        are. Call it once in a step, in the function that the strategy runs, with the gradients of
+        all models. It calls Python, so it cannot be in a function with ``jit_compile=True``.
+
+        Parameters
+        ----------
+        gradients : nested lists, tuples or dicts of tensors, ``tf.IndexedSlices`` or None
+
+        Raises
+        ------
+        RuntimeError
+            At the end of the step: it was called more than once, or not at all by a session that
+            balances.
+        """
+        found = [_values(each) for each in tf.nest.flatten(gradients) if each is not None]
+        if self.world_size == 1 or not found:
+            return gradients
+        with tf.control_dependencies(found):
+            # Of a GPU: what must be brought here tells when it has come so far.
+            there = tf.cast(tf.reshape(found[0], [-1])[:1], tf.float32)
+            weight = tf.numpy_function(self._weigh_part, [there], tf.float64)
+        weight.set_shape(())
+        return tf.nest.map_structure(lambda each: _times(each, weight), gradients)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """The batches that are left of this epoch; each turn of the loop is one step.
@@ -126,6 +183,25 @@ class Session(BaseSession):
             )
         self._read = data
 
+    def _weigh_part(self, _: Any) -> Any:
+        return np.float64(self._weigh() / self.world_size)
+
+    def _boundary(self) -> bool:
+        balances = self._balancing is not None and self.world_size > 1
+        if self._weighed > 1 or (balances and self._weighed == 0):
+            raise RuntimeError(
+                f"session.weighted(): {self._weighed} calls in step {self.step - 1}; must be one, "
+                "with the gradients of all models, before the optimizer gets them"
+            )
+        return super()._boundary()
+
+    _example = "session.dataset(data, global_batch=...)"
+
+    def _kind_of_device(self) -> str:
+        for gpu in tf.config.get_visible_devices("GPU"):
+            return str(tf.config.experimental.get_device_details(gpu).get("device_name", "gpu"))
+        return "cpu"
+
     def _join(self) -> Ranks:
         return join()
 
@@ -137,3 +213,19 @@ class Session(BaseSession):
         if self.world_size > 1:
             state.hold_synchronised()
         return super()._to_write(place, random)
+
+
+def _values(gradient: Any) -> Any:
+    """The numbers of a gradient; those of an embedding are some rows of it."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _times(gradient: Any, weight: Any) -> Any:
+    if gradient is None:
+        return None
+    values = _values(gradient)
+    # With weight 0 a NaN of a batch that does not count must not count.
+    weighed = tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(weighed, gradient.indices, gradient.dense_shape)
+    return weighed

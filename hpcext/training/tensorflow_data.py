@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import atexit
+import queue
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hpcext.training.batching import ElasticBatches
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.sampler import ResumableSampler
+
+_reading: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_reading() -> None:
+    """End what an error left half read: later the threads of ``tf.data`` would wait for Python, and
+    the interpreter for them."""
+    for each in list(_reading):
+        each.close()
 
 
 class Batches:
@@ -42,6 +56,53 @@ class Batches:
         data = tf.data.Dataset.from_tensor_slices(indices).batch(self.batch_size)
         data = data.map(self._load, num_parallel_calls=tf.data.AUTOTUNE)
         return iter(data.prefetch(tf.data.AUTOTUNE))
+
+
+class DividedBatches:
+    """Batches of this rank, each as large as it is divided when its samples are chosen.
+
+    Parameters
+    ----------
+    batches : ElasticBatches
+    load : callable
+        As of :class:`Batches`.
+    ahead : int
+        Batches that ``tf.data`` may read ahead in its threads. Their samples are chosen, so a new
+        division holds after them.
+    """
+
+    def __init__(self, batches: ElasticBatches, load: Callable[[Any], Any], ahead: int) -> None:
+        if ahead < 0:
+            raise ValueError(f"ahead={ahead}: must not be negative")
+        self.batch_sampler = batches
+        self._load = load
+        self._ahead = ahead
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        reading = self._read()
+        _reading.add(reading)
+        return reading
+
+    def _read(self) -> Generator[Any, None, None]:
+        chosen = iter(self.batch_sampler)
+        # However far tf.data would read ahead, it waits here: samples are chosen by this thread.
+        rows: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
+        data = tf.data.Dataset.from_generator(
+            lambda: iter(rows.get, None), output_signature=tf.TensorSpec((None,), tf.int64)
+        )
+        source = iter(data.map(self._load).prefetch(tf.data.AUTOTUNE))
+        try:
+            for _ in range(self._ahead):
+                rows.put(next(chosen, None))
+            for _ in range(len(self)):
+                rows.put(next(chosen, None))
+                yield next(source)
+        finally:
+            rows.put(None)
+            del source
 
 
 class Skipped:

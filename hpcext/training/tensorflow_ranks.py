@@ -42,6 +42,9 @@ class StarRanks(Ranks):
         self.size = size
         self._wish: Control | None = None
         self._wishes: list[Control] = []
+        # Numbers that this rank has begun to tell, and on rank 0 those of the others.
+        self._numbers: list[float] | None = None
+        self._told: list[list[float]] = []
         with _entry(directory) as path:
             self._peers = self._listen(path) if rank == 0 else {0: self._connect(path)}
 
@@ -55,8 +58,26 @@ class StarRanks(Ranks):
         return agreed
 
     def settle(self) -> None:
-        """Finish the exchange under way, whatever it says."""
+        """Finish what is under way, whatever it says."""
         self._take()
+        self.gathered()
+
+    def begin_gather(self, values: list[float]) -> None:
+        """Begin to tell all ranks some numbers; they travel while the step goes on."""
+        self._numbers = values
+        if self.rank != 0:
+            self._put(0, _packed(values))
+
+    def gathered(self) -> list[list[float]] | None:
+        """What was begun, waiting for it."""
+        mine = self._numbers
+        if mine is None:
+            return None
+        self._collect()
+        rows = [mine, *self._told]
+        self._numbers, self._told = None, []
+        told = _unpacked(self.broadcast(_packed([each for row in rows for each in row])))
+        return [told[at : at + len(mine)] for at in range(0, len(told), len(mine))]
 
     def smallest(self, value: int) -> int:
         """The smallest value of all ranks."""
@@ -95,10 +116,14 @@ class StarRanks(Ranks):
         return agreed
 
     def _collect(self) -> None:
-        """On rank 0: take the wishes off the lines, before anything that was sent after them."""
+        """On rank 0: take wishes, then numbers, off the lines, before what was sent after them."""
+        if self.rank != 0:
+            return
+        peers = range(1, self.size)
         if self._wish is not None and not self._wishes:
-            peers = range(1, self.size)
             self._wishes = [Control(*_VECTOR.unpack(self._get(peer))) for peer in peers]
+        if self._numbers is not None and not self._told:
+            self._told = [_unpacked(self._get(peer)) for peer in peers]
 
     # The lines.
 
@@ -140,6 +165,14 @@ class StarRanks(Ranks):
             return _read(line, _LENGTH.unpack(_read(line, _LENGTH.size))[0])
         except OSError as error:
             raise _gone(peer) from error
+
+
+def _packed(values: list[float]) -> bytes:
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+def _unpacked(data: bytes) -> list[float]:
+    return list(struct.unpack(f"<{len(data) // 8}d", data))
 
 
 def _gone(peer: int) -> RuntimeError:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from hpcext.training.accumulation import apart, samples_of, split
-from hpcext.training.adapt import EVERY_S, MOST_TIMES, Agent, Bounds, Split
+from hpcext.training.adapt import EVERY_S, MOST_TIMES, Agent
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.learning_rate import RULES, Rates, Rule, adascale, legw
 from hpcext.training.noise import Squares
@@ -24,6 +24,7 @@ from hpcext.training.session import Session as BaseSession
 from hpcext.training.torch_noise import Squared
 from hpcext.training.torch_parallel import Parallel
 from hpcext.training.torch_state import TorchState
+from hpcext.training.ways import Bounds, Split
 
 Batch = TypeVar("Batch")
 
@@ -266,8 +267,8 @@ class Adaptive(BaseSession):
         measured = self._mine or (0.0, 0.0, 0.0, 0.0)
         said: tuple[int, ...] = (0, 0, 0, 0)
         if self.rank == 0:
-            split = self._choose(agent) or (0, 0)
-            said = agent.wanted_every(), agent.wanted_hearing(), *split
+            split = self._choose(agent)
+            said = agent.wanted_every(), agent.wanted_hearing(split), *(split or (0, 0))
         self._ranks.begin_sum([float(number) for number in (*measured, *said)])
 
     def _choose(self, agent: Agent) -> Split | None:
@@ -294,6 +295,13 @@ class Adaptive(BaseSession):
             # A worker that is forked beside a thread may inherit its locks, and nobody opens them.
             self._agent.rest()
         return super()._open(loader)
+
+    def _work(self, samples: int) -> float:
+        """Samples of the first batch that teach as much: what is left of the work is the same then,
+        whatever batches are chosen, and its rate is the goodput."""
+        if self._agent is None:
+            return super()._work(samples)
+        return self._agent.progress * self._agent.bounds.initial_batch - self._done
 
     def _opened(self) -> None:
         super()._opened()
@@ -325,23 +333,9 @@ class Adaptive(BaseSession):
             raise RuntimeError("the session does not adapt: call session.adapt(...) first")
         return self._agent
 
-    def _weight_of_batch(self) -> float:
-        """By how much this rank's mean gradient counts in this step."""
-        return 1.0 if self._elastic is None else self._elastic.weight(self._turns - 1)
-
-    def _weight_in_backward(self) -> float:
-        """The same, asked for as gradients become ready."""
-        return self._weight_of_batch()
-
     def _passes(self, samples: int) -> int:
         """In how many passes this rank makes so many samples."""
         return self._agent.passes(samples) if self._agent else 1
-
-    def _samples_of_turn(self) -> int:
-        """Samples of all ranks in this step."""
-        batches = self._elastic
-        assert batches is not None
-        return batches.consumed(self._turns) - batches.consumed(self._turns - 1)
 
     def _loss_scale(self) -> float:
         for value in cast(TorchState, self._state).objects.values():

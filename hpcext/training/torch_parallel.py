@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcext.training.torch_weights import attach
+from hpcext.training.torch_weights import WeightOf, attach
 
 
 class Parallel(DistributedDataParallel):
@@ -33,7 +32,7 @@ class Parallel(DistributedDataParallel):
         self.training = module.training
         self._options = options
         self._formed = False
-        self._weight_of: Callable[[], float] | None = None
+        self._weight_of: WeightOf | None = None
 
     def form(self, *, equal: bool) -> None:
         """Average over the ranks of the present process group from now on.
@@ -56,7 +55,7 @@ class Parallel(DistributedDataParallel):
         if weight_of is not None:
             self.weigh(weight_of)
 
-    def weigh(self, weight_of: Callable[[], float]) -> None:
+    def weigh(self, weight_of: WeightOf) -> None:
         """Average over samples and not over ranks, see :mod:`hpcext.training.torch_weights`."""
         self._weight_of = weight_of
         if self._formed:

@@ -16,15 +16,20 @@ BatchNorm, leave no small last batch (``last="carried"`` or ``"dropped"``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 
-def attach(model: DistributedDataParallel, weight_of: Callable[[], float]) -> None:
+class WeightOf(Protocol):
+    """The weight of this rank's batch; `last`: it is asked for with the last of its gradients."""
+
+    def __call__(self, *, last: bool) -> float:
+        """The same for each part of the gradients of a step."""
+
+
+def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
     """Average the gradients of this model over the samples of all ranks.
 
     With equal batches, every weight 1, the result is bit for bit that of the model without.
@@ -33,8 +38,9 @@ def attach(model: DistributedDataParallel, weight_of: Callable[[], float]) -> No
     ----------
     model : DistributedDataParallel
         One that has no communication hook, and has not yet made a backward pass. All ranks attach.
-    weight_of : Callable[[], float]
-        The weight of this rank's batch in the present step; asked for in the backward pass.
+    weight_of : WeightOf
+        The weight of this rank's batch in the present step; asked for in the backward pass, with
+        each bucket of gradients.
 
     Raises
     ------
@@ -44,8 +50,8 @@ def attach(model: DistributedDataParallel, weight_of: Callable[[], float]) -> No
     group = model.process_group
     size = dist.get_world_size(group)
 
-    def average(gradients: torch.Tensor) -> Any:
-        weight = weight_of()
+    def average(bucket: Any) -> Any:
+        gradients, weight = bucket.buffer(), weight_of(last=bucket.is_last())
         if weight == 0.0:
             # Not by multiplication: a NaN of a batch that does not count must not count.
             gradients.zero_()
@@ -55,4 +61,4 @@ def attach(model: DistributedDataParallel, weight_of: Callable[[], float]) -> No
         return work.get_future().then(lambda done: done.value()[0])
 
     # PyTorch compares the annotations of a hook with its own classes: a lambda has none.
-    model.register_comm_hook(None, lambda state, bucket: average(bucket.buffer()))
+    model.register_comm_hook(None, lambda state, bucket: average(bucket))

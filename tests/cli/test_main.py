@@ -8,42 +8,57 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import manual
 import pytest
 
 from hpcext import __version__
+from hpcext.cli import admin, output
 from hpcext.cli import main as cli
-from hpcext.cli import output
 from hpcext.core.errors import InputError, NoManagerError
 
 HPCEXT = [sys.executable, "-m", "hpcext"]
 
 
-def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parsers that run something."""
+PARSERS = {
+    parser.prog: (parser, parse)
+    for make, parse in ((cli.make_parser, cli.parse), (admin.make_parser, admin.parse))
+    for parser in manual.parsers(make)
+}
+"""Those of both programs, their commands and what is below."""
+
+
+@pytest.mark.parametrize("prog", PARSERS)
+def test_help_ends_with_an_example_that_is_taken(prog: str) -> None:
+    parser, parse = PARSERS[prog]
+    last = parser.format_help().splitlines()[-1]
+    assert f"{last} ".startswith(f"example: {prog} "), "epilog=, on one line"
+    words = shlex.split(last.removeprefix("example: "))
+    found = parse(words[1:])
+    assert callable(found.run)
+    assert found.parser.prog.startswith(prog)
+
+
+@pytest.mark.parametrize("prog", PARSERS)
+def test_the_nearest_command_or_option_is_named(prog: str) -> None:
+    parser, parse = PARSERS[prog]
+    begin = prog.split()[1:]
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for choice in action.choices.values():
-                yield from leaves(choice)
-            return
-    yield parser
-
-
-def test_every_command_runs_something_and_shows_an_example() -> None:
-    for parser in leaves(cli.make_parser()[0]):
-        assert callable(parser.get_default("run")), parser.prog
-        assert parser.epilog is not None
-        assert parser.epilog.startswith(f"example: {parser.prog}"), parser.prog
-
-
-def test_every_example_is_a_command() -> None:
-    for parser in leaves(cli.make_parser()[0]):
-        words = str(parser.epilog).removeprefix("example: hpcext ").split()
-        assert cli.parse(words).run == parser.get_default("run")
+        for name in action.choices or ():
+            with pytest.raises(InputError, match=f"'{name}x' .*; did you mean {name}[?]"):
+                parse([*begin, *action.option_strings[-1:], f"{name}x"])
+    if parser.get_default("run"):
+        # What comes first is found first: the rest of the line is right.
+        rest = shlex.split(str(parser.epilog).removeprefix("example: "))[len(prog.split()) :]
+        for action in manual.options(parser):
+            name = action.option_strings[-1]
+            value = [] if action.nargs == 0 else ["1"]
+            with pytest.raises(InputError, match=f"'{name}x'.*; did you mean {name}[?]"):
+                parse([*begin, f"{name}x", *value, *rest])
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +76,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["-q", "confg"], "unknown command 'confg'"),
         (["\x1b[31m"], r"unknown command '\x1b[31m'"),
         (["config"], "arguments are required: ACTION"),
-        (["config", "chekc"], "invalid choice: 'chekc'"),
+        (["config", "chekc"], "unknown action 'chekc' (valid: check, show); did you mean check?"),
         (["config", "show", "--orign"], "unknown option '--orign'"),
         (["config", "show", "more"], "too many arguments: 'more'"),
         (["--quite", "config", "show"], "unknown option '--quite'"),

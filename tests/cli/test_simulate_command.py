@@ -326,7 +326,7 @@ BAD: list[tuple[list[str], str]] = [
     (["t.csv", "--idle", "summit:days=2"], "--idle: 'days=2' (valid: hours=NUMBER)"),
     (["t.csv", "--main", "nope.swf", "--main-nodes", "8"], "nope.swf: no such file"),
     (["t.csv", "--main", "log.swf"], "--main-nodes: is missing; say how many nodes"),
-    (["t.csv"], "one of the arguments --nodes --idle --main is required"),
+    (["t.csv"], "--nodes: is missing; say where the jobs run"),
     (["t.csv", "--nodes", "1x1", "--idle", "i.csv"], "not allowed with"),
     (["t.csv", "--nodes", "4"], "--nodes: '4' (valid: NxGPUS, or"),
     (["t.csv", "--nodes", "4x0"], "--nodes: 0 (valid: 1 to 1000000)"),

@@ -315,8 +315,7 @@ class Observer:
         for job_id, state in self.final.items():
             assert jobs[job_id].state is state, "a final state changed"
         self.final = {job.id: job.state for job in jobs.values() if job.state.final}
-        done = {job for job, state in self.final.items() if state is v.State.COMPLETED}
-        assert done == self.completed
+        assert {job.id for job in jobs.values() if job.done} == self.completed
         true = self.executor.occupied()
         assert len(set(true)) == len(true), "two attempts on one GPU"
         used = self._used()

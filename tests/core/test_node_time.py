@@ -54,7 +54,19 @@ class Story:
     def spent(self) -> dict[str, float]:
         found = {use.value: seconds for use, seconds in self.time.spent.items() if seconds}
         assert math.fsum(found.values()) == pytest.approx(self.time.held_s)
+        self._check_jobs(found)
         return found
+
+    def _check_jobs(self, found: dict[str, float]) -> None:
+        """All but what no job had is the jobs'; of it all but training has a cost."""
+        waited_s = found.get("waiting", 0.0)
+        tallies = self.time.jobs.values()
+        of_jobs = math.fsum(seconds for each in tallies for seconds in each.spent.values())
+        costs = math.fsum(seconds for each in tallies for seconds in each.cost.values())
+        trained_s = found.get("training", 0.0)
+        assert of_jobs == pytest.approx(self.time.held_s - waited_s)
+        assert costs == pytest.approx(of_jobs - trained_s)
+        assert math.fsum(each.node_s for each in tallies) == pytest.approx(of_jobs)
 
 
 def begun(job: v.Job = ONE, **nodes: int) -> Story:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+from hpcext.config import POLICIES
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -72,6 +74,7 @@ def test_every_block_is_tested(page: Path) -> None:
 def test_page(page: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
+    (work / "examples").symlink_to(ROOT / "examples")
     for block in blocks(page):
         if block.language in {"python", "toml"}:
             name = NAMED.match(block.text)
@@ -94,3 +97,8 @@ def test_page(page: Path, tmp_path: Path) -> None:
                 assert done.returncode == 0, place
                 for line in shown:
                     assert line in done.stdout, f"{line!r} is not in what it prints: {place}"
+
+
+def test_each_policy_has_a_section() -> None:
+    text = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^## ([a-z_-]+)$", text, re.MULTILINE)) == sorted(POLICIES)

@@ -124,9 +124,18 @@ def test_a_framework_that_is_broken(home: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def stand_in(
-    monkeypatch: pytest.MonkeyPatch, count: int, error: str = "", busy: tuple[int, ...] = ()
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    error: str = "",
+    *,
+    busy: tuple[int, ...] = (),
+    instances: int = 0,
 ) -> None:
-    """NVML as of a machine with GPUs; it gives bytes, as it did before version 11.5."""
+    """NVML as of a machine with GPUs; it gives bytes, as it did before version 11.5.
+
+    With instances the GPUs are in MIG mode; else they have none, and neither do they say anything
+    of their use.
+    """
 
     class NVMLError(Exception):
         pass
@@ -135,8 +144,17 @@ def stand_in(
         if error:
             raise NVMLError(error)
 
+    def unsupported(gpu: int) -> None:
+        raise NVMLError("Not Supported")
+
     library = types.SimpleNamespace(
         NVMLError=NVMLError,
+        NVML_DEVICE_MIG_ENABLE=1,
+        nvmlDeviceGetUtilizationRates=unsupported,
+        nvmlDeviceGetMPSComputeRunningProcesses=unsupported,
+        nvmlDeviceGetMigMode=(lambda gpu: [1, 1]) if instances else unsupported,
+        nvmlDeviceGetMaxMigDeviceCount=lambda gpu: instances,
+        nvmlDeviceGetMigDeviceHandleByIndex=lambda gpu, place: place,
         nvmlInit=init,
         nvmlShutdown=lambda: None,
         nvmlSystemGetDriverVersion=lambda: b"580.1",
@@ -145,7 +163,7 @@ def stand_in(
         nvmlDeviceGetUUID=lambda index: f"GPU-{index}",
         nvmlDeviceGetName=lambda index: b"NVIDIA H200",
         nvmlDeviceGetComputeRunningProcesses=lambda index: [7] if index in busy else [],
-        nvmlDeviceGetMemoryInfo=lambda index: types.SimpleNamespace(used=3 << 20),
+        nvmlDeviceGetMemoryInfo=lambda index: types.SimpleNamespace(used=3 << 20, total=8 << 30),
     )
     monkeypatch.setitem(sys.modules, "pynvml", library)
 
@@ -162,10 +180,23 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, 2, busy=(0, 1))
     found, used = machine.gpus(asked())
     assert (found.verdict, used.verdict) == ("ok", "note")
-    assert used.says == "GPU 1 is used by 1 processes, 3 MiB of it"  # the other one is not ours
+    assert used.says == "GPU 1 is used by 1 processes, 3 MiB"  # the other one is not ours
     stand_in(monkeypatch, 0, "Driver Not Loaded")
     (found,) = machine.gpus(asked())
     assert (found.verdict, found.says) == ("note", "none on this machine: Driver Not Loaded")
+
+
+def test_gpus_that_are_divided_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    stand_in(monkeypatch, 1, instances=7)
+    _, found = machine.gpus(asked())
+    assert (found.name, found.verdict) == ("gpu sharing", "note")
+    assert found.says == "GPU 0 is in MIG mode, 7 instances"
+    assert found.do.startswith("a process uses one instance")
+    stand_in(monkeypatch, 1)
+    monkeypatch.setattr(machine.gpu_facts, "mps_runs", lambda: True)
+    _, found = machine.gpus(asked())
+    assert (found.verdict, found.says, found.do) == ("note", "the daemon of MPS runs", "")
 
 
 @pytest.mark.parametrize(("seen", "verdict"), [(0, "wrong"), (2, "ok")])

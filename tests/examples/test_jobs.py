@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from site_of_test import Site
 
 JOBS = Path(__file__).parents[2] / "examples" / "jobs.toml"
+README = JOBS.parents[1] / "README.md"
 CNN = ("cnn", "wide", "narrow", "last")
+
+
+def timeless(text: str) -> Iterator[str]:
+    """Lines without the instants and lengths of time that differ from run to run."""
+    for line in text.strip().splitlines():
+        if line.startswith("["):
+            yield line.partition("] ")[2]
+        elif line[0].isdigit():
+            yield " ".join(line.split()[:3])
 
 
 @pytest.mark.timeout(600)
 def test_six_slots_are_shared_and_every_model_is_as_good_as_alone(site: Site) -> None:
     site.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    document = site.document("run", str(JOBS), "--gpus", "6", "--name", "demo", timeout_s=500)
-    jobs = {job["name"]: job for job in document["jobs"]}
+    run = site.run("run", str(JOBS), "--gpus", "6", "--name", "demo", timeout_s=500)
+    assert run.code == 0, run
+    jobs = {job["name"]: job for job in site.document("status", "demo")["jobs"]}
     logs = {name: site.run("logs", "demo", name).out for name in jobs}
     assert {job["state"] for job in jobs.values()} == {"completed"}, logs
 
@@ -40,6 +53,12 @@ def test_six_slots_are_shared_and_every_model_is_as_good_as_alone(site: Site) ->
     for start, end, gpu in taken:
         others = [span for span in taken if span[2] == gpu and span != (start, end, gpu)]
         assert all(other[1] <= start or other[0] >= end for other in others)
+
+    # The README shows this very session.
+    recorded = README.read_text().partition("What `make demo` shows")[2].split("```")[1]
+    assert recorded.count("GPUs") > 4
+    said = run.out.replace(f"free on {platform.node()}", "free on gpu1")
+    assert set(timeless(recorded)) <= set(timeless(said)), said
 
     # Each step was done once, and the accuracy is what the script itself printed into its log.
     assert all(job["lost_steps"] == 0 for job in jobs.values())

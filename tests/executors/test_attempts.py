@@ -225,6 +225,22 @@ def test_a_report_that_makes_no_sense_is_left_out_with_one_warning(
     assert [type(fact) for fact in facts] == [f.Registered, f.Progressed], "the next one counts"
 
 
+def test_what_a_trial_had_at_rungs_is_told_once(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = {"10": {"loss": 0.5, "acc": None, "text": "1"}, "-3": {"loss": 1.0}, "30": [1]}
+    *_, fact = directory.report(step=31, rungs=said)
+    assert isinstance(fact, f.Progressed)
+    assert fact.rungs == {10: {"loss": 0.5, "acc": None}, 30: {}}
+    assert len(caplog.records) == 1
+    *_, fact = directory.report(step=95, rungs={**said, "90": {"loss": math.nan}})
+    assert isinstance(fact, f.Progressed)
+    assert fact.rungs == {90: {"loss": None}}
+    *_, fact = directory.report(step=96, rungs=[3])
+    assert isinstance(fact, f.Progressed)
+    assert fact.rungs == {}
+
+
 @pytest.mark.parametrize("rate", [math.nan, math.inf, -1.0, "fast", 10**400])
 def test_a_rate_that_makes_no_sense_is_unknown(directory: Directory, rate: object) -> None:
     *_, fact = directory.report(rate=rate)
@@ -251,6 +267,7 @@ def test_metrics_that_make_no_sense_are_left_out_and_the_rest_stays(
     *_, fact = directory.report(metrics=metrics)
     assert isinstance(fact, f.Progressed)
     assert fact.metrics == {"val/acc@5": 0.5, "grad-norm": -3.0}
+    assert fact.diverged == ("loss",)
     assert len(caplog.records) == 1
     *_, fact = directory.report(metrics={f"m{number}": number for number in range(1000)})
     assert isinstance(fact, f.Progressed)

@@ -16,6 +16,7 @@ from hpcext import jobfile
 from hpcext.admission import admit
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
+from hpcext.core.trials import Trial
 from hpcext.jobfile import Gpus, JobSpec, Nodes, find_cycle, optimum, parse_jobs, read_jobs
 from hpcext.manager.submissions import check_in_time
 from hpcext.profiles import Profiles
@@ -39,6 +40,7 @@ rescale_down_s = 0
 weight = 2
 priority = -1.5
 mem_per_gpu = "16G"
+trial = {sweep = "lr", settings = {lr = "1"}, metric = "loss", goal = "max", first = 9, factor = 2}
 
 [[job]]
 name = "first"
@@ -92,6 +94,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         weight=2.0,
         priority=-1.5,
         mem_per_gpu=16 * 2**30,
+        trial=Trial("lr", {"lr": "1"}, "loss", "max", 9, 2),
     )  # fmt: skip
     assert list(cnn.scaling) == [1, 2, 4]
 
@@ -222,6 +225,16 @@ FAULTS = [
     ("priority = 1979-05-27", ["priority: ", "is a date or time"]),
     ('mem_per_gpu = "16 G"', ["mem_per_gpu: '16 G'", '"16G"']),
     ("mem_per_gpu = 0", ["mem_per_gpu: 0"]),
+    ("trial = 3", ["trial: 3 is an integer", "a table"]),
+    ("trial = {metric = 'loss'}", ["trial: sweep is missing"]),
+    ("trial = {sweep = 'a', rung = 3}", ["trial: unknown key 'rung'", "first"]),
+    ("trial = {sweep = 'a', metric = 'a b'}", ["trial: metric: 'a b'"]),
+    ("trial = {sweep = 'a', metric = 'a', goal = {}}", ["trial: goal: {}", "min, max"]),
+    ("trial = {sweep = 'a', metric = 'a', first = 0}", ["trial: first: 0"]),
+    ("trial = {sweep = 'a', metric = 'a', first = 1, factor = 1}", ["trial: factor: 1"]),
+    ("trial = {sweep = 'a', first = 1}", ["trial: first without metric"]),
+    ("trial = {sweep = 'a', metric = 'a', factor = 2}", ["trial: factor without first"]),
+    ("trial = {sweep = 'a', settings = {lr = 1}}", ["trial: settings: lr: 1 is an integer"]),
     ("mem_per_gpu = true", ["mem_per_gpu: true is a boolean"]),
     ('mem_per_gpu = "9999999T"', ["mem_per_gpu: '9999999T'", "at most"]),
 ]  # fmt: skip
@@ -393,3 +406,12 @@ def test_no_text_gives_anything_but_jobs_or_one_line(text: str) -> None:
 )
 def test_the_optimum_is_the_fewest_that_are_nearly_best(keys: str, best: int) -> None:
     assert optimum(one(keys)) == best
+
+
+def test_trials_of_a_sweep_have_the_same_rules() -> None:
+    rules = "sweep = 'a', metric = 'loss', first = 10"
+    text = job(f"trial = {{{rules}}}") + job("trial = {sweep = 'b'}", "b")
+    assert line_of(text + job(f"trial = {{{rules}, factor = 2}}", "c")).startswith(
+        "jobs.toml: [[job]] 3 (c): trial: sweep a has other rules in [[job]] 1"
+    )
+    assert len(parse_jobs(text + job(f"trial = {{{rules}}}", "c"), "jobs.toml", Path("/"))) == 3

@@ -282,6 +282,7 @@ def test_under_a_supervisor_slurms_signals_are_the_supervisors(tmp_path: Path) -
     assert {len(numbers) for numbers in samples(job).values()} == {12}
 
 
+@pytest.mark.slow
 def test_under_a_manager_on_two_ranks_of_hpcext_launch(site: Site) -> None:
     account = site.path / "account"
     words = [*STEADY, "--epochs=2", "--hold=0.5"]

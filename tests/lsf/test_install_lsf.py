@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def test_what_is_not_ours_stays(serverdir: Path, capsys: pytest.CaptureFixture[s
             "/nowhere: no such directory (valid: LSF_S",
         ),
         (["install", "lsf", "--serverdir", "{top}/a b"], "a b (valid: letters, digits and"),
-        (["install", "lsf", "--serverdir", "/", "--prefix", "/"], "unknown option '--prefix'"),
+        (["install", "lsf", "--serverdir", "/", "--usr", "/"], "unknown option '--usr'"),
         (["uninstall", "lsf", "--serverdir", "{top}"], "say the --serverdir that was given"),
     ],
 )
@@ -128,3 +129,43 @@ def test_what_others_can_change_is_refused(
     serverdir.chmod(0o777)
     assert run("install", serverdir) == 2
     assert f"{serverdir}: others can write to it (mode 0777)" in capsys.readouterr().err
+
+
+def test_what_queues_name_is_not_removed(
+    serverdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queues = tmp_path / "lsb.queues"
+    here = "Begin Queue\nQUEUE_NAME = q\nEnd Queue\n"
+    starter = f"JOB_STARTER = command . {serverdir}/hpcext-starter; %USRCMD\n"
+    queues.write_text(here.replace("End", f"{starter}End"))
+    assert run("install", serverdir) == 0
+    before = files(serverdir)
+    capsys.readouterr()
+    assert run("uninstall", serverdir, "--conf-dir", str(tmp_path)) == 2
+    said = capsys.readouterr()
+    assert f"\n-{starter}" in said.out
+    assert f"{queues}: still names what would be removed" in said.err
+    assert files(serverdir) == before
+    queues.write_text(here)
+    assert run("uninstall", serverdir, "--conf-dir", str(tmp_path)) == 0
+
+
+def test_status_looks_at_files_and_queues(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serverdir = make_site(name="other").serverdir
+    (serverdir / "esub.hpcext").unlink()
+    starter = f"command . {serverdir}/hpcext-starter; %USRCMD"
+    for queue, steps in ((Queue(), ["mbatchd"]), (Queue(starter), [])):
+        site = make_site(name=f"lsf-{len(steps)}", queues={"q": queue})
+        monkeypatch.setenv("PATH", str(site.directory), prepend=os.pathsep)
+        monkeypatch.setenv("LSF_ENVDIR", str(site.directory))
+        assert run("install", serverdir) == 0
+        capsys.readouterr()
+        assert run("status", serverdir, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [step["daemon"] for step in found["daemons"]] == steps
+        assert {each["state"] for each in found["files"]} == {"whole"}
+    (serverdir / "hpcext-starter").write_text("another\n")
+    assert run("status", serverdir) == 1
+    assert f"changed  {serverdir}/hpcext-starter" in capsys.readouterr().out

@@ -225,6 +225,7 @@ def test_when_the_ticket_that_manages_is_killed_another_one_does(tickets: Ticket
     assert tickets.counted("two") == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_the_only_ticket_that_is_killed_frees_its_hosts(tickets: Tickets) -> None:
     """What it has done is kept until LSF says that it has ended, which the next ticket hears."""
     tickets.quick()

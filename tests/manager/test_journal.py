@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,3 +190,38 @@ def test_each_line_is_plain_json(tmp_path: Path) -> None:
         "ends_s": None,
         "planned": True,
     }
+
+
+def test_of_a_compacted_journal_a_world_a_day_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of each day, for so many days; a full disk costs these alone."""
+    monkeypatch.setattr(journal, "MOST_KEPT", 3)
+    path = tmp_path / "journal.jsonl"
+    book, saved = journal.Journal(path, HEADER), Engine(MARBLE).world.save()
+    day_s = journal.KEPT_EVERY_S
+    for at_s in (10.5, 20.0, *(day_s * day + 11 for day in range(1, 5))):
+        book.compact(at_s, saved)
+    kept = [at_s for at_s in range(0, int(6 * day_s), 3600) if journal.read_kept(path, at_s)]
+    assert kept[0] == pytest.approx(2 * day_s + 11, abs=3600)
+    found = journal.read_kept(path, 3.5 * day_s)
+    assert found is not None
+    assert found.now_s == day_s * 3 + 11
+    shutil.rmtree(tmp_path / journal.KEPT_DIR)
+    (tmp_path / journal.KEPT_DIR).write_text("")
+    book.compact(9 * day_s, saved)
+    assert "is not kept for reports" in caplog.text
+    assert journal.read(path).now_s == 9 * day_s
+    book.close()
+
+
+def test_a_kept_world_that_is_damaged_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    book = journal.Journal(path, HEADER)
+    book.compact(5.0, Engine(MARBLE).world.save())
+    book.compact(200_000.0, Engine(MARBLE).world.save())
+    book.close()
+    (tmp_path / journal.KEPT_DIR / f"{200_000:012d}.json.gz").write_bytes(b"no gzip")
+    found = journal.read_kept(path, 1e6)
+    assert found is not None
+    assert found.now_s == 5.0

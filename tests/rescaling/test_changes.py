@@ -147,6 +147,18 @@ def test_new_ranks_that_die_change_nothing(start: Any) -> None:
     assert samples(training.account()) == {epoch: list(range(LENGTH)) for epoch in range(4)}
 
 
+def test_new_ranks_that_come_too_late_do_not_wait_for_ever(start: Any) -> None:
+    """The training has made its last step when they are ready, and nobody looks any more."""
+    training = start("--global-batch=12", "--gates", "100", size=2)
+    wait_for(lambda: len(training.account()) == 200, "the last step of both ranks")
+    training.ask(3)
+    wait_for(training.proposed, "a new rank")
+    training.open_gate(100)
+    assert training.wait() == 0, training.output
+    assert sizes(training.account()) == [2]
+    assert samples(training.account()) == {epoch: list(range(LENGTH)) for epoch in range(4)}
+
+
 def test_a_suspension_wins_over_a_change(start: Any) -> None:
     training = start("--global-batch=12", "--gates", "10", "--slow-start=60", size=2)
     training.ask(3)

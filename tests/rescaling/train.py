@@ -146,6 +146,8 @@ def main() -> None:  # noqa: PLR0912, PLR0915
                 file.write(json.dumps(line) + "\n")
                 fail(args.fail, session, args.directory)
             schedule.step()
+    if session.step in args.gates:
+        wait_at(args.directory / f"gate-{session.step}")
     if session.rank == 0:
         with torch.no_grad():
             error = float(((model(inputs) - targets) ** 2).mean())

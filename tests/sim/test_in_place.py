@@ -11,9 +11,10 @@ from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate
 from hpcext.manager.report import run_document
 from hpcext.policies import find_policy
+from hpcext.scaling.curve import interpolate
 from hpcext.sim.executor import Simulated
 from hpcext.sim.heap import Heap, drive
-from hpcext.sim.physics import Faults, Physics
+from hpcext.sim.physics import Faults, Physics, Said, Stretch, Where
 from hpcext.sim.simulate import Result, simulate
 
 MARBLE = find_policy("marble")
@@ -200,3 +201,31 @@ def test_the_document_says_how_each_stretch_began_and_what_it_cost() -> None:
     assert [part["change"] for part in first["segments"]] == ["start"]
     assert (second["rescales"], second["up_s"], second["down_s"]) == (1, 0.25, None)
     assert (first["rescales"], first["up_s"], first["down_s"]) == (0, None, None)
+
+
+class Steady:
+    """As fast as a curve says, and asked for it as a training that looks at itself."""
+
+    def stretch(self, where: Where, done: float) -> Stretch:
+        return Stretch(interpolate(GROWS.speed, where.total))  # type: ignore[arg-type]
+
+    def said(self, where: Where, done: float) -> Said:
+        return Said()
+
+    def alone_s(self, gpus: float, per_node: int) -> float:
+        return 1.0
+
+
+def test_it_grows_though_it_reports_meanwhile() -> None:
+    """A training that looks at itself goes on anew with each report: here twice while it grows."""
+    own = replace(GROWS, speed=Steady(), work=1000)
+    results = []
+    for physics in (replace(GROWS, work=1000), own):
+        both = {"1": Physics({3: 10.0}, work=100), "2": physics}
+        heap = Heap()
+        executor = Simulated(heap, [NODE], both, report_s=0.8)
+        heap.at(0.0, lambda: [f.NodeJoined(NODE), f.Submitted(job(1)), f.Submitted(job(2))])
+        engine = Engine(MARBLE)
+        drive(engine, heap, executor, until_s=200.0)
+        results.append((engine.world.jobs["2"].since_s, engine.world.records["2"].rescales))
+    assert results == [(pytest.approx(12 + 0.25 + (1000 - 4 * 11.5) / 10), 1)] * 2

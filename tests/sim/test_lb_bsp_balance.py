@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcext.sim.papers import lb_bsp_balance as paper
+from hpcext.sim.papers import lb_bsp_measured
 from hpcext.sim.papers.lb_bsp import study
 from hpcext.sim.papers.study import How
 
@@ -37,3 +38,13 @@ def test_what_the_study_says() -> None:
     rows = {row.what: row for table in found.tables for row in table.rows}
     assert rows["lines (ours): samples of V100 at iteration 149"].ours == 89
     assert all(row.why for row in rows.values() if row.far)
+
+
+def test_what_was_measured_says_when_and_beside_what() -> None:
+    tables = lb_bsp_measured.tables()
+    assert len(tables) == len(lb_bsp_measured.measured()) >= 2
+    for table in tables:
+        assert "load average" in table.note
+        assert all(row.why for row in table.rows if row.far)
+        rows = {row.what: row.ours for row in table.rows}
+        assert rows["lines (ours): time of an iteration"] < 1 < rows["lines (ours): the same"]

@@ -316,7 +316,10 @@ def test_the_page(slurm: Cluster, place: Site) -> None:
     assert script
     (place.path / "train.py").write_text(script[0])
     commands = [shlex.split(line) for line in re.findall(r"^\$ (hpcext .*)", text, re.M)]
-    assert [words[2] for words in commands] == ["sweep", "holes", "start", "report"]
+    assert [words[:3] for words in commands] == [
+        ["hpcext", "sweep", "train.py"],
+        *(["hpcext", "harvest", action] for action in ("holes", "start", "report")),
+    ]
     for _, *words in commands:
         here = [word.replace("preemptible", "harvest") for word in words]
         finished = place.run(*here)

@@ -15,12 +15,12 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from hpcext import protocol
-from hpcext.admin import slurm
+from hpcext.admin import slurm, slurm_conf
 from hpcext.cli import admin
 
 ROOT = Path(__file__).parents[2]
@@ -32,13 +32,13 @@ class Target(NamedTuple):
     """Directories of an imaginary machine, and how a command of ours ended there."""
 
     top: Path
-    prefix: Path
+    usr: Path
     conf: Path
     run: Callable[..., tuple[int, str, str]]
 
     @property
     def home(self) -> Path:
-        return self.prefix / "lib" / "hpcext" / "slurm"
+        return self.usr / "lib" / "hpcext" / "slurm"
 
     def files(self) -> dict[str, bytes]:
         return {
@@ -48,12 +48,16 @@ class Target(NamedTuple):
         }
 
     def install(self, *words: str) -> tuple[int, str, str]:
-        where = ("--prefix", str(self.prefix), "--conf-dir", str(self.conf))
+        where = ("--usr", str(self.usr), "--conf-dir", str(self.conf))
         command = ("--hpcext", str(self.top / "hpcext"))
         return self.run("install", "slurm", *where, *command, *words)
 
     def uninstall(self, *words: str) -> tuple[int, str, str]:
-        return self.run("uninstall", "slurm", "--prefix", str(self.prefix), *words)
+        return self.run("uninstall", "slurm", "--usr", str(self.usr), *words)
+
+    def status(self) -> tuple[int, dict[str, Any]]:
+        code, said, _ = self.run("status", "slurm", "--usr", str(self.usr), "--json")
+        return code, json.loads(said)
 
 
 @pytest.fixture
@@ -87,7 +91,7 @@ def quick(built: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_built", lambda hooks, include: built)
     page = Path("share/man/man1/hpcext.1")
     monkeypatch.setattr(
-        slurm, "_manual", lambda pages, to: [slurm.Piece(to.parents[1] / page, b"a page")]
+        slurm, "manual_pages", lambda pages, to: [slurm.Piece(to.parents[1] / page, b"a page")]
     )
 
 
@@ -115,7 +119,7 @@ def test_a_dry_run_says_what_is_done_and_does_nothing(target: Target) -> None:
         program = path.name in {"50-hpcext", "hpcext-batch"}
         assert facts.st_mode & 0o777 == (0o755 if program else 0o644), path
         assert facts.st_uid == 0
-    assert (target.prefix / "share/man/man1/hpcext.1").read_text().startswith('.\\"')
+    assert (target.usr / "share/man/man1/hpcext.1").read_text().startswith('.\\"')
     needed = subprocess.run(
         ["nm", "-D", "--undefined-only", target.home / "hpcext.so"],
         capture_output=True, text=True, check=True,
@@ -136,16 +140,16 @@ def test_twice_is_once_and_uninstall_leaves_nothing(target: Target) -> None:
     assert code == 0
     assert {each["do"] for each in json.loads(said)["files"]} == {"keep"}
     assert target.files() == once
-    assert all(path.stat().st_mode & 0o055 == 0o055 for path in target.prefix.rglob("*/"))
+    assert all(path.stat().st_mode & 0o055 == 0o055 for path in target.usr.rglob("*/"))
     code, said, _ = target.uninstall("--dry-run")
     assert (code, target.files()) == (0, once)
     assert target.uninstall()[0] == 0
     assert target.files() == before
-    assert sorted(target.prefix.iterdir()) == sorted(target.conf.iterdir()) == []
+    assert sorted(target.usr.iterdir()) == sorted(target.conf.iterdir()) == []
     code, _, error = target.uninstall()
     assert code == 2
     assert error == (
-        f"hpcext: {target.home}: nothing is installed; say the --prefix that was given to install\n"
+        f"hpcext: {target.home}: nothing is installed; say the --usr that was given to install\n"
     )
 
 
@@ -234,7 +238,7 @@ def test_an_installation_that_is_cut_short_is_found_again(
             assert target.install()[0] == 0
         assert target.uninstall()[0] == 0
         assert target.files().keys() == {"hpcext"}
-        assert list(target.prefix.iterdir()) == []
+        assert list(target.usr.iterdir()) == []
     assert most > 10  # it was cut short at each file
 
 
@@ -290,9 +294,12 @@ def test_a_command_that_users_cannot_run_is_refused(target: Target) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["install", "pbs"], "invalid choice: 'pbs'"),
-        (["instal", "slurm"], "unknown command 'instal' (valid: install, uninstall); did you mean"),
-        (["install", "slurm", "--prefix", "usr"], "--prefix: usr (valid: an absolute path"),
+        (["install", "pbs"], "unknown system 'pbs' (valid: slurm, lsf)"),
+        (
+            ["instal", "slurm"],
+            "unknown command 'instal' (valid: install, uninstall, status); did you mean",
+        ),
+        (["install", "slurm", "--usr", "usr"], "--usr: usr (valid: an absolute path"),
         (["install", "slurm", "--prefix", "/a/../b"], "--prefix: /a/../b (valid: an absolute"),
         (["install", "slurm", "--dryrun"], "did you mean --dry-run?"),
         (["install", "slurm", "--include", "/nonexistent"], "no headers of Slurm"),
@@ -321,39 +328,180 @@ def test_what_does_not_compile_says_why(target: Target) -> None:
     assert target.files().keys() <= {"hpcext", *(n for n in target.files() if "include" in n)}
 
 
+def apply_diffs(edits: list[dict[str, Any]]) -> None:
+    """As the site does."""
+    patch("".join(f"{line}\n" for edit in edits for line in edit["diff"]))
+
+
+def patch(text: str) -> None:
+    words = ["patch", "-p1", "-d", "/"]
+    subprocess.run(words, input=text, text=True, check=True, capture_output=True)
+
+
 @pytest.mark.usefixtures("_quick")
 def test_only_lines_that_are_missing_are_asked_for(target: Target) -> None:
-    (target.conf / "slurm.conf").write_text(
-        f"Prolog=/site/prolog\nEpilog={target.conf}/epilog.d/*\n"
-        "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n"
+    conf = target.conf / "slurm.conf"
+    conf.write_text(
+        f"Prolog=/site/prolog # ours\nEpilog={target.conf}/epilog.d/*\n"
+        "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n\tslurmctldparameters=cloud_dns"
     )
     (target.conf / "plugstack.conf").write_text(f"include {target.conf}/plugstack.conf.d/*.conf\n")
+    (target.conf / "job_submit.lua").write_text(f'loadfile("{target.home}/lua/job_submit.lua")\n')
+    _, said, _ = target.install("--json")
+    left = json.loads(said)["left"]
+    assert [edit["path"] for edit in left] == [
+        f"{target.conf}/cli_filter.lua", str(conf),
+    ]  # fmt: skip
+    assert left[1]["first"] == f"link /site/prolog into {target.conf}/prolog.d"
+    # As an administrator does it, with what is on the screen; the last line has no end.
+    _, said, _ = target.install("--dry-run")
+    patch(said)
+    assert conf.read_text() == (
+        f"Prolog={target.conf}/prolog.d/* # ours\nEpilog={target.conf}/epilog.d/*\n"
+        "JobSubmitPlugins=throttle,lua\n#CliFilterPlugins=lua\n"
+        "\tslurmctldparameters=cloud_dns,preempt_send_user_signal\nCliFilterPlugins=lua\n"
+    )
+    assert "slurm_cli_pre_submit" in (target.conf / "cli_filter.lua").read_text()
     _, said, _ = target.install()
-    assert f"    Prolog={target.conf}/prolog.d/*      (Prolog is set already" not in said
-    assert f"    Prolog={target.conf}/prolog.d/*      (Prolog is set: let it have this" in said
-    assert "    CliFilterPlugins=lua\n" in said
-    for absent in ("Epilog=", "JobSubmitPlugins", "plugstack.conf:"):
-        assert absent not in said.partition("left to you")[2]
-    (target.conf / "job_submit.lua").write_text(f'loadfile("{target.home}/lua/job_submit.lua")')
-    _, said, _ = target.install()
-    assert f"add to the end of {target.conf}/job_submit.lua" not in said
+    assert "left to you" not in said
+
+
+@pytest.mark.usefixtures("_quick")
+def test_what_is_still_named_is_not_removed(target: Target) -> None:
+    """Slurm drains a node whose prolog is gone, and has no jobs whose plugin is."""
+    (target.conf / "slurm.conf").write_text("ClusterName=c\n")
+    _, said, _ = target.install("--json")
+    apply_diffs(json.loads(said)["left"])
+    with open(target.conf / "plugstack.conf", "a") as file:
+        file.write(f"required {target.home}/hpcext.so # no hpcext.conf\n")
+    before = target.files()
+    for dry in ((), ("--dry-run",)):
+        code, said, error = target.uninstall(*dry)
+        assert code == 2
+        assert f"\n-required {target.home}/hpcext.so" in said
+        assert f"\n-Prolog={target.conf}/prolog.d/*" in said
+        assert "still names what would be removed; take those lines away" in error
+        assert error.count("\n") == 1
+        assert target.files() == before
+    code, said, _ = target.uninstall("--json")
+    apply_diffs(json.loads(said)["left"])
+    kept = (target.conf / "slurm.conf").read_text()
+    assert "JobSubmitPlugins=lua" in kept  # it is the site's own script, too
+    assert "log" not in kept
+    assert "loadfile" not in (target.conf / "job_submit.lua").read_text()
+    assert target.uninstall()[0] == 0
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_prolog_of_others_goes_on_after_ours(target: Target) -> None:
+    target.install()
+    (target.conf / "prolog.d" / "10-site").write_text("#!/bin/sh\n")
+    text = f"Prolog={target.conf}/prolog.d/*\n"
+    (target.conf / "slurm.conf").write_text(text)
+    assert target.uninstall()[0] == 0
+    assert (target.conf / "slurm.conf").read_text() == text
+
+
+@pytest.mark.usefixtures("_quick")
+def test_status_says_what_is_not_as_it_was_installed(target: Target) -> None:
+    code, found = target.status()
+    assert (code, found["hpcext"], found["files"]) == (1, "", [])
+    target.install()
+    before = target.files()
+    code, found = target.status()
+    assert (code, found["whole"], found["built_for"]) == (0, True, slurm.release(slurm.INCLUDE))
+    assert {each["state"] for each in found["files"]} == {"whole"}
+    assert [Path(each["path"]).name for each in found["left"]] == [
+        "plugstack.conf", "job_submit.lua", "cli_filter.lua", "slurm.conf",
+    ]  # fmt: skip
+    assert target.files() == before
+    (target.home / "lua" / "stranger.lua").write_text("--")
+    assert target.status()[0] == 0
+    (target.home / "lua" / "rules.lua").write_text("--")
+    (target.home / "hpcext-batch").unlink()
+    code, found = target.status()
+    states = {Path(each["path"]).name: each["state"] for each in found["files"]}
+    assert code == 1
+    assert {name: state for name, state in states.items() if state != "whole"} == {
+        "stranger.lua": "foreign", "rules.lua": "changed", "hpcext-batch": "missing",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_plugin_for_another_slurm_is_not_whole(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Commands of Slurm say their release only where they find a configuration.
+    conf = target.conf / "slurm.conf"
+    conf.write_text(
+        "ClusterName=c\nSlurmctldHost=nowhere(127.0.0.1)\nSlurmctldPort=1\nMessageTimeout=2\n"
+    )
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    target.install()
+    path = target.home / "manifest.json"
+    other = json.loads(path.read_text()) | {"built_for": "17.02.1"}
+    path.write_text(json.dumps(other))
+    code, said, _ = target.run("status", "slurm", "--usr", str(target.usr))
+    assert code == 1
+    assert "the plugin is not loaded by this Slurm: install it again" in said
+    assert re.search(r"^slurmctld: not asked, scontrol ", said, re.M)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_manifest_of_the_last_release_is_read_and_one_of_a_later_is_not(target: Target) -> None:
+    target.install()
+    path = target.home / "manifest.json"
+    now = json.loads(path.read_text())
+    del now["built_for"]
+    path.write_text(json.dumps(now | {"schema": "hpcext.installed/1"}))
+    assert target.status()[1]["hpcext"] == now["hpcext"]
+    path.write_text(json.dumps(now | {"schema": "hpcext.installed/9"}))
+    code, _, error = target.uninstall()
+    assert code == 2
+    assert "hpcext.installed/9" in error
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_package_is_put_together_under_another_root(target: Target) -> None:
+    """Nothing in it names that root, nor the command that is here; others may own what is above."""
+    above = target.top / "above"
+    above.mkdir()
+    os.chown(above, 65534, 65534)
+    root = above / "root"
+    where = ("slurm", "--prefix", str(root), "--usr", "/usr")
+    code, said, _ = target.run("install", *where, "--conf-dir", "/etc/slurm")
+    assert code == 0
+    assert f"b{root}/etc/slurm/slurm.conf" in said
+    files = {f"/{path.relative_to(root)}": path for path in root.rglob("*") if path.is_file()}
+    assert not [name for name, path in files.items() if str(above).encode() in path.read_bytes()]
+    line = files["/etc/slurm/plugstack.conf.d/hpcext.conf"].read_text()
+    assert line == "optional /usr/lib/hpcext/slurm/hpcext.so command=/usr/bin/hpcext\n"
+    manifest = json.loads(files.pop("/usr/lib/hpcext/slurm/manifest.json").read_text())
+    assert manifest["files"].keys() == files.keys()
+    assert target.run("status", *where)[0] == 0
+    assert target.run("install", *where, "--conf-dir", "/etc/slurm")[0] == 0
+    assert target.run("uninstall", *where)[0] == 0
+    assert not root.exists()
+    assert target.run("status", *where)[0] == 1
 
 
 @pytest.mark.usefixtures("_quick")
 def test_examples_are_what_the_installer_prints() -> None:
-    site = slurm.Site(command=Path("/usr/local/bin/hpcext"))
+    home = slurm.Site().home
     for name in ("job_submit.lua", "cli_filter.lua"):
         text = (ROOT / "site_configs" / "slurm" / name).read_text()
-        assert text.endswith("\n" + "\n".join(slurm.snippet(site, name)) + "\n")
+        assert text.endswith(
+            "\n" + "\n".join(slurm_conf.snippet(home, "/usr/local/bin/hpcext", name)) + "\n"
+        )
 
 
 @pytest.mark.usefixtures("_quick")
 def test_commands_of_the_manual_work(target: Target) -> None:
     text = (ROOT / "man" / "hpcext-admin.8.rst").read_text()
     shown = [shlex.split(line) for line in re.findall(r"^    \$ hpcext-admin (.*)", text, re.M)]
-    assert len(shown) == 3
+    assert len(shown) == 4
     for words in shown:
-        where = ["--prefix", str(target.prefix)]
+        where = ["--usr", str(target.usr)]
         if words[0] == "install":
             where += ["--conf-dir", str(target.conf), "--hpcext", str(target.top / "hpcext")]
         assert target.run(*words, *where)[0] == 0
@@ -381,7 +529,7 @@ def test_an_installed_package_has_all_sources(target: Target) -> None:
     shutil.rmtree(source)
     subprocess.run(["chmod", "-R", "a-w", packages], check=True)
     program = "import sys; from hpcext.cli.admin import main; sys.exit(main())"
-    words = ["install", "slurm", "--prefix", target.prefix, "--conf-dir", target.conf]
+    words = ["install", "slurm", "--usr", target.usr, "--conf-dir", target.conf]
     done = subprocess.run(
         [sys.executable, "-c", program, *words, "--hpcext", target.top / "hpcext"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(packages)},

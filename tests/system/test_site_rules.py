@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from site_of_test import Site, wait_for
@@ -59,7 +58,7 @@ class Ruled(NamedTuple):
 
     def flags(self) -> list[str]:
         """Where hpcext-admin is to work."""
-        return ["--prefix", str(self.prefix)]
+        return ["--usr", str(self.prefix)]
 
     def lua(self, name: str) -> Path:
         """An installed module."""
@@ -75,74 +74,65 @@ class Ruled(NamedTuple):
         self.slurm.start_ctld()
 
 
-def snippet(left: Sequence[str], name: str) -> str:
-    """The lines that are to be added to a file, as the installer prints them."""
-    begin = next(index for index, line in enumerate(left) if line.endswith(f"{name}:"))
-    lines = []
-    for line in left[begin + 1 :]:
-        if not line.startswith("    "):
-            break
-        lines.append(line[4:])
-    return "\n".join(lines) + "\n"
-
-
-def example(name: str) -> str:
-    """A site's script before hpcext."""
-    text = (ROOT / "site_configs" / "slurm" / name).read_text()
-    return text.partition("-- hpcext")[0]
-
-
 @pytest.fixture(scope="module")
 def ruled(slurm: Cluster) -> Iterator[Ruled]:
     """The site follows what the installer prints, and undoes it."""
     one = Ruled(slurm, slurm.root / "usr", slurm.root / "etc")
     before = {path: path.read_bytes() for path in one.etc.iterdir() if path.is_file()}
-    words = ["install", "slurm", *one.flags(), "--conf-dir", str(one.etc)]
-    words += ["--hpcext", str(slurm.root / "bin" / "hpcext")]
-    assert admin.main(["-q", *words]) == 0
-    left = _left(words)
+    install = ["install", "slurm", *one.flags(), "--conf-dir", str(one.etc)]
+    install += ["--hpcext", str(slurm.root / "bin" / "hpcext")]
+    assert admin.main(["-q", *install]) == 0
+    code, document = _said(slurm, *install, "--dry-run")
+    assert code == 0
+    assert {each["do"] for each in document["files"]} == {"keep"}  # all is as it should be
+    _apply(document["left"])
+    conf = one.etc / "slurm.conf"
+    text = conf.read_text()
     for kind in ("Prolog", "Epilog"):
         # Beside other clusters of this machine: in a directory of our own.
         program = slurm.root / "bin" / kind.lower()
         hook = one.etc / f"{kind.lower()}.d" / "50-hpcext"
         program.write_text(f"#!/bin/sh\nexec {hook} {slurm.root}/run/hpcext\n")
         program.chmod(0o755)
-    conf = snippet(left, "slurm.conf").splitlines()
-    lines = [line for line in conf if not line.startswith(("Prolog", "Epilog"))]
-    lines += [f"{kind}={slurm.root}/bin/{kind.lower()}" for kind in ("Prolog", "Epilog")]
-    _append(one.etc / "slurm.conf", "\n".join(lines) + "\n")
-    _append(one.etc / "plugstack.conf", snippet(left, "plugstack.conf"))
-    for name in ("job_submit.lua", "cli_filter.lua"):
-        middle = SHOW if name == "cli_filter.lua" else ""
-        (one.etc / name).write_text(example(name) + middle + snippet(left, name))
+        text = text.replace(f"{kind}={one.etc}/{kind.lower()}.d/*", f"{kind}={program}")
+    conf.write_text(text)
+    script = one.etc / "cli_filter.lua"
+    script.write_text(script.read_text().replace("-- hpcext:", f"{SHOW}-- hpcext:"))
+    code, document = _said(slurm, "status", "slurm", *one.flags())
+    assert (code, document["runs"]) == (0, document["built_for"])
+    told = {(step["daemon"], step["do"]) for step in document["daemons"]}
+    assert ("slurmctld", "systemctl restart slurmctld") in told
     one.restart()
     slurm.run("scontrol", "reconfigure")
+    assert _said(slurm, "status", "slurm", *one.flags())[1]["daemons"] == []
     yield one
+    code, document = _said(slurm, "uninstall", "slurm", *one.flags())
+    assert code == 2
+    _apply(document["left"])
+    lines = conf.read_text().splitlines(keepends=True)
+    conf.write_text("".join(line for line in lines if not line.startswith(("Prolog", "Epilog"))))
+    slurm.run("scontrol", "reconfigure")
     assert admin.main(["-q", "uninstall", "slurm", *one.flags()]) == 0
-    for path, text in before.items():
-        path.write_bytes(text)
+    # The other lines that were added do no harm.
+    assert slurm.as_user("srun", "true").returncode == 0
+    for path, text_before in before.items():
+        path.write_bytes(text_before)
     one.restart()
     slurm.run("scontrol", "reconfigure")
 
 
-def _left(words: list[str]) -> list[str]:
-    """What the installer prints as left to do."""
+def _said(slurm: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
+    """What hpcext-admin says."""
     program = "import sys; from hpcext.cli.admin import main; sys.exit(main())"
-    said = subprocess.run(
-        [sys.executable, "-c", program, *words, "--dry-run", "--json"],
-        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    document = json.loads(said.stdout)
-    assert {each["do"] for each in document["files"]} == {"keep"}  # all is as it should be
-    return list(document["left"])
+    said = slurm.run(sys.executable, "-c", program, *words, "--json", PYTHONPATH=str(ROOT))
+    return said.returncode, json.loads(said.stdout)
 
 
-def _append(path: Path, text: str) -> None:
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(text)
+def _apply(edits: list[dict[str, Any]]) -> None:
+    """As the site does."""
+    text = "".join(f"{line}\n" for edit in edits for line in edit["diff"])
+    words = ["patch", "-p1", "-d", "/"]
+    subprocess.run(words, input=text, text=True, check=True, capture_output=True)
 
 
 def submit(ruled: Ruled, place: Site, *options: str, wrap: str = "true") -> Submitted:
@@ -351,6 +341,25 @@ def test_broken_rules_stop_no_job_and_no_slurmctld(ruled: Ruled, place: Site) ->
         for name, text in good.items():
             ruled.lua(name).write_text(text)
         ruled.restart()
+
+
+def test_rules_that_are_newer_than_slurmctld_are_read_as_status_says(
+    ruled: Ruled, place: Site
+) -> None:
+    module = ruled.lua("job_submit.lua")
+    good = module.read_text()
+    try:
+        module.write_text(f'slurm.log_info("hpcext: rules anew")\n{good}')
+        (step,) = _said(ruled.slurm, "status", "slurm", *ruled.flags())[1]["daemons"]
+        assert step["do"] == f"touch {ruled.etc}/job_submit.lua"
+        assert submit(ruled, place).code == 0
+        assert "rules anew" not in ruled.log()
+        subprocess.run(step["do"].split(), check=True)
+        assert submit(ruled, place).code == 0
+        assert "rules anew" in ruled.log()
+        assert _said(ruled.slurm, "status", "slurm", *ruled.flags())[1]["daemons"] == []
+    finally:
+        module.write_text(good)
 
 
 def test_a_job_has_a_directory_that_says_whose_it_is(ruled: Ruled, place: Site) -> None:

@@ -30,14 +30,13 @@ def steps(job: TensorFlowJob) -> list[int]:
 
 @pytest.fixture(scope="module")
 def finished(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> TensorFlowJob:
-    """A job that was suspended five times, compared with one that was not."""
+    """A job that was suspended three times, compared with one that was not."""
     path = tmp_path_factory.mktemp("loop")
     reference = TensorFlowJob(nursery, path / "reference", SCRIPT)
     assert reference.on(1).code == 0
     job = TensorFlowJob(nursery, path / "job", SCRIPT)
     draw = random.Random(11)
-    first, second, third = sorted(draw.sample(range(18), 3))
-    for ask in (f"step:{first}", f"step:{second}", f"step:{third}", "validation:1:1"):
+    for ask in (f"step:{draw.randrange(18)}", "validation:1:1"):
         check_suspended(job.on(1, f"--ask={ask}"))
     check_suspended(job.run_held(draw.randrange(21, 28), suspend_tree))
     last = job.on(1)
@@ -48,7 +47,7 @@ def finished(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Tens
     assert [sorted(rows) for rows in job.seen().values()] == [EPOCH] * 3
     # Weights, slots, seed generators, variables of no layer, and the next number of each source.
     assert job.last("final") == reference.last("final")
-    assert Counter(line[2] for line in job.log)["callback"] == 5
+    assert Counter(line[2] for line in job.log)["callback"] == 3
     # What AutoGraph writes is removed by an attempt that is suspended, too.
     assert not list(job.temporary.glob("__autograph*"))
     return job

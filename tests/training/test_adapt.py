@@ -18,14 +18,11 @@ from hpcext.training.adapt import (
     SKIPPED,
     SOON,
     Agent,
-    Bounds,
     Found,
-    Profile,
-    Split,
-    Way,
     best,
 )
-from hpcext.training.noise import NoiseScale, Squares
+from hpcext.training.noise import LEAST, NoiseScale, Squares
+from hpcext.training.ways import Bounds, Profile, Split, Way
 
 TRUE = Throughput(0.02, 1e-3, 0.01, 0.002, 0.1, 0.003, 1.5)
 BOUNDS = Bounds(32, 1024, 1, 128)
@@ -253,7 +250,8 @@ def test_how_often_the_noise_is_measured() -> None:
             agent.measured(step + 1)
     gaps = [b - a for a, b in itertools.pairwise(measured)]
     assert gaps == sorted(gaps)
-    assert (gaps[0] <= 4, gaps[-1]) == (True, EVERY + 1)
+    assert gaps[: LEAST - 1] == [1] * (LEAST - 1)
+    assert gaps[-1] == EVERY + 1
 
 
 def test_long_steps_are_measured_more_often() -> None:
@@ -342,3 +340,20 @@ def test_rank_0_is_heard_soon_while_something_is_to_be_found_out() -> None:
     agent.hear(Squares(0, 0, 0, 0), None)
     agent.heard(100)
     assert [agent.hears(step) for step in (100 + EVERY - 1, 100 + EVERY)] == [False, True]
+    # Nor do the ranks wait so long if there is news: that of a batch comes with its choice.
+    agent.hear(Squares(0, 0, 0, 0), None, EVERY, agent.wanted_hearing(Split(128, 128)))
+    assert [agent.hears(step) for step in (100 + SOON - 1, 100 + SOON)] == [False, True]
+
+
+def test_a_larger_batch_is_tried_before_any_pass_of_this_one_was_timed() -> None:
+    """The first steps are all made in two passes, to measure."""
+    agent = Agent(BOUNDS, 1)
+    agent.noise = noise(1e4)
+    for _ in range(SKIPPED + 1):
+        agent.halved(2 * 0.05, 32)
+    agent.look(100.0)
+    agent.rest()
+    found = agent.look(100.0)
+    assert found is not None
+    assert found.split is not None
+    assert found.split.per_gpu == 32 * FURTHER

@@ -18,8 +18,8 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 from train_adapt import SAMPLES
 
-from hpcext.training.adapt import Way
 from hpcext.training.torch import Session
+from hpcext.training.ways import Split, Way
 
 SCRIPT = "train_adapt.py"
 
@@ -85,6 +85,18 @@ def test_one_pass_is_made_in_two_now_and_then() -> None:
     assert passes[0] == 2
     assert passes.count(2) < len(passes) / 4
     assert trained.session.noise_scale is not None
+
+
+def test_the_work_is_counted_in_samples_of_the_first_batch() -> None:
+    trained = Trained(max_batch_size=12)
+    session, agent = trained.session, trained.session._agent
+    assert agent is not None
+    agent._become(Split(12, 12))
+    session._resize_batches(agent)
+    trained.train()
+    # In batches of twice the first one each of the 600 samples teaches less.
+    assert session._done == pytest.approx(6 * session.progress)
+    assert 300 <= session._done < 600
 
 
 class Told(Session):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -209,6 +210,33 @@ def test_a_predictor_goes_on_with_what_it_has_learned(name: str) -> None:
     other = Balance("speeds", (1, None), waits=True, predictor="rnn")
     other.restore(saved)
     assert expected == pytest.approx(6.0, abs=0.5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_memory_stays_flat_with_96_workers(rule: str) -> None:
+    balance = Balance(rule, (1, None), waits=True)
+    balance.meet([f"node{rank} cpu/0" for rank in range(96)], 96 * 32)
+    draw = random.Random(1)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            told = [
+                Told(size, time_s := draw.gauss(1.0, 0.05) * size * (1 + rank % 7), 1.0, 0.1,
+                     size / time_s, 7)
+                for rank, size in enumerate(balance.sizes)
+            ]  # fmt: skip
+            balance.hear(told)
+
+    steps(150)
+    tracemalloc.start()
+    try:
+        steps(50)
+        before, _ = tracemalloc.get_traced_memory()
+        steps(100)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 64 * 1024, "less than seven numbers a worker"
 
 
 def test_the_rules_are_those_that_there_are() -> None:

@@ -64,7 +64,7 @@ def check_suspended(run: Run, ranks: int) -> None:
     ("ranks", "options", "asks"),
     [
         (1, ["--loader=plain", "--workers=2"], ["step:3", "validation:1:1"]),
-        (2, ["--loader=plain"], ["step:12@1"]),
+        pytest.param(2, ["--loader=plain"], ["step:12@1"], marks=pytest.mark.slow),
         pytest.param(4, ["--loader=sampler"], ["validation:0:1@3"], marks=pytest.mark.slow),
     ],
 )

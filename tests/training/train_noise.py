@@ -69,7 +69,7 @@ def measure(batch: int, passes: int, *, scale: float = 1.0) -> list[Squares]:
     turn = [0]
     if size > 1:
         model = DistributedDataParallel(model)
-        attach(model, lambda: batches.weight(turn[0]))
+        attach(model, lambda last: batches.weight(turn[0]))
     found = []
     for turn[0], indices in enumerate(batches):
         mine = x[indices]

@@ -57,7 +57,7 @@ def elastic(group: dist.ProcessGroup, size: int) -> ElasticBatches:
 def weighted(group: dist.ProcessGroup, size: int) -> list[torch.Tensor]:
     model = DistributedDataParallel(fresh(), process_group=group)
     batches, turn = elastic(group, size), [0]
-    attach(model, lambda: batches.weight(turn[0]))
+    attach(model, lambda last: batches.weight(turn[0]))
     return train(model, batches, turn)
 
 
@@ -65,7 +65,7 @@ def even(group: dist.ProcessGroup, *, hook: bool) -> torch.Tensor:
     """Three steps of float32, each rank on as many samples as the others."""
     model = DistributedDataParallel(fresh().float(), process_group=group)
     if hook:
-        attach(model, lambda: 1.0)
+        attach(model, lambda last: 1.0)
     x, y = (part.float()[dist.get_rank() * 7 :][:7] for part in data())
     for _ in range(3):
         torch.nn.functional.mse_loss(model(x), y).backward()
@@ -76,7 +76,7 @@ def not_counted(group: dist.ProcessGroup) -> torch.Tensor:
     """The last rank has weight 0, and a loss that is not a number."""
     model = DistributedDataParallel(fresh(), process_group=group)
     rank, world = dist.get_rank(group), dist.get_world_size(group)
-    attach(model, lambda: 0.0 if rank == world - 1 else world / (world - 1))
+    attach(model, lambda last: 0.0 if rank == world - 1 else world / (world - 1))
     x, y = (part[rank * 7 :][:7] for part in data())
     loss = torch.nn.functional.mse_loss(model(x), y)
     (loss * (float("nan") if rank == world - 1 else 1.0)).backward()

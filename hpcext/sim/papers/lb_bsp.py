@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from hpcext.sim.papers import lb_bsp_balance, lb_bsp_table
+from hpcext.sim.papers import lb_bsp_balance, lb_bsp_measured, lb_bsp_table
 from hpcext.sim.papers.study import How, Study
 
 
 def study(how: How) -> Study:
-    """Figure 8, and Table 3 on speeds that were recorded."""
+    """Figure 8, Table 3 on speeds that were recorded, and what was measured of real workers."""
     return Study(
         "lb-bsp",
         "Semi-dynamic load balancing in non-dedicated environments (Chen et al., SoCC 2020)",
-        (*lb_bsp_balance.tables(how), *lb_bsp_table.tables(how)),
+        (*lb_bsp_balance.tables(how), *lb_bsp_table.tables(how), *lb_bsp_measured.tables()),
         (*lb_bsp_balance.ASSUMED, *lb_bsp_table.ASSUMED),
     )

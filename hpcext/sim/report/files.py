@@ -55,9 +55,9 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
     # The page first, for it may fail; the files of figures are whole in themselves.
     made = {
         PAGE: page(ordered, about, rows).encode(),
-        "jobs.csv": _table(_job_lines(ordered)),
-        "spans.csv": _table(_span_lines(ordered)),
-        "summary.csv": _table(_summary_lines(ordered)),
+        "jobs.csv": as_csv(_job_lines(ordered)),
+        "spans.csv": as_csv(_span_lines(ordered)),
+        "summary.csv": as_csv(_summary_lines(ordered)),
         # Not by msgspec, which has no escape for bytes of a command line that were not UTF-8.
         "summary.json": json.dumps(summary(rows, about), indent=2).encode() + b"\n",
     }
@@ -115,7 +115,7 @@ def _summary_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
         )  # fmt: skip
 
 
-def _table(lines: Iterable[Sequence[object]]) -> bytes:
+def as_csv(lines: Iterable[Sequence[object]]) -> bytes:
     """Lines as CSV; what is not known is empty."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 INCHES_WIDE = 8.6
 BAR_INCHES = 0.36
+ROW_INCHES = 0.22
+CHARS_WIDE = 130
+"""So many small letters are as wide as a timeline."""
 LABEL_CHARS = 30
 """A longer label is cut beside a bar; tables have it whole."""
 
@@ -105,6 +108,27 @@ class Bar(NamedTuple):
     words: str
 
 
+class Stretch(NamedTuple):
+    """A stretch of time in a row of a timeline.
+
+    Attributes
+    ----------
+    row : int
+    start, end : float
+        On the axis of time.
+    colour : str
+        Its name.
+    words : str
+        Stand in it where there is room.
+    """
+
+    row: int
+    start: float
+    end: float
+    colour: str
+    words: str
+
+
 class Most(NamedTuple):
     """How far the axes of an allocation go."""
 
@@ -148,6 +172,44 @@ def allocation(plot: Plot, run: Run, time: Scale, most: Most) -> str:
         figure.align_ylabels()
 
     return _drawn(plot, 3.0, draw)
+
+
+def timeline(
+    plot: Plot, rows: Sequence[str], stretches: Sequence[Stretch], end: float, xlabel: str
+) -> str:
+    """What was where, and when: a row for each place, the first one above.
+
+    Parameters
+    ----------
+    plot : Plot
+    rows : sequence of str
+    stretches : sequence of Stretch
+    end : float
+        Of the axis of time, which begins at 0.
+    xlabel : str
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for each in stretches:
+            width = each.end - each.start
+            axes.barh(
+                each.row, width, 0.8, each.start,
+                color=LIGHT[each.colour], edgecolor=LIGHT[style.PAGE], linewidth=0.5,
+            )  # fmt: skip
+            if width * CHARS_WIDE > len(each.words) * end:
+                middle = (each.start + each.end) / 2
+                axes.text(
+                    middle, each.row, each.words, ha="center", va="center", size=7.0,
+                    color=LIGHT[style.PAGE],
+                )  # fmt: skip
+        axes.set_yticks(range(len(rows)), [_cut(row) for row in rows], color=LIGHT[style.INK])
+        axes.set_xlim(0, end or 1)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(xlabel)
+
+    return _drawn(plot, 0.7 + ROW_INCHES * len(rows), draw)
 
 
 def curves(
@@ -285,7 +347,9 @@ def _matplotlib(name: str) -> Iterator[None]:
         from matplotlib import style as styles  # noqa: PLC0415  (slow to import; an extra)
     except ImportError:
         raise InputError(
-            "matplotlib is not installed", where="--report", do="pip install 'hpcext[plots]'"
+            "matplotlib is not installed",
+            where="a page with plots",
+            do="pip install 'hpcext[plots]'",
         ) from None
     settings = {**_SETTINGS, "svg.hashsalt": name}
     with styles.context(["default", settings]), warnings.catch_warnings():

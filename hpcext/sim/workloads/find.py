@@ -9,6 +9,7 @@ from hpcext.checks import read_options
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job
 from hpcext.sim.physics import Physics
+from hpcext.sim.recording import read_recording
 from hpcext.sim.traces.lines import cells_of, place, read_lines
 from hpcext.sim.workloads import philly, trainers
 from hpcext.sim.workloads.applications import (
@@ -29,15 +30,16 @@ from hpcext.sim.workloads.generated import (
 )
 from hpcext.sim.workloads.jobfiles import read_job_file
 from hpcext.sim.workloads.logged import read_logged
+from hpcext.sim.workloads.recorded import recorded_jobs
 from hpcext.sim.workloads.workload import Jobs, Setting, Workload, changed
 from hpcext.text import did_you_mean, shown
 
 VALID = (
-    "a job file (.toml), a log (.swf, .swf.gz), trainers or measured trainings (.csv), "
-    + ", ".join(GENERATORS)
+    "a job file (.toml), a recording of a pilot (.json), a log (.swf, .swf.gz), trainers or "
+    "measured trainings (.csv), " + ", ".join(GENERATORS)
 )
 
-JOB_FILE = ".toml"
+JOB_FILE, RECORDING = ".toml", ".json"
 TABLES = (".csv", ".csv.gz")
 
 
@@ -55,6 +57,11 @@ def find_workload(text: str, setting: Setting) -> Workload:
     if path.suffix == JOB_FILE:
         known = read_job_file(path, elastic=setting.elastic, profiles=setting.profiles)
         return Workload(text, lambda _: changed(known, setting), (path,))
+    if path.suffix == RECORDING:
+        recording = read_recording(path)
+        return Workload(
+            text, lambda _: changed(recorded_jobs(recording), setting), (path,), recording.report_s
+        )
     if text.endswith((".swf", ".swf.gz")):
         return Workload(
             text,

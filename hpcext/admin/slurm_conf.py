@@ -1,0 +1,168 @@
+"""What a site's own files of Slurm must say: slurm.conf, plugstack.conf and its Lua scripts.
+
+They are never edited. What they lack, and what of ours they still have, becomes diffs.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcext.admin import sources
+from hpcext.admin.edits import Edit, added, read
+from hpcext.admin.install import Place
+from hpcext.batch.slurm_site import signal_at_preemption
+
+SCRIPTS = ("job_submit.lua", "cli_filter.lua")
+NAMES = ("slurm.conf", "plugstack.conf", *SCRIPTS)
+HOOKS = {"Prolog": "prolog.d", "Epilog": "epilog.d"}
+"""Settings that hold one name or pattern, and the directory that is ours to put a file in."""
+
+_BLOCK = re.compile(r"^-- hpcext: the last lines of the file\..*?^end\n", re.M | re.S)
+
+
+class Files(NamedTuple):
+    """The site's files, and what they are to name.
+
+    Attributes
+    ----------
+    place : hpcext.admin.install.Place
+    conf_dir : pathlib.Path
+        Directory of ``slurm.conf``.
+    command : str
+        ``hpcext`` as jobs run it.
+    release : str
+        Of Slurm, as ``22.05.8``.
+    """
+
+    place: Place
+    conf_dir: Path
+    command: str = ""
+    release: str = ""
+
+    def path(self, name: str) -> Path:
+        """Where one of them lies now."""
+        return self.place.on_disk(self.conf_dir / name)
+
+
+def settings(files: Files) -> list[tuple[str, str]]:
+    """What ``slurm.conf`` must have: keys, and a value of each."""
+    hooks = [(key, f"{files.conf_dir}/{folder}/*") for key, folder in HOOKS.items()]
+    major, minor, *_ = (int(part) for part in files.release.split("."))
+    notice = signal_at_preemption((major, minor))
+    return [*hooks, ("JobSubmitPlugins", "lua"), ("CliFilterPlugins", "lua"), notice]
+
+
+def lacking(files: Files) -> list[Edit]:
+    """What is to be added, in the order in which it can be."""
+    edits = [_plugstack(files), *(_script(files, name) for name in SCRIPTS), _slurm_conf(files)]
+    return [edit for edit in edits if edit.before != edit.after]
+
+
+def _plugstack(files: Files) -> Edit:
+    path = files.path("plugstack.conf")
+    before = read(path)
+    if before is not None and re.search(r"^\s*include\s.*plugstack\.conf\.d/", before, re.M):
+        return Edit(path, before, before)
+    include = f"include {files.conf_dir}/plugstack.conf.d/*.conf"
+    return Edit(path, before, added(before, [include]))
+
+
+def _script(files: Files, name: str) -> Edit:
+    path = files.path(name)
+    before = read(path)
+    if before is not None and f"{files.place.home}/lua/{name}" in before:
+        return Edit(path, before, before)
+    # Slurm takes no script that lacks its own functions.
+    start = before or _BLOCK.sub("", (sources.find() / "site_configs/slurm" / name).read_text())
+    return Edit(path, before, added(start, snippet(files.place.home, files.command, name)))
+
+
+def snippet(home: Path, command: str, name: str) -> list[str]:
+    """The last lines of the site's Lua script: whatever is wrong with us, jobs are submitted."""
+    load = f'assert(loadfile("{home}/lua/{name}"))'
+    if name == "cli_filter.lua":
+        body = [f'local settings = {{command = "{command}"}}', f"{load}(settings)"]
+    else:
+        body = [f"{load}()"]
+    return [
+        "-- hpcext: the last lines of the file. Whatever is wrong with hpcext, jobs are submitted.",
+        "do",
+        "    local done, why = pcall(function()",
+        *(f"        {line}" for line in body),
+        "    end)",
+        "    if not done then",
+        '        slurm.log_error("hpcext: no rules: %s", tostring(why))',
+        "    end",
+        "end",
+    ]
+
+
+def _slurm_conf(files: Files) -> Edit:
+    path = files.path("slurm.conf")
+    before = read(path)
+    after, first = before or "", []
+    for key, value in settings(files):
+        found = list(_setting(after, key))
+        if any(value in each[2].split(",") for each in found):
+            continue
+        if not found or not found[0][2]:
+            after = added(after, [f"{key}={value}"])
+            continue
+        # A second line of one key would replace the first.
+        old, new = found[0][2], value
+        if key in HOOKS:
+            first.append(f"link {old} into {files.conf_dir}/{HOOKS[key]}")
+        else:
+            new = f"{old},{value}"
+        after = after[: found[0].start(2)] + new + after[found[0].end(2) :]
+    return Edit(path, before, after, "; ".join(first))
+
+
+def _setting(text: str, key: str) -> Iterator[re.Match[str]]:
+    return re.finditer(rf"^([ \t]*{key}[ \t]*=[ \t]*)([^\s#]*)", text, re.M | re.I)
+
+
+def has(text: str | None, key: str, value: str) -> bool:
+    """Whether a ``slurm.conf`` has a value of a key, maybe beside others."""
+    return any(value in found[2].split(",") for found in _setting(text or "", key))
+
+
+def naming(files: Files, ours: Collection[str]) -> list[Edit]:
+    """What takes away the lines that name files of ours; they would fail without these."""
+    edits = []
+    for name in NAMES:
+        path = files.path(name)
+        before = read(path)
+        if before is None:
+            continue
+        text, mark = before, "#"
+        if name in SCRIPTS:
+            text, mark = _without_block(before, f"{files.place.home}/lua/{name}"), "--"
+        lines = text.splitlines(keepends=True)
+        kept = [line for line in lines if not _names(files, line.partition(mark)[0], ours)]
+        edits.append(Edit(path, before, "".join(kept)))
+    return [edit for edit in edits if edit.before != edit.after]
+
+
+def _without_block(text: str, lua: str) -> str:
+    """As a whole, and only where it loads what is to be removed."""
+    return _BLOCK.sub(lambda block: "" if lua in block[0] else block[0], text)
+
+
+def _names(files: Files, line: str, ours: Collection[str]) -> bool:
+    if any(path in line for path in ours):
+        return True
+    for key, folder in HOOKS.items():
+        for found in _setting(line, key):
+            there = (
+                f"{files.conf_dir}/{folder}/{each.name}" for each in files.path(folder).glob("*")
+            )
+            meant = {each for each in there if fnmatch.fnmatch(each, found[2])}
+            # Others' files go on being run.
+            if meant and meant <= set(ours):
+                return True
+    return False

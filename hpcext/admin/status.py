@@ -1,0 +1,202 @@
+"""What is installed, whether it is whole, and what is left to be done for it to be in use."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcext.admin import manifest, slurm_conf
+from hpcext.admin.edits import Edit, as_json, read
+from hpcext.admin.install import Place, found_there
+from hpcext.admin.lsf import STARTER
+from hpcext.admin.manifest import Manifest
+from hpcext.admin.slurm_conf import HOOKS, Files
+from hpcext.admin.trust import ROOT
+from hpcext.batch import lsf_idle, runner, slurm, slurm_site
+from hpcext.core.errors import BatchError
+from hpcext.text import clean
+
+ANSWER_S = 20.0
+"""So long a question waits: somebody sits in front of it."""
+
+DAMAGE = ("changed", "missing")
+
+
+class Step(NamedTuple):
+    """What is to be done with a daemon, and why; nothing where it could not be asked."""
+
+    daemon: str
+    do: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """What there is.
+
+    Attributes
+    ----------
+    hpcext : str
+        Version that installed; empty where nothing is installed.
+    built_for : str
+        The release of Slurm that the plugin is for.
+    runs : str
+        The release of Slurm that is here; empty where that is not known.
+    files : tuple of (str, pathlib.Path)
+        ``whole``, ``changed``, ``missing``, or ``foreign``: in a directory of ours, and not ours.
+    left : tuple of Edit
+        What files of the site lack.
+    steps : tuple of Step
+    """
+
+    hpcext: str
+    built_for: str = ""
+    runs: str = ""
+    files: tuple[tuple[str, Path], ...] = ()
+    left: tuple[Edit, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Slurm loads a plugin of its own release, X.Y, and no other (spank(8))."""
+        return not self.runs or self.runs.split(".")[:2] == self.built_for.split(".")[:2]
+
+    @property
+    def whole(self) -> bool:
+        """All is there, as it was installed, for this Slurm."""
+        damaged = any(state in DAMAGE for state, _ in self.files)
+        return bool(self.hpcext) and self.fits and not damaged
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as a document."""
+        return {
+            "schema": "hpcext.status-of-installation/1",
+            "whole": self.whole,
+            "hpcext": self.hpcext,
+            "built_for": self.built_for,
+            "runs": self.runs,
+            "files": [{"state": state, "path": str(path)} for state, path in self.files],
+            "left": as_json(self.left),
+            "daemons": [step._asdict() for step in self.steps],
+        }
+
+
+def of_slurm(place: Place) -> Status:
+    """Look at what ``hpcext-admin install slurm`` has put in place; changes nothing."""
+    installed = place.installed(trusted=False)
+    if installed is None:
+        return Status("", files=tuple(_foreign(place, Manifest())))
+    runs, facts, steps = "", {}, []
+    # What is put together for another machine is not what runs here.
+    if place.root == ROOT:
+        try:
+            runs = _number(runner.run(slurm.version_command(), timeout_s=ANSWER_S))
+            said = runner.run(
+                slurm_site.config_command(), environ=slurm.epoch_times(), timeout_s=ANSWER_S
+            )
+            facts = slurm_site.parse_config(said)
+        except BatchError as error:
+            steps.append(Step("slurmctld", "", clean(error.what)))
+    files = slurm_files(place, installed, release=runs)
+    left: list[Edit] = []
+    # Without the line that says which command is run, nobody can say what the rules are to run.
+    if files and files.release and files.command:
+        left = slurm_conf.lacking(files)
+        steps += _slurm_steps(files, facts) if facts else []
+    return Status(
+        installed.hpcext,
+        installed.built_for,
+        runs,
+        tuple(_files(place, installed)),
+        tuple(left),
+        tuple(steps),
+    )
+
+
+def slurm_files(place: Place, installed: Manifest, release: str = "") -> Files | None:
+    """The site's files beside which something was installed."""
+    for name in installed.files:
+        path = Path(name)
+        if path.parts[-2:] == ("plugstack.conf.d", "hpcext.conf"):
+            found = re.search(r"\bcommand=(\S+)", read(place.on_disk(path)) or "")
+            command = found[1] if found else ""
+            return Files(place, path.parents[1], command, release or installed.built_for)
+    return None
+
+
+def _number(text: str) -> str:
+    """``slurm-wlm 22.05.8``: the number."""
+    slurm.parse_version(text)
+    return text.split()[1]
+
+
+def _slurm_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
+    """What slurm.conf has and the controller has not: it was not told."""
+    text = read(files.path("slurm.conf"))
+    for key, value in slurm_conf.settings(files):
+        # 24.11 writes Prolog[0].
+        now = ",".join(said for name, said in facts.items() if name.partition("[")[0] == key)
+        if not slurm_conf.has(text, key, value) or value in now.split(","):
+            continue
+        if key == "JobSubmitPlugins":
+            yield Step("slurmctld", "systemctl restart slurmctld", f"{key} has a new plugin")
+        else:
+            daemons = "slurmd" if key in HOOKS else "slurmctld"
+            yield Step(daemons, "scontrol reconfigure", f"{key} has {value} in slurm.conf alone")
+    yield from _lua_steps(files, facts)
+
+
+def _lua_steps(files: Files, facts: Mapping[str, str]) -> Iterator[Step]:
+    """slurmctld reads the site's script again when that is newer, not when ours is."""
+    site = files.path("job_submit.lua")
+    lua = files.place.on_disk(files.place.home / "lua")
+    if "lua" not in facts.get("JobSubmitPlugins", "").split(","):
+        return
+    try:
+        known = max(float(facts.get("BOOT_TIME", "")), site.stat().st_mtime)
+        newest = max(each.stat().st_mtime for each in lua.iterdir())
+    except (OSError, ValueError):
+        return
+    if newest > known:
+        yield Step("slurmctld", f"touch {site}", "rules of hpcext are newer than those it has read")
+
+
+def of_lsf(place: Place, serverdir: Path) -> Status:
+    """Look at what ``hpcext-admin install lsf`` has put in place; changes nothing."""
+    installed = place.installed(trusted=False)
+    if installed is None:
+        return Status("", files=tuple(_foreign(place, Manifest())))
+    steps = []
+    if place.root == ROOT:
+        try:
+            said = runner.run(["bqueues", "-l"], timeout_s=ANSWER_S)
+            queues = lsf_idle.parse_queues(said)
+            if not any(f"{serverdir}/{STARTER}" in queue.starter for queue in queues):
+                why = f"no queue has {serverdir}/{STARTER}"
+                steps.append(Step("mbatchd", "badmin reconfig", why))
+        except BatchError as error:
+            steps.append(Step("mbatchd", "", clean(error.what)))
+    files = tuple(_files(place, installed))
+    return Status(installed.hpcext, files=files, steps=tuple(steps))
+
+
+def _files(place: Place, installed: Manifest) -> Iterator[tuple[str, Path]]:
+    for name, known in installed.files.items():
+        path = Path(name)
+        found = found_there(place, path)
+        state = "missing" if found is None else "whole" if found in known else "changed"
+        yield state, path
+    yield from _foreign(place, installed)
+
+
+def _foreign(place: Place, installed: Manifest) -> Iterator[tuple[str, Path]]:
+    """What is in the directory of our own, and not of us."""
+    ours = {*installed.files, *installed.directories, str(place.home / manifest.NAME)}
+    for found in sorted(place.on_disk(place.home).rglob("*")):
+        path = ROOT / found.relative_to(place.root)
+        if str(path) not in ours and not stat.S_ISDIR(found.lstat().st_mode):
+            yield "foreign", path

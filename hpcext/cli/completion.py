@@ -1,0 +1,117 @@
+"""``hpcext completion``: the answers to a tab key, with the completion extra (argcomplete)."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.cli.output import Output
+from hpcext.config import POLICIES, load_settings
+from hpcext.core.errors import HpcextError
+from hpcext.manager import pilot as pilots
+from hpcext.manager.submissions import Submissions
+
+PROGRAMS = ("hpcext", "hpcext-admin")
+
+PLACES = {
+    "bash": (
+        "hpcext completion bash > ~/.local/share/bash-completion/completions/hpcext",
+        "or, without the package bash-completion, in ~/.bashrc:",
+        'eval "$(hpcext completion bash)"',
+    ),
+    "zsh": (
+        "hpcext completion zsh > ~/.zfunc/_hpcext",
+        "and in ~/.zshrc, before compinit: fpath+=(~/.zfunc)",
+    ),
+    "fish": ("hpcext completion fish > ~/.config/fish/completions/hpcext.fish",),
+}
+"""Shell → where what is printed belongs."""
+
+STAMP = re.compile(r"-\d{8}-\d{6}-[0-9a-f]{4}\Z")
+"""What the id of a pilot has more than its name."""
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "completion",
+        help="print what makes a shell complete commands, options, pilots and jobs",
+        description="The last lines of what is printed say which file it belongs in.",
+        epilog="example: hpcext completion bash",
+    )
+    parser.add_argument("shell", metavar="SHELL", choices=PLACES, help=", ".join(PLACES))
+    parser.set_defaults(run=show)
+
+
+def show(args: argparse.Namespace, out: Output) -> int:
+    """Print the code for a shell."""
+    code: str = _argcomplete().shellcode(PROGRAMS, shell=args.shell)
+    # At the end: zsh looks at the first line.
+    places = "".join(f"# {line}\n" for line in PLACES[args.shell])
+    out.raw(f"{code.strip()}\n\n{places}".encode())
+    return 0
+
+
+def answer(parser: argparse.ArgumentParser) -> None:
+    """Tell the shell what may come next and end, if this process was started for that."""
+    if "_ARGCOMPLETE" in protocol.environ():
+        _argcomplete().autocomplete(
+            parser, always_complete_options=False, default_completer=candidates
+        )
+
+
+def _argcomplete() -> Any:
+    try:
+        return importlib.import_module("argcomplete")
+    except ImportError:
+        do = "pip install 'hpcext[completion]'"
+        raise HpcextError("argcomplete is not installed", do=do) from None
+
+
+def candidates(
+    prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: Any
+) -> Iterable[str]:
+    """Words that can stand for an argument, or for the value of an option."""
+    if action.metavar in {"PILOT", "HARVESTER"}:
+        return pilot_names(prefix)
+    if action.metavar == "JOB":
+        return job_names(getattr(parsed_args, "pilot", ""))
+    if action.dest == "policy":
+        return POLICIES
+    if action.metavar == "JOBS.toml":
+        return _files(prefix, "toml")
+    if action.type is Path or action.metavar == "COMMAND":
+        return _files(prefix)
+    return ()
+
+
+def pilot_names(prefix: str) -> Iterable[str]:
+    """Names of pilots, or where none goes on like that, ids; by one look at one directory."""
+    if os.sep in prefix:
+        return _files(prefix)
+    try:
+        ids = os.listdir(load_settings().state_dir / "pilots")
+    except (HpcextError, OSError):
+        return ()
+    names = {STAMP.sub("", each) for each in ids}
+    return names if any(name.startswith(prefix) for name in names) else ids
+
+
+def job_names(pilot: str) -> Iterable[str]:
+    """Names of the jobs of a pilot, without what became of them: that takes longer."""
+    try:
+        return Submissions(pilots.find(pilot, load_settings().state_dir) / "submissions").names
+    except HpcextError:
+        return ()
+
+
+def _files(prefix: str, *suffixes: str) -> Iterable[str]:
+    completers = importlib.import_module("argcomplete.completers")
+    found: Iterable[str] = completers.FilesCompleter(suffixes)(prefix)
+    return found

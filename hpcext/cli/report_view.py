@@ -1,0 +1,81 @@
+"""How the account of GPU time looks to a person on a terminal, and to a spreadsheet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcext.cli.output import Output
+from hpcext.manager.accounting import FIGURES, NUMBERS, REASONS
+from hpcext.sim.report.files import as_csv
+from hpcext.sim.words import number
+
+HEADINGS = ("held", "trained", "idle", "starts", "suspends", "resizes", "lost", "harvested")
+"""Short names of :data:`~hpcext.manager.accounting.FIGURES`, in their order."""
+
+
+def show(out: Output, document: Mapping[str, Any], *, jobs: bool) -> None:
+    """Print an account, in GPU-hours.
+
+    Parameters
+    ----------
+    out : Output
+    document : Mapping
+        As :func:`hpcext.manager.accounting.account` makes it.
+    jobs : bool
+        With the jobs of each pilot.
+    """
+    pilots, (total,) = document["pilots"], document["users"]
+    rows = [(each["id"], *figures(each)) for each in pilots]
+    if len(pilots) != 1:
+        rows.append((f"all of {total['user']}", *figures(total)))
+    out.table(("GPU-hours of", *HEADINGS), rows)
+    for pilot in pilots if jobs else ():
+        lines = [(each["id"], each["name"], *figures(each)) for each in pilot["jobs"]]
+        out.table(("id", f"job of {pilot['name']}", *HEADINGS), lines)
+    for sentence in sentences(total):
+        out.line(sentence)
+
+
+def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The figures of a row, in the order of :data:`HEADINGS`."""
+    return tuple(number(row[key]) for key in FIGURES)
+
+
+def sentences(total: Mapping[str, Any]) -> Iterator[str]:
+    """What the figures say, in words."""
+    held = total["held_gpu_h"]
+    if not held:
+        yield "no GPU was held"
+        return
+    yield f"{total['training_gpu_h'] / held:.1%} of the time that GPUs were held jobs trained"
+    lost = {words: total[key] for key, words in REASONS.items() if total[key] > 0}
+    if lost:
+        told = ", ".join(f"{number(hours)} for {words}" for words, hours in lost.items())
+        yield f"starts, suspends, resizes and lost work by their reasons: {told}"
+    yield (
+        f"{total['attempts']:,} starts, {total['suspends']:,} suspensions, "
+        f"{total['rescales']:,} changes of size in place, {total['lost_steps']:,} steps lost"
+    )
+
+
+def as_table(document: Mapping[str, Any]) -> bytes:
+    """A line for each user, pilot and job, with all numbers."""
+    return as_csv(_lines(document))
+
+
+def _lines(document: Mapping[str, Any]) -> Iterator[Sequence[object]]:
+    yield ("level", "user", "pilot", "job", "name", "state", *NUMBERS)
+    (total,) = document["users"]
+    user = total["user"]
+    yield ("user", user, "", "", "", "", *_numbers(total))
+    for pilot in document["pilots"]:
+        state = "running" if pilot["running"] else "ended"
+        yield ("pilot", user, pilot["id"], "", pilot["name"], state, *_numbers(pilot))
+        for job in pilot["jobs"]:
+            what = (job["id"], job["name"], job["state"])
+            yield ("job", user, pilot["id"], *what, *_numbers(job))
+
+
+def _numbers(row: Mapping[str, Any]) -> list[Any]:
+    return [row[key] for key in NUMBERS]

@@ -1,0 +1,190 @@
+"""What a sweep chooses settings from, and how: all of them, at random, or as Optuna proposes."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.trials import Trial
+from hpcext.core.values import Job, Record, State
+from hpcext.jobfile import MAX_JOBS
+
+Settings = dict[str, str]
+"""Key → value, as the script gets it."""
+
+
+class Range(NamedTuple):
+    """Numbers that a setting may have.
+
+    Attributes
+    ----------
+    low, high : float
+    log : bool
+        Its orders of magnitude are alike, not its values.
+    whole : bool
+        Whole numbers alone.
+    """
+
+    low: float
+    high: float
+    log: bool
+    whole: bool
+
+    def draw(self, source: random.Random) -> str:
+        """One of them."""
+        if self.whole and not self.log:
+            return str(source.randint(int(self.low), int(self.high)))
+        if not self.log:
+            return self.text(source.uniform(self.low, self.high))
+        value = math.exp(source.uniform(math.log(self.low), math.log(self.high)))
+        return self.text(min(max(value, self.low), self.high))
+
+    def text(self, value: float) -> str:
+        """A value as the script gets it."""
+        return str(round(value)) if self.whole else f"{value:.6g}"
+
+
+class Space(NamedTuple):
+    """What may be tried.
+
+    Attributes
+    ----------
+    grid : Mapping[str, tuple of str]
+        Key → values.
+    ranges : Mapping[str, Range]
+        Other keys, of numbers that are not listed.
+    """
+
+    grid: Mapping[str, tuple[str, ...]]
+    ranges: Mapping[str, Range]
+
+    def every(self) -> list[Settings]:
+        """Each combination, the last key changing fastest.
+
+        Raises
+        ------
+        InputError
+            There are too many.
+        """
+        if self.ranges:
+            raise InputError("needs --random", where="--range", do="say how many to draw")
+        there_are = math.prod(map(len, self.grid.values()))
+        if there_are > MAX_JOBS:
+            valid = f"at most {MAX_JOBS} without --random"
+            raise InputError("too many combinations", where="--grid", valid=valid)
+        return [self._combination(number) for number in range(there_are)]
+
+    def draws(self, count: int, seed: int) -> list[Settings]:
+        """So many at random; without ranges they differ.
+
+        Raises
+        ------
+        InputError
+            There are too many combinations, or too few to draw from.
+        """
+        source, there_are = random.Random(seed), math.prod(map(len, self.grid.values()))
+        if there_are > sys.maxsize:
+            raise InputError(
+                "too many combinations", where="--grid", valid=f"at most {sys.maxsize}"
+            )
+        most = MAX_JOBS if self.ranges else min(there_are, MAX_JOBS)
+        if not 1 <= count <= most:
+            raise InputError(str(count), where="--random", valid=f"1 to {most}")
+        if not self.ranges:
+            return [self._combination(each) for each in source.sample(range(there_are), count)]
+        return [
+            self._combination(source.randrange(there_are))
+            | {key: numbers.draw(source) for key, numbers in self.ranges.items()}
+            for _ in range(count)
+        ]
+
+    def _combination(self, number: int) -> Settings:
+        """The combination of the grid of this number: its digits, each to the base of its key."""
+        found = []
+        for key, values in reversed(tuple(self.grid.items())):
+            number, digit = divmod(number, len(values))
+            found.append((key, values[digit]))
+        return dict(reversed(found))
+
+
+def propose(
+    space: Space, tried: Sequence[tuple[Job, Trial, Record]], count: int, seed: int, goal: str
+) -> list[Settings]:
+    """Settings that promise most, by what those had that were tried: TPE, as Optuna has it.
+
+    Trials that were ended count by the rungs that they came to, those that wait or train as ones of
+    which nothing good is known yet, so that others are proposed. What lies outside the space does
+    not count.
+
+    Raises
+    ------
+    HpcextError
+        Optuna is not installed.
+    """
+    try:
+        optuna: Any = importlib.import_module("optuna")
+    except ImportError:
+        raise HpcextError("Optuna is not installed", do="pip install 'hpcext[optuna]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    kinds = optuna.distributions
+    axes = {key: kinds.CategoricalDistribution(values) for key, values in space.grid.items()} | {
+        key: kinds.IntDistribution(int(numbers.low), int(numbers.high), log=numbers.log)
+        if numbers.whole
+        else kinds.FloatDistribution(numbers.low, numbers.high, log=numbers.log)
+        for key, numbers in space.ranges.items()
+    }
+    sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+    study = optuna.create_study(sampler=sampler, direction=f"{goal}imize")
+    for job, trial, record in tried:
+        values = _values(space, trial.settings)
+        if values is not None:
+            what = {"params": values, "distributions": axes, **_outcome(optuna, job, trial, record)}
+            study.add_trial(optuna.trial.create_trial(**what))
+    asked = (study.ask(axes).params for _ in range(count))
+    return [
+        {
+            key: space.ranges[key].text(value) if key in space.ranges else value
+            for key, value in sorted(each.items(), key=lambda item: list(axes).index(item[0]))
+        }
+        for each in asked
+    ]
+
+
+def _outcome(optuna: Any, job: Job, trial: Trial, record: Record) -> dict[str, Any]:
+    """What became of a trial, in Optuna's words."""
+    states, value = optuna.trial.TrialState, record.metrics.get(trial.metric)
+    if not job.state.final:
+        return {"state": states.RUNNING}
+    if job.state is State.COMPLETED and value is not None:
+        return {"state": states.COMPLETE, "value": value}
+    if record.rungs:
+        had = {rung: math.nan if each is None else each for rung, each in record.rungs.items()}
+        return {"state": states.PRUNED, "intermediate_values": had}
+    return {"state": states.FAIL}
+
+
+def _values(space: Space, settings: Mapping[str, str]) -> dict[str, Any] | None:
+    """Settings as values of the space; None for what lies outside."""
+    if settings.keys() != space.grid.keys() | space.ranges.keys():
+        return None
+    found: dict[str, Any] = {}
+    for key, text in settings.items():
+        if key in space.grid:
+            if text not in space.grid[key]:
+                return None
+            found[key] = text
+            continue
+        numbers = space.ranges[key]
+        try:
+            value = int(text) if numbers.whole else float(text)
+        except ValueError:
+            return None
+        if not numbers.low <= value <= numbers.high:
+            return None
+        found[key] = value
+    return found

@@ -1,0 +1,178 @@
+"""``hpcext trials``: what came of the settings of a sweep, the best first."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcext.cli import plot
+from hpcext.cli.output import Output
+from hpcext.config import load_settings
+from hpcext.core.errors import InputError
+from hpcext.core.trials import Trial
+from hpcext.core.values import Job, Record
+from hpcext.core.world import World
+from hpcext.manager import pilot as pilots
+from hpcext.manager import reading
+from hpcext.manager.report import display_state
+from hpcext.manager.unmeasured import unmeasured
+
+TRIALS = "hpcext.trials/1"
+
+INCHES_HIGH = 4.5
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+"""Those that the colour-blind can tell apart (Okabe and Ito); further trials are grey."""
+
+
+class Tried(NamedTuple):
+    """A trial, and what became of it."""
+
+    job: Job
+    trial: Trial
+    record: Record
+
+    @property
+    def value(self) -> float | None:
+        """Its metric as last reported; None before that, and where it is no number any more."""
+        return self.record.metrics.get(self.trial.metric)
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "trials",
+        help="show what came of the settings of a sweep, the best first",
+        epilog="example: hpcext trials train --plot loss.svg",
+    )
+    parser.add_argument("pilot", metavar="PILOT", help="directory, id or name")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the metric by step")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=show)
+
+
+def show(args: argparse.Namespace, out: Output) -> int:
+    """Print a table for each sweep, or a document of all; draw them."""
+    directory = pilots.find(args.pilot, load_settings().state_dir)
+    sweeps = _sweeps(reading.read(directory).world)
+    if not sweeps:
+        raise InputError("no trials in it", where=args.pilot, do="hpcext sweep makes some")
+    if args.plot is not None:
+        _plot([tried for tried in sweeps if tried[0].trial.metric], args.plot)
+    if args.json:
+        out.document({"schema": TRIALS, "sweeps": [_document(tried) for tried in sweeps]})
+        return 0
+    for tried in sweeps:
+        _table(tried, directory, out)
+    return 0
+
+
+def _sweeps(world: World) -> list[list[Tried]]:
+    """The trials of each sweep, the best first."""
+    found: dict[tuple[object, ...], list[Tried]] = {}
+    for job in world.jobs.values():
+        if job.trial is not None:
+            tried = Tried(job, job.trial, world.records[job.id])
+            found.setdefault(job.trial.rules, []).append(tried)
+    return [
+        sorted(each, key=lambda tried: tried.trial.score(tried.value)) for each in found.values()
+    ]
+
+
+def _rungs(tried: Sequence[Tried]) -> list[int]:
+    return sorted({rung for each in tried for rung in each.record.rungs})
+
+
+def _table(tried: Sequence[Tried], directory: Path, out: Output) -> None:
+    """The settings and the rungs of each trial, and where the best one's checkpoint is."""
+    rules, rungs = tried[0].trial, _rungs(tried)
+    keys = list(dict.fromkeys(key for each in tried for key in each.trial.settings))
+    metric = [rules.metric] if rules.metric else []
+    rows = [
+        (
+            each.job.id,
+            display_state(each.job),
+            *(each.trial.settings.get(key, "") for key in keys),
+            *(_number(each.record.rungs, rung) for rung in rungs),
+            *(["" if each.value is None else f"{each.value:.4g}"] if metric else []),
+            str(each.job.step or ""),
+        )
+        for each in tried
+    ]
+    out.line(f"sweep {rules.sweep}: {_rules(rules)}")
+    out.table(("id", "state", *keys, *(f"@{rung}" for rung in rungs), *metric, "step"), rows)
+    missing = (unmeasured(each.job, each.record) for each in tried)
+    if said := next(filter(None, missing), ""):
+        out.note(said)
+    best = tried[0]
+    if best.value is not None:
+        where = directory / "jobs" / best.job.id / "checkpoint"
+        out.line(f"best: {best.job.name}; its checkpoint is in {where}")
+
+
+def _rules(rules: Trial) -> str:
+    if not rules.metric:
+        return "its trials are not compared"
+    by = f"by the {'least' if rules.goal == 'min' else 'largest'} {rules.metric}"
+    if rules.first is None:
+        return by
+    steps = f"{rules.first}, {rules.first * rules.factor}, ..."
+    return f"{by}; one of {rules.factor} goes on at step {steps}"
+
+
+def _number(rungs: Any, rung: int) -> str:
+    if rung not in rungs:
+        return ""
+    return "no number" if rungs[rung] is None else f"{rungs[rung]:.4g}"
+
+
+def _document(tried: Sequence[Tried]) -> dict[str, Any]:
+    rules = tried[0].trial
+    return {
+        "sweep": rules.sweep,
+        "metric": rules.metric or None,
+        "goal": rules.goal,
+        "first": rules.first,
+        "factor": rules.factor,
+        "trials": [
+            {
+                "id": each.job.id,
+                "name": each.job.name,
+                "state": display_state(each.job),
+                "why": each.job.why,
+                "settings": dict(each.trial.settings),
+                "step": each.job.step,
+                "value": each.value,
+                "rungs": [{"step": k, "value": v} for k, v in sorted(each.record.rungs.items())],
+                "curve": [{"step": point.step, "value": point.loss} for point in each.record.curve],
+            }
+            for each in tried
+        ],
+    }
+
+
+def _plot(sweeps: Sequence[Sequence[Tried]], path: Path) -> None:
+    """Draw the metric of each trial by step, a picture below the other for each sweep."""
+    if not sweeps:
+        raise InputError("no metric to draw", where="--plot", do="hpcext sweep --metric NAME")
+    figure = plot.new_figure(INCHES_HIGH * len(sweeps))
+    for axes, tried in zip(figure.subplots(len(sweeps), squeeze=False)[:, 0], sweeps, strict=True):
+        rules = tried[0].trial
+        # The best ones last, on top of the others.
+        for place in reversed(range(len(tried))):
+            curve = tried[place].record.curve
+            known = {"color": "0.75"}
+            if place < len(COLOURS):
+                known = {"color": COLOURS[place], "label": tried[place].job.name}
+            steps, values = [each.step for each in curve], [each.loss for each in curve]
+            axes.plot(steps, values, marker=".", **known)
+        for rung in _rungs(tried):
+            axes.axvline(rung, color="grey", linewidth=0.8, linestyle=":")
+        axes.set_title(rules.sweep)
+        axes.set_xlabel("step")
+        axes.set_ylabel(rules.metric)
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles[::-1], labels[::-1])
+    plot.save(figure, path)

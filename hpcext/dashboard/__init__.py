@@ -1,0 +1,1 @@
+"""The read-only web page of a user's pilots and harvesters."""

@@ -1,0 +1,107 @@
+"""What is at which address: pages and documents of the pilots as they are now."""
+
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+
+from hpcext.core.errors import HpcextError
+from hpcext.dashboard import page
+from hpcext.dashboard.document import Document, Machine, document
+from hpcext.dashboard.lanes import Window
+from hpcext.executors.gpu_facts import gpu_facts, mps_runs
+from hpcext.manager.places import host
+from hpcext.manager.reading import REPLAY_SHARE, Reading
+
+Read = Callable[[], Iterator[Reading | HpcextError]]
+
+FRESH_S = 1.0
+"""What was read is shown to all for so long, and for longer where reading takes long."""
+
+HTML = "text/html; charset=utf-8"
+JSON = "application/json"
+FILES = {
+    "style.css": "text/css; charset=utf-8",
+    "live.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+def now(read: Read) -> Document:
+    """What the newest pilots and the GPUs of this machine are."""
+    gpus = gpu_facts()
+    machine = Machine(host(), gpus, mps_runs()) if gpus else None
+    return document(itertools.islice(read(), page.MOST_PILOTS), time.time(), machine)
+
+
+class Answer(NamedTuple):
+    """What is sent."""
+
+    kind: str
+    body: bytes
+
+
+class Pages:
+    """The pages of some pilots; safe for threads.
+
+    Parameters
+    ----------
+    read : callable
+        Reads them, newest first.
+    """
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._found: Document | None = None
+        self._stale_s = 0.0
+        folder = importlib.resources.files("hpcext.dashboard") / "static"
+        self._files = {
+            name: Answer(kind, (folder / name).read_bytes()) for name, kind in FILES.items()
+        }
+
+    def document(self) -> Document:
+        """What the pilots are now, or were a moment ago."""
+        with self._lock:
+            began_s = time.monotonic()
+            if self._found is None or began_s >= self._stale_s:
+                self._found = now(self._read)
+                ended_s = time.monotonic()
+                # To read may be to ask a batch system, which has other things to do.
+                self._stale_s = ended_s + max(FRESH_S, REPLAY_SHARE * (ended_s - began_s))
+            return self._found
+
+    def answer(self, path: str, query: str) -> Answer | None:
+        """What is at an address below the token, as ``""``, ``pilot/ID/``; None: nothing."""
+        if path in self._files:
+            return self._files[path]
+        # No part of an address ever becomes a path of a file: it is looked up.
+        if path == "":
+            return _html(page.overview(self.document()))
+        if path == "data.json":
+            return _json(self.document())
+        match path.split("/"):
+            case ["pilot", id, ("" | "data.json") as what]:
+                found = self.document()
+                for view in found.pilots:
+                    if view.id == id:
+                        if what:
+                            return _json(msgspec.structs.replace(found, pilots=(view,)))
+                        window = Window.asked(parse_qs(query).get("last", [""])[0])
+                        return _html(page.pilot(view, found, window))
+        return None
+
+
+def _html(body: str) -> Answer:
+    return Answer(HTML, body.encode("utf-8", "backslashreplace"))
+
+
+def _json(found: Document) -> Answer:
+    return Answer(JSON, msgspec.json.encode(found) + b"\n")

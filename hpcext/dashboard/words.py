@@ -1,0 +1,28 @@
+"""Figures in so few characters as a dense page has room for."""
+
+from __future__ import annotations
+
+
+def clock(seconds: float) -> str:
+    """A length of time as a clock shows it: ``0:07``, ``1:02:03``, ``2 d 3 h``."""
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    hour, minute = divmod(minutes, 60)
+    if hour >= 48:
+        return f"{hour // 24} d {hour % 24} h"
+    return f"{hour}:{minute:02}:{rest:02}" if hour else f"{minute}:{rest:02}"
+
+
+def percent(share: float) -> str:
+    """A share without places after the point."""
+    return f"{share:.0%}"
+
+
+def hours(value: float) -> str:
+    """Hours, two places."""
+    return f"{value:,.2f}"
+
+
+def times(count: int) -> str:
+    """How often, if ever."""
+    return {0: "", 1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -1,0 +1,57 @@
+"""Which variable names the GPUs that a process may use: CUDA's, or ROCm's for AMD.
+
+Slurm sets that of the driver that it found, or all of them where ``gres.conf`` has no
+``AutoDetect`` (gres.conf(5), ``Flags=nvidia_gpu_env,amd_gpu_env``). HIP obeys CUDA's variable too,
+and counts what that says among the GPUs that ``ROCR_VISIBLE_DEVICES`` leaves (ROCm, "GPU isolation
+techniques"): two variables that say the same hide GPUs. So one is set, and no other is passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+CUDA = "CUDA_VISIBLE_DEVICES"
+ROCR = "ROCR_VISIBLE_DEVICES"
+NAMES = (CUDA, ROCR, "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+_NVIDIA = Path("/dev/nvidiactl")
+_AMD = Path("/dev/kfd")
+
+
+def name() -> str:
+    """The variable for the GPUs of this machine; CUDA's where it has none."""
+    # Some processors have AMD graphics beside which the GPUs that count are NVIDIA's.
+    return ROCR if _AMD.exists() and not _NVIDIA.exists() else CUDA
+
+
+def said(environ: Mapping[str, str]) -> str | None:
+    """What an environment says of the GPUs that there are; None where it says nothing.
+
+    Parameters
+    ----------
+    environ : Mapping[str, str]
+    """
+    if name() == CUDA:
+        return environ.get(CUDA)
+    # ROCR's is what the batch system has decided, the others count among what that leaves.
+    return next((environ[each] for each in (ROCR, *NAMES) if each in environ), None)
+
+
+def naming(devices: str) -> dict[str, str]:
+    """Variables that let a process see these GPUs.
+
+    Parameters
+    ----------
+    devices : str
+        As the driver counts them, with commas; ``-1`` for none.
+    """
+    if name() == CUDA:
+        # Indices are those of the driver (nvidia-smi), whose order is not CUDA's by default.
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", CUDA: devices}
+    return {ROCR: devices}
+
+
+def without(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment that says nothing of GPUs."""
+    return {key: value for key, value in environ.items() if key not in NAMES}

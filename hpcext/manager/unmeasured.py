@@ -1,0 +1,59 @@
+"""Trials that do not report what they are to be compared by: said once, for nothing else tells."""
+
+from __future__ import annotations
+
+import logging
+
+from hpcext.core.engine import Engine
+from hpcext.core.values import Job, Record
+from hpcext.manager.driver import Observe
+from hpcext.text import listed
+
+log = logging.getLogger(__name__)
+
+
+def unmeasured(job: Job, record: Record) -> str:
+    """What is missing of a trial that is beyond its first rung; empty where nothing is."""
+    trial = job.trial
+    if trial is None or trial.first is None or job.step < trial.first:
+        return ""
+    if record.rungs or trial.metric in record.metrics:
+        return ""
+    return (
+        f"sweep {trial.sweep}: {job.name} is at step {job.step} and has not reported "
+        f"{trial.metric} (it reports {listed(record.metrics) or 'no metric'}); "
+        "without it no trial is ended"
+    )
+
+
+class Unmeasured:
+    """Watches the trials of an engine, and warns once of each sweep.
+
+    Parameters
+    ----------
+    then : callable
+        Told of each turn afterwards.
+    """
+
+    def __init__(self, then: Observe) -> None:
+        self._then = then
+        self._submitted = 0
+        self._watched: dict[str, tuple[object, ...]] = {}
+
+    def __call__(self, engine: Engine, now_s: float) -> None:
+        """Look at the trials that have come to no rung yet, after a turn of their driver."""
+        jobs, records = engine.world.jobs, engine.world.records
+        if len(jobs) != self._submitted:
+            # Not in each turn: there may be a hundred thousand of them.
+            new = list(jobs.values())[self._submitted :]
+            self._submitted = len(jobs)
+            self._watched |= {job.id: job.trial.rules for job in new if job.trial is not None}
+        for name, rules in list(self._watched.items()):
+            if name not in self._watched:
+                continue
+            if said := unmeasured(jobs[name], records[name]):
+                log.warning("%s", said)
+                self._watched = {k: v for k, v in self._watched.items() if v != rules}
+            elif records[name].rungs or jobs[name].state.final:
+                del self._watched[name]
+        self._then(engine, now_s)
