@@ -5,6 +5,7 @@ Which ones there must be, ``test_every_parser.py`` finds in the source.
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -46,6 +47,7 @@ from hpcext.policies import find_policy
 from hpcext.policies.limits import read_limits
 from hpcext.profiles import Profiles
 from hpcext.rendezvous import Rendezvous
+from hpcext.sim.recording import read_recording
 from hpcext.sim.sources import read_nodes
 from hpcext.sim.traces import idle, swf
 from hpcext.sim.traces import lsf as lsf_trace
@@ -277,6 +279,13 @@ PARSERS = {
         journal.read,
         tuple(path.read_bytes() for path in (TESTS / "run" / "recorded").rglob("*.jsonl")),
     ),
+    "a world that was kept": Parser(
+        placed(
+            f"{journal.KEPT_DIR}/000000000001.json.gz",
+            lambda place: journal.read_kept(place / "journal.jsonl", 1e9),
+        ),
+        (gzip.compress(b'{"schema": "hpcext.journal/1", "began_at": 1.0, "policy": "marble"}'),),
+    ),
     "a profile": Parser(placed("x.json", lambda place: Profiles(place).load("x")), (PROFILE,)),
     "the account of leases": Parser(
         placed(lease_account.FILE, lease_account.load),
@@ -470,6 +479,15 @@ PARSERS = {
         (
             b'{"schema": "hpcext.report/1", "pid": 1, "start": 2}',
             b'{"schema": "hpcext.report/1", "pid": 1e999, "start": 2}',
+        ),
+    ),
+    "a recording of a pilot": Parser(
+        read_recording,
+        (
+            b'{"schema": "hpcext.recording/1", "policy": "pollux", "nodes": [{"gpus": 2}], "jobs": '
+            b'[{"id": "1", "name": "plain", "submitted_s": 0.0, "sizes": [1, 2], "optimal": 2, '
+            b'"work": 40.0, "speed": {"1": 1.0, "2": 2.0}, "costs": {"resume_s": 3.0}}], '
+            b'"report_s": 0.5}',
         ),
     ),
     "the header of a log": Parser(

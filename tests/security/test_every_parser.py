@@ -111,6 +111,15 @@ RANKS = "ranks of one training say it to each other"
 CHECKED = "part of a file whose checksum was verified before"
 
 REASONS = {
+    "executors/gpu_facts.py:_facts": "a driver gives numbers",
+    "executors/gpus.py:_amds": KERNEL,
+    "manager/journal.py:Journal._keep": "names of files, matched before",
+    "manager/metrics.py:_of": NUMBERS,
+    "sim/papers/lb_bsp_measured.py:measured": "a table that is part of the package",
+    "sim/recording.py:write_recording": OWN,
+    "sim/workloads/recorded.py:Trained._chosen": NUMBERS,
+    "sim/workloads/recorded.py:Trained.alone_s": NUMBERS,
+    "sim/workloads/recorded.py:kept": NUMBERS,
     "batch/slurm_api.py:Api.end": "pyslurm gives numbers",
     "cli/output.py:Output.document": OWN,
     "cli/reproduce.py:run": OWN,
@@ -168,7 +177,7 @@ REASONS = {
     "training/random_states.py:RandomStates.restore": CHECKED,
     "training/state.py:State._generator_state": OWN,
     "training/tensorflow_cluster.py:_launched": "what who starts a training says to it",
-    "training/torch_balance.py:Balanced._names": RANKS,
+    "training/balancing.py:Balancing._names": RANKS,
     "training/torch_sharded.py:ShardedKeeper.load": CHECKED,
     "training/torch_sharded.py:write_shards": RANKS,
 }
