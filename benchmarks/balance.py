@@ -40,6 +40,9 @@ BATCH, BLOCK = 128, 50
 PACES = (Line(0.02, 0.0006), Line(0.02, 0.0012), Line(0.03, 0.0024), Line(0.03, 0.0048))
 """Constant and seconds per sample of each rank."""
 
+SLOWER = 3.0
+"""A sample of a rank, while its speed is another one."""
+
 LIMITED_BATCH, LIMITED_BLOCK = 96, 20
 """With --quotas."""
 
@@ -51,7 +54,7 @@ def pace(rank: int, step: int, *, changing: int | None) -> Line:
     """How fast this rank is in this step."""
     line = PACES[rank % len(PACES)]
     slow = quotas.slowed(rank, step, len(PACES), changing)
-    return Line(line.constant_s, line.per_sample_s * (quotas.FEWER if slow else 1.0))
+    return Line(line.constant_s, line.per_sample_s * (SLOWER if slow else 1.0))
 
 
 def ideal_s(step: int, ranks: int, *, changing: int | None) -> float:

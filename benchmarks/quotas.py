@@ -1,10 +1,10 @@
 """CPU quotas for ranks that are processes of this machine, and what comes out under them.
 
 Each rank puts itself into a control group of its own, with a share of a core that differs from
-rank to rank; with a change every so many steps, each rank in turn has a third of its share, and
+rank to rank; with a change every so many steps, each rank in turn has half of its share, and
 then none has. The ideal is not assumed: a line is fitted to the seconds that each rank took for
 its own part of a step, by its samples, separately for its two shares; the ideal step is the best
-division of these lines, and what a step takes beyond its slowest rank.
+division of these lines, and what a step takes beyond its slowest rank while the same rank has less.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import numpy as np
 
 from hpcext.scaling.balance import Line, level
 
-CORES = (0.6, 0.3, 0.15, 0.1)
-"""Of each rank."""
+CORES = (0.6, 0.4, 0.25, 0.15)
+"""Of each rank. What a rank computes beside its samples, a few milliseconds of a step, must fit
+into the smallest share, or no division of the samples could help."""
 
-FEWER = 3.0
+FEWER = 2.0
 """By which the share of a rank is divided for a while."""
 
 PERIOD_US = 30_000
@@ -89,9 +90,14 @@ def quota(directory: Path) -> Iterator[Quota]:
         made.leave()
 
 
+def phase(step: int, ranks: int, changing: int | None) -> int:
+    """The rank that has less of its core in a step: each in turn, and then none (`ranks`)."""
+    return ranks if changing is None else step // changing % (ranks + 1)
+
+
 def slowed(rank: int, step: int, ranks: int, changing: int | None) -> bool:
-    """Whether a rank has less of its core in a step: each in turn, and then none."""
-    return changing is not None and step // changing % (ranks + 1) == rank
+    """Whether a rank has less of its core in a step."""
+    return phase(step, ranks, changing) == rank
 
 
 def cores(rank: int, step: int, ranks: int, changing: int | None) -> float:
@@ -129,23 +135,26 @@ def compare(ways: dict[str, Rows], changing: int | None) -> dict[str, Any]:
         for rank in range(ranks)
         for slow in ((False, True) if changing else (False,))
     }
-    beyond_s = statistics.median(
-        rows[0][number].step_s - max(row[number].own_s for row in rows)
-        for rows in ways.values()
-        for number in range(WARM_UP, len(rows[0]))
-    )
     plain = next(iter(ways.values()))
+    numbers = range(WARM_UP, len(plain[0]))
+    phases = [phase(number, ranks, changing) for number in numbers]
+    beyond: dict[int, list[float]] = {}
+    for rows in ways.values():
+        for number, now in zip(numbers, phases, strict=True):
+            slowest_s = max(row[number].own_s for row in rows)
+            beyond.setdefault(now, []).append(rows[0][number].step_s - slowest_s)
+    beyond_s = {now: statistics.median(times) for now, times in beyond.items()}
     total = sum(row[0].samples for row in plain)
-    ideals = [
-        _ideal_s(
-            [lines[rank, slowed(rank, number, ranks, changing)] for rank in range(ranks)], total
-        )
-        for number in range(WARM_UP, len(plain[0]))
-    ]
-    ideal_s = statistics.fmean(ideals) + beyond_s
+    best_s = {
+        now: _ideal_s([lines[rank, rank == now] for rank in range(ranks)], total)
+        for now in beyond_s
+    }
+    ideals = [best_s[now] + beyond_s[now] for now in phases]
+    ideal_s = statistics.fmean(ideals)
     half = len(ideals) // 2
-    late_s = statistics.fmean(ideals[half:]) + beyond_s
-    found: dict[str, Any] = {"ideal_ms": ideal_s * 1e3, "exchange_ms": beyond_s * 1e3, "ways": {}}
+    late_s = statistics.fmean(ideals[half:])
+    exchange_s = statistics.fmean(beyond_s[now] for now in phases)
+    found: dict[str, Any] = {"ideal_ms": ideal_s * 1e3, "exchange_ms": exchange_s * 1e3, "ways": {}}
     for name, rows in ways.items():
         times = [step.step_s for step in rows[0]][WARM_UP:]
         found["ways"][name] = {

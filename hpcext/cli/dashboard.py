@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from hpcext.cli.output import Output
+from hpcext.cli.serving import until_ended
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError
 from hpcext.dashboard.pages import Pages, Read, now
@@ -54,10 +55,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     root = read_root(args.root_path)
     with Server(Pages(read), check_host(args.host), args.port, root) as server:
-        out.line(server.address)
-        out.note("whoever has this address can look; Ctrl-C ends it")
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
+        with until_ended():
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            out.line(server.address)
+            out.note("whoever has this address can look; Ctrl-C ends it")
+        server.shutdown()
     return 0
 
 

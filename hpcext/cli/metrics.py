@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcext.cli.output import Output
+from hpcext.cli.serving import until_ended
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.manager.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, samples
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LISTEN = "127.0.0.1:9738"
-_STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 def add(subparsers: Any) -> None:
@@ -143,17 +142,15 @@ def read_address(text: str) -> tuple[str, int]:
 def _serve(host: str, port: int, registry: CollectorRegistry, out: Output) -> int:
     from prometheus_client import start_http_server  # noqa: PLC0415  (an extra)
 
-    # Before its thread, which inherits this: nobody else is to take them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP)
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        raise InputError(
-            error.strerror or os.strerror(error.errno or 0), where=f"--listen {host}:{port}"
-        ) from None
-    bracketed = f"[{host}]" if ":" in host else host
-    out.line(f"http://{bracketed}:{server.server_port}/metrics")
-    signal.sigwait(_STOP)
+    with until_ended():
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise InputError(
+                error.strerror or os.strerror(error.errno or 0), where=f"--listen {host}:{port}"
+            ) from None
+        bracketed = f"[{host}]" if ":" in host else host
+        out.line(f"http://{bracketed}:{server.server_port}/metrics")
     server.shutdown()
     server.server_close()
     thread.join()

@@ -241,13 +241,14 @@ def test_the_document_of_a_real_pilot(site: Site) -> None:
     assert site.document("dashboard", "real")["pilots"][0]["id"] == pilot["id"]
 
 
-def test_the_command_serves_until_interrupted(site: Site) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_serves_until_interrupted(site: Site, signum: int) -> None:
     process = site.start("dashboard")
     assert process.stdout
     address = process.stdout.readline().strip()
     with urllib.request.urlopen(f"{address}data.json", timeout=60) as answer:
         assert json.load(answer)["pilots"] == []
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signum)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (
         0,
