@@ -34,7 +34,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert run.code == 0, run.output
     assert run.report["done"] == STEPS * 8
     assert run.report["saved_step"] == STEPS
-    assert set(run.report["metrics"]) == {"loss"}
+    # What is no number is said to be none, so that no older one stands for it.
+    assert set(run.report["metrics"]) == {"loss", "bad"}
+    assert run.report["metrics"]["bad"] is None
     return final(job)
 
 
