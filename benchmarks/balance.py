@@ -43,7 +43,7 @@ PACES = (Line(0.02, 0.0006), Line(0.02, 0.0012), Line(0.03, 0.0024), Line(0.03, 
 SLOWER = 3.0
 """A sample of a rank, while its speed is another one."""
 
-LIMITED_BATCH, LIMITED_BLOCK = 96, 20
+LIMITED_BATCH, LIMITED_BLOCK = 256, 20
 """With --quotas."""
 
 WAYS = ("plain", "affine", "speeds", "leader")

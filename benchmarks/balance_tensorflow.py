@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from hpcext.training.tensorflow import Session, strategy
 
-BATCH, BLOCK = 96, 20
+BATCH, BLOCK = 256, 20
 WAYS = ("plain", "affine", "speeds")
 
 

@@ -30,7 +30,7 @@ into the smallest share, or no division of the samples could help."""
 FEWER = 2.0
 """By which the share of a rank is divided for a while."""
 
-PERIOD_US = 30_000
+PERIOD_US = 20_000
 """A quota is of so many microseconds: a step should have several of them."""
 
 WARM_UP = 10
