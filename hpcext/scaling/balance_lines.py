@@ -59,6 +59,10 @@ RESTS = 5
 SHRINK = 0.05
 """What is believed of a slope beforehand counts as batches that differ by this share."""
 
+BELIEVED = 0.15
+"""How far a slope may be from what is believed of it beforehand, as a share: where times tremble by
+more than that, they say less of it than this does."""
+
 FLAT = 0.02
 """Least slope of a line, as a share of time per sample: no batch is free."""
 
@@ -169,7 +173,7 @@ class _Fit:
         time_s = self.points[here][1]
         steepest = time_s / here
         believed = self.prior.per_sample_s if self.prior is not None else steepest
-        trust = weight * (SHRINK * mean_x) ** 2
+        trust = (weight * SHRINK**2 + (self.deviation / BELIEVED) ** 2) * mean_x**2
         slope = (both + trust * believed) / (spread + trust)
         slope = min(max(slope, FLAT * steepest), steepest)
         return Line(time_s - slope * here, slope)
