@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcext.scaling import balance_lines
 from hpcext.scaling.balance import (
     Bounds,
     LeaderStraggler,
@@ -248,3 +250,41 @@ def test_a_straggler_that_no_batch_helps() -> None:
     assert removable(told, Bounds()) == 1
     assert removable(told._replace(batches=(8, 2)), Bounds()) is None
     assert removable(told._replace(times_s=(1.0, 1.01)), Bounds()) is None
+
+
+def quota_s(cpu_s: float, share: float, draw: random.Random) -> float:
+    """How long so much computing takes under a quota of Linux: a share of each 20 ms, then none."""
+    period_s = 0.02
+    quota_s = share * period_s
+    spent_s = draw.random() * quota_s
+    at_s = draw.uniform(spent_s, period_s)
+    began_s = at_s
+    while cpu_s > 0:
+        run_s = min(cpu_s, quota_s - spent_s)
+        at_s, cpu_s = at_s + run_s, cpu_s - run_s
+        if cpu_s > 0:
+            at_s, spent_s = math.ceil(at_s / period_s) * period_s, 0.0
+    return at_s - began_s
+
+
+def under_quotas(seed: int) -> float:
+    """Seconds of 200 steps of four workers, of which each in turn has half of its quota."""
+    draw, shares, total_s = random.Random(seed), (0.6, 0.4, 0.25, 0.15), 0.0
+    rule = Affine([64] * 4, Bounds(1, None))
+    for step in range(200):
+        times = []
+        for rank, (share, size) in enumerate(zip(shares, rule.sizes, strict=True)):
+            halved = step // 40 % 5 == rank
+            cpu_s = (0.003 + 0.00011 * size) * math.exp(draw.gauss(0, 0.05))
+            times.append(quota_s(cpu_s, share / 2 if halved else share, draw))
+        total_s += max(times)
+        speeds = tuple(size / time_s for size, time_s in zip(rule.sizes, times, strict=True))
+        rule.see(Seen(tuple(rule.sizes), tuple(times), (0.0,) * 4, speeds))
+    return total_s
+
+
+def test_where_times_tremble_slopes_are_believed_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = [under_quotas(seed) for seed in range(8)]
+    monkeypatch.setattr(balance_lines, "BELIEVED", math.inf)
+    credulous = [under_quotas(seed) for seed in range(8)]
+    assert sum(guarded) < 0.98 * sum(credulous)
