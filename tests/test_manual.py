@@ -92,6 +92,11 @@ def test_pages_come_with_the_package() -> None:
         path.name for path in PAGES if not any(fnmatch(f"man/{path.name}", p) for p in patterns)
     ]
     assert missing == [], "setup.cfg, [options.data_files]: add them to share/hpcext/man"
+    spec = (ROOT / "site_configs" / "packaging" / "hpcext.spec").read_text(encoding="utf-8")
+    (pattern,) = re.findall(r"^/usr/share/man/(.*)$", spec, re.MULTILINE)
+    there = [f"man{path.stem[-1]}/{path.stem}" for path in PAGES]
+    missing = [name for name in there if not fnmatch(name, pattern)]
+    assert missing == [], "hpcext.spec: %files lacks them, and rpmbuild ends"
 
 
 def test_every_command_has_a_page_and_no_other_has() -> None:
