@@ -57,8 +57,8 @@ PAPER = {"static": 0.46, "changing": 0.42}
 second best in its Figure 6), 58 % less on a shared CPU cluster (section 5.3, ResNet-32)."""
 
 WHY = (
-    "the gain depends on how unequal the workers are: here 0.6, 0.3, 0.15 and 0.1 of a core; what "
-    "counts is the distance to the ideal"
+    "the gain depends on how unequal the workers are: here 0.6, 0.4, 0.25 and 0.15 of a core; "
+    "what counts is the distance to the ideal"
 )
 
 
