@@ -73,7 +73,7 @@ def _next_start(begin: str, end: str, again: bool, now_s: float) -> float:
 
 def _instant(text: str, now_s: float) -> float:
     """``[YEAR/]MONTH/DAY/HOUR/MINUTE``, where LSF is: in local time."""
-    numbers = [int(part) for part in text.split("/") if part.isdecimal()]
+    numbers = [int(part) for part in text.split("/") if part.isdecimal() and len(part) < 5]
     if len(numbers) == 4:
         numbers.insert(0, time.localtime(now_s).tm_year)
     if len(numbers) != 5:
