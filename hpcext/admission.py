@@ -60,6 +60,7 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
         priority=spec.priority,
         weight=spec.weight,
         after=tuple(ids[name] for name in spec.after),
+        shares=spec.mps,
         retries=spec.retries,
         suspend_timeout_s=spec.suspend_timeout_s,
         trial=spec.trial,

@@ -295,3 +295,10 @@ def mem_per_gpu(value: Any) -> int:
     if not 1 <= amount <= MAX_MEM_BYTES:
         raise InputError(shown(value), valid=valid)
     return amount
+
+
+def mps(value: Any) -> bool:
+    """Whether a job may share a GPU."""
+    if not isinstance(value, bool):
+        raise wrong(value, "true or false")
+    return value

@@ -86,6 +86,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     weight, priority : float
     mem_per_gpu : int or None
         Bytes.
+    mps : bool
+        It may share a GPU with other jobs through MPS, as a secondary.
     trial : Trial or None
         What it is in its sweep.
     """
@@ -111,6 +113,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     weight: float = 1.0
     priority: float = 0.0
     mem_per_gpu: int | None = None
+    mps: bool = False
     trial: Trial | None = None
 
 
@@ -279,6 +282,7 @@ _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "weight": fields.weight,
     "priority": fields.priority,
     "mem_per_gpu": fields.mem_per_gpu,
+    "mps": fields.mps,
     "trial": fields.trial,
 }
 
@@ -317,7 +321,14 @@ def _job(
     if "workdir" in table:
         # Not Path.resolve: a link to the data is to stay what the user calls it.
         values["workdir"] = os.path.normpath(base / values["workdir"])
-    return JobSpec(**values)
+    spec = JobSpec(**values)
+    if spec.mps and (spec.gpus.min, spec.nodes.min) != (1, 1):
+        raise InputError(
+            "true, and the job needs more than one GPU",
+            where=f"{place}: mps",
+            valid="true for a job that can run on one GPU: a share of one is all that it gets",
+        )
+    return spec
 
 
 def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from hpcext.core.engine import Engine
 from hpcext.core.facts import Began, Ended, Fact, Outcome, Progressed, Registered, Rescaled
-from hpcext.core.values import Action, Alloc, Job, State
+from hpcext.core.values import Action, Alloc, Job, Node, State
 from hpcext.core.world import World
 
 
@@ -135,7 +135,7 @@ class NodeTime(msgspec.Struct):
         for job in busy:
             self._had(job, weight(job.held) * seconds, weight(_in_use(job)) * seconds)
             used += weight(job.held)
-        nodes = sum(1 for node in world.nodes.values() if node.gpus)
+        nodes = sum(parts(world.nodes.values()).values())
         self.held_s += nodes * seconds
         _add(self.spent, Use.WAITING, (nodes - used) * seconds)
 
@@ -265,12 +265,26 @@ class Weight:
         held: collections.Counter[str] = collections.Counter()
         for job in jobs:
             held.update(job.held)
-        nodes = (node for node in world.nodes.values() if node.gpus)
-        self._gpus = {node.name: max(node.gpus, held[node.name]) for node in nodes}
+        nodes = world.nodes
+        self._parts = parts(nodes.values())
+        self._gpus = {name: max(nodes[name].gpus, held[name]) for name in self._parts}
 
     def __call__(self, alloc: Alloc) -> float:
         """Nodes; those that are gone or to go do not count."""
-        return sum(gpus / self._gpus[node] for node, gpus in alloc.items() if node in self._gpus)
+        parts, gpus = self._parts, self._gpus
+        return sum(parts[node] * had / gpus[node] for node, had in alloc.items() if node in gpus)
+
+
+def parts(nodes: Collection[Node]) -> dict[str, float]:
+    """How much of a machine each node is that offers something, by its name.
+
+    All of it; but GPUs with seats and the others beside them are of one machine.
+    """
+    offering = [node for node in nodes if node.gpus]
+    if not any(node.seats for node in offering):
+        return {node.name: 1.0 for node in offering}
+    every = sum(node.real_gpus for node in offering)
+    return {node.name: node.real_gpus / every for node in offering}
 
 
 def _in_use(job: Job) -> Alloc:

@@ -106,6 +106,9 @@ class Node(msgspec.Struct, frozen=True):
         When it is to be given back at the latest, if that is known.
     planned : bool
         Somebody needs it then. Else nobody may have it longer, but it will probably leave before.
+    seats : int
+        How many jobs share each of its GPUs, each on a seat of its own: what it offers as GPUs are
+        these seats. 0: a GPU is one job's.
     """
 
     name: str
@@ -114,6 +117,12 @@ class Node(msgspec.Struct, frozen=True):
     since_s: float | None = None
     ends_s: float | None = None
     planned: bool = True
+    seats: int = 0
+
+    @property
+    def real_gpus(self) -> int:
+        """GPUs, whether jobs share them or not."""
+        return self.gpus // self.seats if self.seats else self.gpus
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -139,6 +148,8 @@ class Job(msgspec.Struct, frozen=True):
         What its gain counts against that of other jobs, > 0.
     after : tuple of str
         Ids of jobs that must complete first.
+    shares : bool
+        Whether it may have a seat on a GPU that others use, too.
     retries : int
         Failures in a row, without new progress between them, that are tried again.
     suspend_timeout_s : float
@@ -211,6 +222,7 @@ class Job(msgspec.Struct, frozen=True):
     priority: float = 0.0
     weight: float = 1.0
     after: tuple[str, ...] = ()
+    shares: bool = False
     retries: int = 2
     suspend_timeout_s: float = 60.0
     state: State = State.PENDING

@@ -348,10 +348,12 @@ class World:
             return NOTHING
         loss = fact.metrics.get("loss")
         estimate = job.estimate.reached(fact.step, fact.done, loss, fact.goodput)
-        if fact.rate and job.state is State.RUNNING:
-            batch = job.estimate.batch(fact.step, fact.done)
-            # A job is on GPUs of one kind.
-            kind = next((self.nodes[node].kind for node in job.held if node in self.nodes), "")
+        # A job is on GPUs of one kind.
+        node = next((self.nodes[name] for name in job.held if name in self.nodes), None)
+        # How fast it is on a seat says how fast its neighbours are.
+        alone = node is None or not node.seats
+        if fact.rate and job.state is State.RUNNING and alone:
+            batch, kind = job.estimate.batch(fact.step, fact.done), node.kind if node else ""
             seen = Observed(total(job.held), len(job.held), fact.rate, batch, kind=kind)
             estimate = estimate.saw(now_s, job.since_s, seen)
         before = self.records[job.id]

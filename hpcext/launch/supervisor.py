@@ -17,11 +17,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcext import protocol
 from hpcext.launch import command, devices, leader, tree
 from hpcext.launch.script import Script
+
+if TYPE_CHECKING:
+    from hpcext.launch.mps import Seat
 
 MANAGER = "hpcext.manager/1"
 
@@ -114,6 +117,7 @@ class Supervisor:
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._manager = Path(launch["manager"]) if launch.get("manager") else None
         self._notices = bool(launch.get("notices"))
+        self._seat = _seat(launch.get("mps"))
         self._leader = leader.Leader.of(launch.get("leader", "none"), self._suspend_timeout_s)
         # Nodes that the manager tells apart itself, since the batch system's signals and shares do
         # not reach them.
@@ -193,6 +197,8 @@ class Supervisor:
         OSError
             It was not tried: no log can be written, no process be made.
         """
+        if self._seat is not None:
+            self._seat.take()
         command.become_reaper()
         title = command.heading(self._identity["attempt"], self._gpus)
         log = command.open_log(self._log, title)
@@ -212,6 +218,8 @@ class Supervisor:
         self._obey()
         while self._reap():
             self._react(self._wait())
+        if self._seat is not None:
+            self._seat.leave()
         suspended = self._suspended()
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
@@ -380,7 +388,10 @@ class Supervisor:
         self._signal_tree(signal.SIGTERM, signal.SIGCONT)
 
     def _signal_tree(self, *signums: int) -> None:
-        for process in self._tree():
+        processes = self._tree()
+        if self._seat is not None:
+            self._seat.release([each for each in processes if tree.ends(each, *signums)])
+        for process in processes:
             tree.send(process, *signums)
 
     def _tree(self) -> list[protocol.Process]:
@@ -491,6 +502,16 @@ class Supervisor:
                 sys.stderr.write(f"hpcext: the end was not recorded: {failure}\n")
                 return
             pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
+
+
+def _seat(document: Mapping[str, str] | None) -> Seat | None:
+    """The way to an attempt's seat on a shared GPU, if that is where it runs."""
+    if not document:
+        return None
+    # Few attempts are, and what it takes to talk to a daemon the others need not load.
+    from hpcext.launch import mps  # noqa: PLC0415
+
+    return mps.Seat(Path(document["directory"]), document["device"])
 
 
 def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:

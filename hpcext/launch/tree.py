@@ -103,6 +103,12 @@ def tell(process: Process, signum: int) -> None:
         _tgkill(process.pid, process.pid, int(signum))
 
 
+def ends(process: Process, *signums: int) -> bool:
+    """Whether a process ends at once of signals, as far as it has not said otherwise."""
+    deadly = {signal.SIGKILL, signal.SIGTERM}.intersection(signums)
+    return signal.SIGKILL in deadly or any(not _minds(process, each) for each in deadly)
+
+
 def _minds(process: Process, signum: int) -> bool:
     """Whether a process blocks, ignores or handles a signal; proc(5)."""
     try:

@@ -25,6 +25,7 @@ from hpcext.policies import (
     marble,
     optimus,
     pollux,
+    seats,
     tiresias,
     total_time,
 )
@@ -73,6 +74,7 @@ def find_policy(text: str, where: str = "--policy") -> Policy:
     if known.options is None:
         if given:
             raise InputError(f"{name} has no options", where=where, do=f"say {name} alone")
-        return known.allocate
+        return functools.partial(seats.allocate, policy=known.allocate)
     options = read_options(known.options, given, f"{where} {name}")
-    return functools.partial(known.allocate, options=options)
+    policy = functools.partial(known.allocate, options=options)
+    return functools.partial(seats.allocate, policy=policy)

@@ -1,0 +1,215 @@
+"""A GPU that several attempts share through NVIDIA's Multi-Process Service (MPS).
+
+Each attempt on such a GPU has a seat, which its supervisor takes before the command begins and
+gives back when nothing of it is left. The first to take one starts the control daemon, the last to
+leave ends it: no manager has to live for that, and what the kernel unlocks when a supervisor is
+killed is taken for left.
+
+A client that is killed while it has work on the GPU leaves the server, and so its neighbours, in an
+undefined state (https://docs.nvidia.com/deploy/mps/, "Client Early Termination"). So a client is
+taken off the GPU first (``terminate_client``, which GPUs from Volta on have), then killed; and the
+daemon is told to quit when it has no clients, rather than killed.
+
+::
+
+    DIRECTORY/pipe/   the daemon's, CUDA_MPS_PIPE_DIRECTORY   seats   locked by all who have one
+    DIRECTORY/log/    CUDA_MPS_LOG_DIRECTORY                  door    locked to come or go
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from hpcext import protocol
+
+CONTROL = "nvidia-cuda-mps-control"
+"""NVIDIA's program; nvidia-cuda-mps-control(1) is what is relied on here."""
+
+ASK_S = 10.0
+"""The daemon answers in some milliseconds; one that is silent for so long is not asked again."""
+
+QUIT_S = 5
+"""A server gets so long to end when its last client has."""
+
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+LOGS = "CUDA_MPS_LOG_DIRECTORY"
+
+
+class Seat:
+    """A seat on a shared GPU, or the way to one.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of this GPU; made as it is needed, its parent too.
+    device : str
+        UUID of the GPU.
+    """
+
+    def __init__(self, directory: Path, device: str) -> None:
+        self._directory = directory
+        self._device = device
+        self._held: int | None = None
+        self._released: set[protocol.Process] = set()
+        self._silent = False
+
+    def take(self) -> None:
+        """Take the seat; the daemon runs from now on.
+
+        Not by a sub-reaper: the daemon is nobody's child, and a sub-reaper would wait for its end.
+
+        Raises
+        ------
+        OSError
+            There is no daemon to be had.
+        """
+        for path in (self._directory.parent, self._directory, *self._places().values()):
+            _make_private(Path(path))
+        with self._door():
+            held = os.open(self._directory / "seats", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(held, fcntl.LOCK_SH)
+            if self._ask("get_server_list") is None:
+                try:
+                    self._start()
+                except BaseException:
+                    os.close(held)
+                    raise
+        self._held = held
+
+    def release(self, processes: Collection[protocol.Process]) -> None:
+        """Take these off the GPU: they may be killed then, whatever they were doing.
+
+        Those that use no GPU are none of the daemon's clients, and left alone.
+        """
+        left = {each.pid: each for each in processes if each not in self._released}
+        for server in self._pids("get_server_list") if left else ():
+            for pid in self._pids(f"get_client_list {server}") & left.keys():
+                self._released.add(left[pid])
+                said = self._ask(f"terminate_client {server} {pid}")
+                # What it prints last is CUDA's result, 0 for success.
+                if said is not None and said.split()[-1:] != ["0"]:
+                    _warn(f"{pid} could not be taken off GPU {self._device}: {said.strip()}")
+
+    def leave(self) -> None:
+        """Give the seat back; whoever is the last ends the daemon."""
+        with contextlib.suppress(OSError), self._door():
+            if self._held is not None:
+                os.close(self._held)
+                self._held = None
+            if self._is_empty():
+                self._ask(f"quit -t {QUIT_S}", QUIT_S + ASK_S)
+
+    def _places(self) -> dict[str, str]:
+        """Where the daemon is found, as variables."""
+        return {PIPES: str(self._directory / "pipe"), LOGS: str(self._directory / "log")}
+
+    @contextlib.contextmanager
+    def _door(self) -> Iterator[None]:
+        """One at a time comes or goes."""
+        door = os.open(self._directory / "door", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(door, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(door)
+
+    def _is_empty(self) -> bool:
+        seats = os.open(self._directory / "seats", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(seats, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(seats)
+        return True
+
+    def _start(self) -> None:
+        # A file, since a daemon may keep open what it was given.
+        with open(self._directory / "log" / "start.txt", "w+", errors="replace") as said:
+            found = subprocess.run(
+                [CONTROL, "-d"],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                env=self._environ(),
+                cwd="/",
+                timeout=ASK_S,
+                check=False,
+                preexec_fn=_hear_all,
+            )
+            if found.returncode and self._ask("get_server_list") is None:
+                said.seek(0)
+                why = said.read().strip() or f"it ended with {found.returncode}"
+                raise OSError(errno.ENXIO, f"{CONTROL} -d: {why}")
+
+    def _pids(self, question: str) -> set[int]:
+        """Those that an answer lists, one on each line; a complaint has none."""
+        lines = (self._ask(question) or "").split("\n")
+        return {int(line) for line in lines if line.isascii() and line.isdecimal()}
+
+    def _ask(self, question: str, timeout_s: float = ASK_S) -> str | None:
+        """What the daemon says to a command; None if there is none, or it is silent."""
+        if self._silent:
+            return None
+        try:
+            found = subprocess.run(
+                [CONTROL],
+                input=f"{question}\n",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=self._environ(),
+                cwd="/",
+                timeout=timeout_s,
+                check=False,
+                text=True,
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired:
+            self._silent = True
+            _warn(f"the daemon of MPS was silent for {timeout_s:g} s when asked {question!r}")
+            return None
+        except OSError as error:
+            _warn(f"{CONTROL} cannot be run: {error.strerror}")
+            return None
+        return None if found.returncode else found.stdout
+
+    def _environ(self) -> dict[str, str]:
+        # Nothing of the job's: it is one of several, and may be the first to end.
+        known = {key: value for key in ("PATH", "HOME") if (value := protocol.environ().get(key))}
+        return {**known, **self._places(), "CUDA_VISIBLE_DEVICES": self._device}
+
+
+def variables(document: Mapping[str, str]) -> dict[str, str]:
+    """What makes a process a client of the GPU's daemon, and shows it that GPU alone."""
+    # Of the daemon's GPUs: an index would count among those that it was shown.
+    return {
+        PIPES: os.path.join(document["directory"], "pipe"),
+        "CUDA_VISIBLE_DEVICES": document["device"],
+    }
+
+
+def _hear_all() -> None:
+    """A supervisor has its signals blocked, which the daemon is not to inherit."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _make_private(path: Path) -> None:
+    """A directory that is ours alone; in ``/tmp`` somebody else's may have its name."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    facts = os.lstat(path)
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+        raise OSError(errno.EPERM, "is not a directory that only this user can enter", str(path))
+
+
+def _warn(what: str) -> None:
+    sys.stderr.write(f"hpcext: {what}\n")

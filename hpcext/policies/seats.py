@@ -1,0 +1,72 @@
+"""Seats on shared GPUs, for secondaries, beside whatever policy divides the other GPUs.
+
+A job that may share a GPU gets a seat when the policy has nothing for it, in the order of the
+queue; MARBLE (Han et al., §V-C) calls a job that runs on what is left a secondary. To the policy it
+still waits, so what it is granted there is its promotion: the job leaves its seat for GPUs of its
+own, as any job changes GPUs. No job waits for a seat that could have a GPU, and none keeps a GPU
+from one that cannot share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec.structs import replace
+
+from hpcext.core.values import Grant, Job, Node, Role, Snapshot, State, Target, suits
+from hpcext.policies.common import fixed
+
+
+def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
+    """What a policy decides of the GPUs that are one job's, and who gets the seats.
+
+    The cost is that of the policy, and a look at each job where there are seats.
+
+    Parameters
+    ----------
+    now : Snapshot
+    policy : callable
+        Never sees a seat, nor that a job has one.
+    """
+    seats = {name: node for name, node in now.nodes.items() if node.seats}
+    if not seats:
+        return policy(now)
+    seated = [job for job in now.jobs if job.goal and not seats.keys().isdisjoint(job.goal)]
+    staying = {job.id for job in seated if fixed(job)}
+    own = {name: node for name, node in now.nodes.items() if not node.seats}
+    target = policy(_without(now, own, {job.id for job in seated}, staying))
+    grants = dict(target.grants)
+    free = {name: node.gpus for name, node in seats.items()}
+    for job in seated:
+        if job.goal and job.ready and job.id not in grants:
+            grants[job.id] = Grant(job.goal, Role.SECONDARY, job.why)
+            for name in job.goal:
+                free[name] -= 1
+    for job in now.jobs:
+        here = [name for name, left in free.items() if left > 0]
+        if not here:
+            break
+        if job.shares and job.ready and job.id not in grants and suits(job, {here[0]: 1}):
+            free[here[0]] -= 1
+            why = f"shares a GPU that has {seats[here[0]].seats} seats: none was free for it alone"
+            grants[job.id] = Grant({here[0]: 1}, Role.SECONDARY, why)
+    waits = {job: why for job, why in target.waits.items() if job not in grants}
+    return replace(target, grants=grants, waits=waits)
+
+
+def _without(
+    now: Snapshot, nodes: Mapping[str, Node], seated: set[str], staying: set[str]
+) -> Snapshot:
+    """What the policy is to see: jobs on seats wait, those that have to stay are not there."""
+
+    def seen(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+        return tuple(
+            replace(job, state=State.PENDING, goal=None, held={}, gpus=(), role=None)
+            if job.id in seated
+            else job
+            for job in jobs
+            if job.id not in staying
+        )
+
+    busy = None if now.busy is None else tuple(job for job in now.busy if job.id not in seated)
+    return replace(now, nodes=nodes, jobs=seen(now.jobs), busy=busy)
