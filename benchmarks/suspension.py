@@ -39,7 +39,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpcext.protocol import Attempt, write_json
+from hpcext.documents import write_json
+from hpcext.protocol import Attempt
 from hpcext.training.torch import Session
 
 WIDTH = 1408

@@ -24,7 +24,7 @@ import filelock
 import msgspec
 from msgspec import Meta
 
-from hpcext import jobfields, protocol
+from hpcext import documents, jobfields
 from hpcext.core.errors import UNREADABLE, HpcextError, InputError
 from hpcext.scaling.curve import robust_mean, shape
 from hpcext.text import clean, did_you_mean, listed, shown
@@ -178,7 +178,7 @@ class Profiles:
         """
         path = self._path(name)
         try:
-            data = protocol.read_untrusted(path, owner=os.getuid())
+            data = documents.read_untrusted(path, owner=os.getuid())
             return msgspec.json.decode(data, type=Profile)
         except FileNotFoundError:
             raise self._unknown(name) from None
@@ -271,7 +271,7 @@ class Profiles:
             except msgspec.ValidationError as error:
                 raise InputError(f"cannot be stored: {error}", where=shown(name)) from None
             text = msgspec.json.format(data, indent=1)
-            protocol.write_file(path, text + b"\n")
+            documents.write_file(path, text + b"\n")
         return profile
 
     def remove(self, name: str) -> None:

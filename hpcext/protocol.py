@@ -26,14 +26,11 @@ Instants inside these files are seconds since the epoch (keys end in ``_at``).
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
-import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 VERSION = 1
 
@@ -86,9 +83,6 @@ NEWS_SIGNAL = signal.SIGUSR1
 
 NOTICE_SIGNAL = signal.SIGUSR2
 """To a supervisor or a manager: the batch system will take away what this runs on."""
-
-MAX_FILE_BYTES = 1 << 20
-"""Files written by others (reports, requests) that are larger are refused unread."""
 
 
 class Process(NamedTuple):
@@ -424,135 +418,3 @@ def user_directory(kind: str) -> Path:
     # The XDG specification: a relative path there is invalid and is ignored.
     root = Path(base) if base.startswith("/") else Path.home() / default
     return root / "hpcext"
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames inside a directory survive a crash of the machine."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
-    """Replace a file as a whole: temporary name, flush, rename.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-    data : bytes
-    durable : bool
-        Wait for the disk, so that the file survives a crash of the machine.
-    mode : int, optional
-        Permissions; for the owner alone if not said.
-
-    Raises
-    ------
-    OSError
-        Names the file. Nothing was replaced, and no temporary file is left.
-    """
-    name = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            if mode is not None:
-                os.fchmod(fd, mode)
-            if durable:
-                os.fsync(fd)
-        os.replace(name, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, OSError) and error.filename is None:
-            # A write into a full disk does not know where, and who reads of it wants to.
-            error.filename = str(path)
-        raise
-    if durable:
-        sync_directory(path.parent)
-
-
-def write_json(path: Path, document: Mapping[str, Any], *, durable: bool = True) -> None:
-    """Replace a file by a JSON document, as :func:`write_file` does."""
-    write_file(path, json.dumps(document).encode() + b"\n", durable=durable)
-
-
-def read_untrusted(path: Path, *, owner: int | None = None) -> bytes:
-    """Read a small regular file that somebody else wrote.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-    owner : int, optional
-        The uid that must own it.
-
-    Raises
-    ------
-    FileNotFoundError
-        It is not there.
-    ValueError
-        It is a link, a FIFO, a device, somebody else's, or larger than :data:`MAX_FILE_BYTES`.
-    """
-    try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ValueError(f"{path.name}: cannot be opened ({error.strerror})") from None
-    try:
-        facts = os.fstat(fd)
-        # Before open(), which raises for a directory and leaves the descriptor open.
-        if not stat.S_ISREG(facts.st_mode):
-            raise ValueError(f"{path.name}: not a regular file")
-        if owner is not None and facts.st_uid != owner:
-            raise ValueError(f"{path.name}: owned by uid {facts.st_uid}, not {owner}")
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    finally:
-        os.close(fd)
-    if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
-    return data
-
-
-UNFIT = (OSError, ValueError, LookupError, TypeError, OverflowError)
-"""What comes of a document that is not there, or does not hold what it should: ``int(1e999)``."""
-
-
-def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str, Any]:
-    """Read a JSON object of a given schema that somebody else wrote.
-
-    Raises
-    ------
-    FileNotFoundError
-        It is not there.
-    ValueError
-        It is not such a document; the message says why.
-    """
-    data = read_untrusted(path, owner=owner)
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name}: not JSON ({error})") from None
-    if not isinstance(document, dict) or document.get("schema") != schema:
-        raise ValueError(f"{path.name}: {not_of(document, schema)}")
-    return document
-
-
-def is_later(document: object, schema: str) -> bool:
-    """Whether a document says that it is of a later version of a schema."""
-    found = document.get("schema") if isinstance(document, dict) else None
-    if not isinstance(found, str) or not found.isascii():
-        return False
-    (name, _, number), (wanted, _, known) = found.rpartition("/"), schema.rpartition("/")
-    return name == wanted and number.isdecimal() and len(number) < 9 and int(number) > int(known)
-
-
-def not_of(document: object, schema: str) -> str:
-    """Why a document is not of a schema."""
-    if is_later(document, schema):
-        return f"written by a later release of hpcext, and this one reads {schema}"
-    return f"not a document of schema {schema}"

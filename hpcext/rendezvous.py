@@ -38,7 +38,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext import documents, protocol
 
 STORE = "store"
 """A file for ``torch.distributed.FileStore``; outside every rank, since any of them may leave."""
@@ -211,7 +211,7 @@ class Rendezvous:
 
     def fail(self, number: int, why: str) -> None:
         """Somebody of this change will not come."""
-        protocol.write_file(self.directory / f"failed-{number}", why.encode(), durable=False)
+        documents.write_file(self.directory / f"failed-{number}", why.encode(), durable=False)
         self._tell()
 
     def failure(self, number: int) -> str:
@@ -238,7 +238,7 @@ class Rendezvous:
             self._launcher.send(protocol.NEWS_SIGNAL)
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
-        protocol.write_json(self.directory / name, document, durable=False)
+        documents.write_json(self.directory / name, document, durable=False)
 
     def _has(self, name: str) -> bool:
         if not self.host:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcext import __version__, protocol
+from hpcext import __version__, documents
 from hpcext.admin import manifest
 from hpcext.admin.manifest import Manifest, checksum, digest
 from hpcext.admin.trust import ROOT, check_trusted
@@ -164,7 +164,7 @@ def apply(place: Place, changes: Sequence[Change], built_for: str = "") -> None:
         path = place.on_disk(change.path)
         if change.piece and change.verb != "keep":
             _make_directories(path.parent)
-            protocol.write_file(path, change.piece.data, mode=change.piece.mode)
+            documents.write_file(path, change.piece.data, mode=change.piece.mode)
         elif change.verb == "remove":
             path.unlink()
     kept = {str(each.path): left[str(each.path)] for each in changes if each.verb == "changed"}

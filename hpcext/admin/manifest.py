@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from hpcext import __version__, protocol
+from hpcext import __version__, documents
 from hpcext.admin.trust import ROOT, check_trusted
 from hpcext.checks import read_text
 from hpcext.core.errors import UNREADABLE, InputError
@@ -78,7 +78,7 @@ def load(home: Path, *, trusted: bool = True, below: Path = ROOT) -> Manifest | 
 def save(home: Path, manifest: Manifest) -> None:
     """Write the manifest as a whole."""
     data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    protocol.write_file(home / NAME, data + b"\n", mode=0o644)
+    documents.write_file(home / NAME, data + b"\n", mode=0o644)
 
 
 def differs(installed: Manifest) -> str:

@@ -14,9 +14,9 @@ from hpcext.cli.output import Output
 from hpcext.cli.serving import until_ended
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError
+from hpcext.documents import write_file
 from hpcext.manager.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, samples
 from hpcext.manager.reading import Followers
-from hpcext.protocol import write_file
 from hpcext.text import shown
 
 if TYPE_CHECKING:

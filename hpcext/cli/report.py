@@ -17,11 +17,11 @@ from hpcext.cli import report_page, report_view
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError
+from hpcext.documents import write_file
 from hpcext.manager import pilot as pilots
 from hpcext.manager import reading
 from hpcext.manager.accounting import Part, account
 from hpcext.manager.reading import Follower, Reading
-from hpcext.protocol import write_file
 from hpcext.text import shown
 
 FORMATS = ("text", "html", "json", "csv")

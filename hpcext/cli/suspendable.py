@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.batch.lsf_inside import LsfJob
 from hpcext.cli.output import Output
 from hpcext.cli.pilot import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
@@ -162,7 +162,7 @@ def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: 
     _create(spec, gpus, settings, directory, name=_name(here), lead_s=lead_s, batch="slurm")
     try:
         if script:
-            protocol.write_file(directory / SCRIPT, script.read_bytes(), mode=0o700)
+            documents.write_file(directory / SCRIPT, script.read_bytes(), mode=0o700)
         slurm_job.adopt(directory, here.job_id)
         _log_to_output(directory)
     except OSError:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.cli.output import Output
 from hpcext.cli.space import Range, Space, propose
 from hpcext.config import load_settings
@@ -130,7 +130,7 @@ def _write(path: Path, text: str) -> None:
     try:
         if path.exists():
             raise InputError(f"{path} exists", where="--out", do="choose another name")
-        protocol.write_file(path, text.encode(), mode=0o644)
+        documents.write_file(path, text.encode(), mode=0o644)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
 

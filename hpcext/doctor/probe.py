@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.batch import runner, slurm, slurm_site
 from hpcext.batch.leasing import Idle
 from hpcext.batch.slurm_leasing import SlurmLeasing
@@ -130,7 +130,7 @@ class _Probe:
             return None
         took_s = time.monotonic() - began_s
         path, seen_s = found[0]
-        facts = protocol.read_json(path, agent.AGENT)
+        facts = documents.read_json(path, agent.AGENT)
         late_s = max(0.0, seen_s - float(facts["at"]))
         node = str(facts["node"])
         yield _ok(f"lease: job {facts['job_id']} on {clean(node)} after {took_s:.1f} s")

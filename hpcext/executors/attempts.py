@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.core.estimate import GoodputReport
 from hpcext.core.facts import Ended, Fact, Outcome, Progressed, Registered
 from hpcext.core.values import Action, Alloc
@@ -185,7 +185,7 @@ class AttemptFiles:
             "leader": str(leader) if leader else "none",
             "nodes": list(nodes),
         }
-        protocol.write_json(self.directory / protocol.LAUNCH_FILE, document)
+        documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
     def begun_in(self) -> str:
         """The allocation in which it was begun; empty where there is none, or nothing says so."""
@@ -205,7 +205,7 @@ class AttemptFiles:
             It was not ordered.
         """
         document = {"schema": protocol.ORDER, "attempt": self.attempt, "op": self.op, "order": what}
-        protocol.write_json(self.directory / protocol.ORDER_FILE, document)
+        documents.write_json(self.directory / protocol.ORDER_FILE, document)
 
     # Reading what the manager and the supervisor wrote.
 
@@ -246,7 +246,7 @@ class AttemptFiles:
     def supervisor_said(self) -> str:
         """The last line of the supervisor's own log: why nothing was run."""
         try:
-            text = protocol.read_untrusted(self.directory / SUPERVISOR_LOG)
+            text = documents.read_untrusted(self.directory / SUPERVISOR_LOG)
         except (OSError, ValueError):
             return ""
         lines = text.decode(errors="replace").split("\n")
@@ -481,7 +481,7 @@ class AttemptFiles:
 
     def _read(self, name: str, schema: str) -> dict[str, Any] | None:
         try:
-            return protocol.read_json(self.directory / name, schema)
+            return documents.read_json(self.directory / name, schema)
         except FileNotFoundError:
             return None
         except OSError as error:

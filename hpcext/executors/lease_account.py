@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.core.errors import UNREADABLE
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,6 @@ def load(directory: Path) -> Account:
 def save(account: Account, directory: Path) -> None:
     """Replace the file; a full disk costs what was counted since the last time."""
     try:
-        protocol.write_file(directory / FILE, msgspec.json.encode(account), durable=False)
+        documents.write_file(directory / FILE, msgspec.json.encode(account), durable=False)
     except OSError as error:
         log.warning("%s", error)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.batch import system
 from hpcext.batch.leasing import THERE, WAITING, Held, Idle, Order
 from hpcext.batch.slurm import UNKNOWN
@@ -169,7 +169,7 @@ class LeaseBook:
         self._directory.mkdir(mode=0o700, exist_ok=True)
         for path in self._directory.glob("*/lease.json"):
             try:
-                said = protocol.read_json(path, agent.LEASE)
+                said = documents.read_json(path, agent.LEASE)
                 lease = Lease(
                     int(said["number"]),
                     str(said["node"]),
@@ -181,7 +181,7 @@ class LeaseBook:
                     None if said["ends_at"] is None else float(said["ends_at"]),
                     bool(said.get("planned", True)),
                 )
-            except protocol.UNFIT as error:
+            except documents.UNFIT as error:
                 log.warning("%s is not understood: %s", path, error)
                 continue
             lease.released = (path.parent / agent.RELEASE_FILE).exists()
@@ -189,13 +189,13 @@ class LeaseBook:
         self._last = max(self.leases, default=0)
 
     def _write(self, lease: Lease) -> None:
-        protocol.write_json(lease.directory / agent.LEASE_FILE, lease.document(self._terms))
+        documents.write_json(lease.directory / agent.LEASE_FILE, lease.document(self._terms))
         lease.stale = False
 
     def _look(self, lease: Lease) -> None:
         if not lease.devices and not lease.leaving:
-            with contextlib.suppress(*protocol.UNFIT):
-                said = protocol.read_json(lease.directory / agent.AGENT_FILE, agent.AGENT)
+            with contextlib.suppress(*documents.UNFIT):
+                said = documents.read_json(lease.directory / agent.AGENT_FILE, agent.AGENT)
                 named = tuple(str(device) for device in said["devices"])
                 slots = tuple(map(str, range(self._terms.gpus)))
                 lease.devices = slots if self._terms.logical else named[: self._terms.gpus]
@@ -225,8 +225,8 @@ class LeaseBook:
         """Nodes of which a lease is on record, whatever has become of it."""
         found = set()
         for path in directory.glob("*/lease.json"):
-            with contextlib.suppress(*protocol.UNFIT):
-                found.add(str(protocol.read_json(path, agent.LEASE)["node"]))
+            with contextlib.suppress(*documents.UNFIT):
+                found.add(str(documents.read_json(path, agent.LEASE)["node"]))
         return frozenset(found)
 
     def _over(self, lease: Lease) -> None:
@@ -409,7 +409,7 @@ class LeaseBook:
             script = lease.directory / "lease.sh"
             words = [sys.executable, "-I", "-S", agent.__file__, str(lease.directory)]
             text = self._system.script(shlex.join(words), directory)
-            protocol.write_file(script, text.encode())
+            documents.write_file(script, text.encode())
         except OSError as error:
             log.warning("no lease can be asked for: %s", error)
             return

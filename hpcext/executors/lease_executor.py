@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.batch import system
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Outcome, Registered, Rescaled, Started
@@ -265,7 +265,7 @@ class LeaseExecutor:
             }
             directory = self._book.leases[part.lease].directory
             try:
-                protocol.write_json(directory / _run(watch.files.op, part.index), document)
+                documents.write_json(directory / _run(watch.files.op, part.index), document)
             except OSError as error:
                 return str(error.strerror)
             watch.parts.append(part)

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, NodeLost, Started
@@ -91,7 +91,7 @@ class Launcher:
         """
         if self.name == "blaunch":
             return ["blaunch", host, *command]
-        protocol.write_file(erf, self._resources(host, gpus).encode())
+        documents.write_file(erf, self._resources(host, gpus).encode())
         return ["jsrun", "--erf_input", str(erf), *command]
 
     def _resources(self, host: str, gpus: Sequence[int]) -> str:
@@ -160,7 +160,7 @@ class LsfSteps(StepExecutor):
             erf = files.directory / f"resources-{index}.erf"
             launchers.append(self._launcher.argv(host, gpus, command, erf))
         document = {"schema": spread.SPREAD, "launchers": launchers}
-        protocol.write_json(files.directory / spread.SPREAD_FILE, document)
+        documents.write_json(files.directory / spread.SPREAD_FILE, document)
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         return [*_PYTHON, spread.__file__, str(watch.files.directory)]
@@ -234,7 +234,7 @@ class LsfSteps(StepExecutor):
         except (BatchError, OSError) as error:
             log.info("%s on %s: %s", files.job, host, error)
         try:
-            said = protocol.read_json(own / sweep.SWEPT_FILE, sweep.SWEPT, owner=os.getuid())
+            said = documents.read_json(own / sweep.SWEPT_FILE, sweep.SWEPT, owner=os.getuid())
         except (OSError, ValueError):
             said = {}
         if said.get("nonce") != nonce:

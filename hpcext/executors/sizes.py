@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.core.facts import Rescaled
 from hpcext.core.values import Action
 from hpcext.text import clean
@@ -67,7 +67,7 @@ class Sizes:
             "devices": devices,
             "nodes": list(nodes) or [0] * len(gpus),
         }
-        protocol.write_json(self._directory / protocol.RESCALE_FILE, document)
+        documents.write_json(self._directory / protocol.RESCALE_FILE, document)
 
     def asked(self) -> int:
         """Number of the last change that was asked for."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.core.facts import Registered, Rescaled
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.allocation import AllocationExecutor
@@ -79,7 +79,7 @@ class StepExecutor(AllocationExecutor):
             "boot_id": tree.boot_id(),
             "at": time.time(),
         }
-        protocol.write_json(files.directory / STEP_FILE, document)
+        documents.write_json(files.directory / STEP_FILE, document)
 
     def _recorded(self, watch: Watch) -> Process | None:
         return watch.files.process(STEP_FILE, STEP)

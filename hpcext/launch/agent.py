@@ -35,7 +35,7 @@ from typing import Any
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.launch import command, devices, supervise, tree
 
 LEASE = "hpcext.lease/1"
@@ -75,7 +75,7 @@ class _Attempt:
         if self._index == 0:
             return False
         try:
-            report = protocol.read_json(
+            report = documents.read_json(
                 self._directory / protocol.REPORT_FILE, protocol.REPORT, owner=os.getuid()
             )
         except (OSError, ValueError):
@@ -146,7 +146,7 @@ class Agent:
             "boot_id": tree.boot_id(),
             "at": time.time(),
         }
-        protocol.write_json(self._directory / AGENT_FILE, document, durable=False)
+        documents.write_json(self._directory / AGENT_FILE, document, durable=False)
 
     def _goes(self) -> bool:
         """Whether to go: nothing runs here, and nothing has for a while, or ever will."""
@@ -174,7 +174,7 @@ class Agent:
                 self._known.add(name)
                 self._start(name)
         with contextlib.suppress(OSError, ValueError, TypeError):
-            lease = protocol.read_json(self._directory / LEASE_FILE, LEASE, owner=os.getuid())
+            lease = documents.read_json(self._directory / LEASE_FILE, LEASE, owner=os.getuid())
             leave_at = lease.get("leave_at")
             if leave_at is not None and time.time() >= float(leave_at):
                 self._leave(AT_ITS_END)
@@ -182,7 +182,7 @@ class Agent:
     def _start(self, name: str) -> None:
         """Supervise an attempt; one that ran here before finds that out by itself."""
         try:
-            run = protocol.read_json(self._directory / name, RUN, owner=os.getuid())
+            run = documents.read_json(self._directory / name, RUN, owner=os.getuid())
             directory = Path(run["directory"])
             index = int(run["index"])
             visible = devices.naming(str(run["devices"]))
@@ -197,7 +197,7 @@ class Agent:
                     cwd="/",
                     preexec_fn=_outlive_nobody,  # noqa: PLW1509 - there is one thread
                 )
-        except protocol.UNFIT as error:
+        except documents.UNFIT as error:
             sys.stderr.write(f"hpcext: {name}: {error}\n")
             return
         self._attempts[name] = _Attempt(directory, child, index)
@@ -245,9 +245,9 @@ def main() -> int:
         return 64
     directory = Path(sys.argv[1])
     try:
-        lease = protocol.read_json(directory / LEASE_FILE, LEASE, owner=os.getuid())
+        lease = documents.read_json(directory / LEASE_FILE, LEASE, owner=os.getuid())
         return Agent(directory, lease).run()
-    except protocol.UNFIT as error:
+    except documents.UNFIT as error:
         sys.stderr.write(f"hpcext: the lease cannot be held: {error}\n")
         return 71
 

@@ -27,7 +27,7 @@ from typing import Any
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.launch import command, tree
 from hpcext.launch.node_ranks import NodeRanks
 from hpcext.launch.other_node import OtherNode
@@ -149,7 +149,7 @@ class Launcher(NodeRanks):
         if self.attempt is None or (change and change.proposed):
             return change
         try:
-            asked = protocol.read_json(
+            asked = documents.read_json(
                 self.attempt.report_dir / protocol.RESCALE_FILE, protocol.RESCALE
             )
             if (asked["attempt"], asked["op"]) != (self.attempt.attempt, self.attempt.op):
@@ -157,7 +157,7 @@ class Launcher(NodeRanks):
             number, devices = int(asked["resize"]), str(asked["devices"])
             gpus, had = (tuple(str(gpu) for gpu in asked[key]) for key in ("gpus", "had"))
             nodes = tuple(int(index) for index in asked.get("nodes") or [0] * len(gpus))
-        except protocol.UNFIT:
+        except documents.UNFIT:
             return change
         if number <= (change.group.number if change else self._number) or not gpus:
             return change
@@ -232,7 +232,7 @@ class Launcher(NodeRanks):
         # Should it not be written, the manager's deadline falls back to a suspension.
         with contextlib.suppress(OSError):
             path = attempt.report_dir / protocol.RESCALED_FILE
-            protocol.write_json(path, document, durable=False)
+            documents.write_json(path, document, durable=False)
         if attempt.notify is not None:
             attempt.notify.send(protocol.NEWS_SIGNAL)
 
@@ -286,13 +286,13 @@ def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -
             return Launcher(argv, nodes, place, attempt).run()
         if index < attempt.num_nodes:
             return OtherNode(argv, nodes, place, attempt, index).run()
-        asked = protocol.read_json(attempt.report_dir / protocol.RESCALE_FILE, protocol.RESCALE)
+        asked = documents.read_json(attempt.report_dir / protocol.RESCALE_FILE, protocol.RESCALE)
         number, later = int(asked["resize"]), tuple(int(each) for each in asked["nodes"])
         if index not in later or (asked["attempt"], asked["op"]) != (attempt.attempt, attempt.op):
             # What it was started for has come to nothing.
             return 0
         return OtherNode(argv, later, place, attempt, index, joins=number).run()
-    except protocol.UNFIT as error:
+    except documents.UNFIT as error:
         sys.stderr.write(f"hpcext: launch: {error}\n")
         return USAGE
 

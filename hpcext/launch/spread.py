@@ -19,7 +19,7 @@ from pathlib import Path
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.launch import devices
 
 SPREAD = "hpcext.spread/1"
@@ -37,7 +37,7 @@ def spread(directory: Path) -> int:
     """Start them, wait; 0 if every node has ended well."""
     for signum in HARMLESS:
         signal.signal(signum, signal.SIG_IGN)
-    document = protocol.read_json(directory / SPREAD_FILE, SPREAD, owner=os.getuid())
+    document = documents.read_json(directory / SPREAD_FILE, SPREAD, owner=os.getuid())
     with open(directory / SPREAD_FILE, "rb") as file:
         # A manager that died before it had noted us starts another one of us: that waits, and finds
         # what became of the attempt.
@@ -69,7 +69,7 @@ def _ended_well(directory: Path, index: int) -> bool:
     """Whether a node's supervisor has said that all is over, and well."""
     own = protocol.node_directory(directory, index)
     try:
-        ended = protocol.read_json(own / protocol.EXIT_FILE, protocol.EXIT)
+        ended = documents.read_json(own / protocol.EXIT_FILE, protocol.EXIT)
     except (OSError, ValueError):
         return False
     return ended.get("exit_code") == 0 or ended.get("suspended") is True
@@ -83,7 +83,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         return spread(Path(sys.argv[1]))
-    except protocol.UNFIT as error:
+    except documents.UNFIT as error:
         sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
         return 71
 

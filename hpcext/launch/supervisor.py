@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.launch import command, devices, leader, tree
 from hpcext.launch.script import Script
 
@@ -74,12 +74,12 @@ def supervise(directory: str, index: int | None = None) -> int:
     try:
         # Not Path.resolve: what is written down is what the manager calls it.
         path = Path(os.path.abspath(directory))
-        launch = protocol.read_json(path / protocol.LAUNCH_FILE, protocol.LAUNCH)
+        launch = documents.read_json(path / protocol.LAUNCH_FILE, protocol.LAUNCH)
         supervisor = Supervisor(path, launch, index)
         if not supervisor.claim():
             return TAKEN
         supervisor.start()
-    except protocol.UNFIT as error:
+    except documents.UNFIT as error:
         sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
         return NOT_STARTED
     return supervisor.attend()
@@ -176,7 +176,7 @@ class Supervisor:
             # On disk before the command begins: after a crash of the machine too, it is known
             # that this attempt has run.
             os.fsync(file.fileno())
-        protocol.sync_directory(self._own)
+        documents.sync_directory(self._own)
         return True
 
     def _place(self) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class Supervisor:
     def _obey(self) -> None:
         """Do what the manager has written down, where its signals do not reach us."""
         try:
-            order = protocol.read_json(self._directory / protocol.ORDER_FILE, protocol.ORDER)
+            order = documents.read_json(self._directory / protocol.ORDER_FILE, protocol.ORDER)
         except (OSError, ValueError):
             return
         if any(order.get(key) != value for key, value in self._identity.items()):
@@ -300,11 +300,11 @@ class Supervisor:
     def _session(self) -> protocol.Process | None:
         """The process whose session has registered."""
         try:
-            report = protocol.read_json(
+            report = documents.read_json(
                 self._directory / protocol.REPORT_FILE, protocol.REPORT, owner=os.getuid()
             )
             return protocol.Process(int(report["pid"]), int(report["start"]))
-        except protocol.UNFIT:
+        except documents.UNFIT:
             return None
 
     def _is_here(self, session: protocol.Process) -> bool:
@@ -422,8 +422,8 @@ class Supervisor:
         """Tell the manager that there is news, if there is a manager."""
         if self._manager is None:
             return
-        with contextlib.suppress(*protocol.UNFIT):
-            document = protocol.read_json(self._manager, MANAGER, owner=os.getuid())
+        with contextlib.suppress(*documents.UNFIT):
+            document = documents.read_json(self._manager, MANAGER, owner=os.getuid())
             if document.get("boot_id", tree.boot_id()) == tree.boot_id():
                 manager = protocol.Process(int(document["pid"]), int(document["start"]))
                 manager.send(protocol.NEWS_SIGNAL)
@@ -467,7 +467,7 @@ class Supervisor:
         """Whether there is an acknowledgement of a suspension of this attempt."""
         path = self._directory / protocol.SUSPENDED_FILE
         try:
-            document = protocol.read_json(path, protocol.SUSPENDED)
+            document = documents.read_json(path, protocol.SUSPENDED)
         except (OSError, ValueError):
             return False
         return all(document.get(key) == value for key, value in self._identity.items())
@@ -491,7 +491,7 @@ class Supervisor:
         pause_s = KILL_PAUSE_S
         while True:
             try:
-                protocol.write_json(self._own / protocol.EXIT_FILE, document)
+                documents.write_json(self._own / protocol.EXIT_FILE, document)
                 return
             except OSError as error:
                 failure = error

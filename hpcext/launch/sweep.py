@@ -14,7 +14,7 @@ from pathlib import Path
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.launch import tree
 
 SWEPT = "hpcext.swept/1"
@@ -40,7 +40,7 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
     victims = {supervisor} if supervisor is not None else set()
     while tree.kill_marked(marks, victims):
         time.sleep(PAUSE_S)
-    protocol.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})
+    documents.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})
 
 
 def _bar(own: Path) -> None:
@@ -49,7 +49,7 @@ def _bar(own: Path) -> None:
     document = {"schema": protocol.SUPERVISOR, "pid": me.pid, "start": me.start, "boot_id": ""}
     own.mkdir(mode=0o700, exist_ok=True)
     temporary = own / f".{protocol.SUPERVISOR_FILE}.{me.pid}-{me.start}"
-    protocol.write_json(temporary, document)
+    documents.write_json(temporary, document)
     try:
         os.link(temporary, own / protocol.SUPERVISOR_FILE)
     except FileExistsError:
@@ -61,9 +61,9 @@ def _bar(own: Path) -> None:
 def _supervisor(own: Path) -> protocol.Process | None:
     """The one of this node; None if there was none, or the machine was restarted since."""
     try:
-        said = protocol.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        said = documents.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
         process = protocol.Process(int(said["pid"]), int(said["start"]))
-    except protocol.UNFIT:
+    except documents.UNFIT:
         return None
     return process if said.get("boot_id") == tree.boot_id() else None
 

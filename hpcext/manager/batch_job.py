@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.core.errors import NoManagerError
 
 SCRIPT = "batch.sh"
@@ -63,7 +63,7 @@ def write_script(
     manage = [sys.executable, "-m", "hpcext", *([] if as_log else ["--quiet"])]
     manage += ["run", "--resume", str(directory), *(["--log-format=json"] if as_log else [])]
     script = _SCRIPT.format(manage=shlex.join(manage), begin=begin, ends=ends, finish=finish)
-    protocol.write_file(directory / SCRIPT, script.encode())
+    documents.write_file(directory / SCRIPT, script.encode())
     return directory / SCRIPT
 
 
@@ -87,7 +87,7 @@ class Submitted:
     def write(self, directory: Path, job_id: int, options: Sequence[str]) -> None:
         """Note which job it is, and with which options it was submitted."""
         document = {"schema": self._schema, "job_id": job_id, "options": list(options)}
-        protocol.write_json(directory / self._file, document)
+        documents.write_json(directory / self._file, document)
 
     def read(self, directory: Path) -> dict[str, Any]:
         """What was noted.
@@ -98,7 +98,7 @@ class Submitted:
             It was never submitted.
         """
         try:
-            found = protocol.read_json(directory / self._file, self._schema)
+            found = documents.read_json(directory / self._file, self._schema)
             if type(found.get("job_id")) is not int or type(found.get("options")) is not list:
                 raise ValueError(f"{self._file} names no job and its options")
             return found

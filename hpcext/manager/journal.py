@@ -25,7 +25,7 @@ from hpcext.core.errors import UNREADABLE, JournalError
 from hpcext.core.facts import Fact, Progressed
 from hpcext.core.node_time import NodeTime
 from hpcext.core.world import Saved
-from hpcext.protocol import is_later, not_of, sync_directory, write_file
+from hpcext.documents import is_later, not_of, sync_directory, write_file
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import filelock
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.core.errors import NoManagerError
 from hpcext.text import shown
 
@@ -90,13 +90,13 @@ def sole_harvester(directory: Path, partition: str, state_dir: Path) -> Iterator
                     "HPCEXT_STATE_DIR",
                 ) from None
             facts = {"schema": HARVESTER, "directory": str(directory), "pid": os.getpid()}
-            protocol.write_json(path.with_suffix(".json"), facts, durable=False)
+            documents.write_json(path.with_suffix(".json"), facts, durable=False)
         yield
 
 
 def _holder(path: Path) -> str:
     try:
-        facts = protocol.read_json(path.with_suffix(".json"), HARVESTER)
+        facts = documents.read_json(path.with_suffix(".json"), HARVESTER)
         return f"the harvester in {facts['directory']}"
-    except protocol.UNFIT:
+    except documents.UNFIT:
         return "another harvester"

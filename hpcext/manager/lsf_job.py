@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.batch import lsf, lsf_inside, runner
 from hpcext.manager import batch_job
 from hpcext.protocol import EXIT_SUSPENDED
@@ -99,14 +99,14 @@ def restarts(directory: Path) -> int:
     """How often the job of a pilot has gone back into the queue."""
     try:
         return int(json.loads((directory / BEFORE_FILE).read_text())["times"])
-    except protocol.UNFIT:
+    except documents.UNFIT:
         return 0
 
 
 def requeue(directory: Path) -> None:
     """Have the script put its job back into the queue when the manager has ended."""
     document = {"times": restarts(directory) + 1}
-    protocol.write_json(directory / AGAIN_FILE, document)
+    documents.write_json(directory / AGAIN_FILE, document)
 
 
 def _write_script(directory: Path, as_log: bool) -> None:

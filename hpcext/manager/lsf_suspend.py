@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.batch import runner
 from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.system import jobs
@@ -112,7 +112,7 @@ def note(job: LsfJob, directory: Path) -> None:
     """Write down that another run of a job has begun."""
     runs = cast(int, _read(directory)["runs"]) + 1 if known(job, directory) else 1
     document = {"schema": SCHEMA, "job_id": job.id, "file": job.file, "runs": runs}
-    protocol.write_json(directory / FILE, document)
+    documents.write_json(directory / FILE, document)
 
 
 def runs(directory: Path) -> int:
@@ -173,7 +173,7 @@ def write_command(directory: Path, words: Sequence[bytes], job: LsfJob) -> None:
             instead = [*words[:number], kept, *words[number + 1 :]]
             text += b"[ -e " + _quoted(word) + b" ] || exec " + _line(instead) + b"\n"
     text += b"exec " + _line(words) + b"\n"
-    protocol.write_file(directory / COMMAND, text, mode=0o700)
+    documents.write_file(directory / COMMAND, text, mode=0o700)
 
 
 def _line(words: Sequence[bytes]) -> bytes:
@@ -217,7 +217,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
         log.warning("not put back into the queue: the job is %s", state)
         return
     # hpcext-job-control waits for it, and LSF for that.
-    protocol.write_file(directory / AGAIN, b"")
+    documents.write_file(directory / AGAIN, b"")
     if job.requeues and not hold:
         log.warning("job %d goes back into the queue", job.id)
         return
@@ -237,7 +237,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
 
 
 def _read(directory: Path) -> dict[str, Any]:
-    found = protocol.read_json(directory / FILE, SCHEMA)
+    found = documents.read_json(directory / FILE, SCHEMA)
     if type(found.get("runs")) is not int:
         raise ValueError(f"{FILE} does not say how often its job has begun")
     return found

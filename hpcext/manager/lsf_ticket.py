@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.batch import lsf_inside
 from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.system import jobs
@@ -77,7 +77,7 @@ class LsfTicket:
             (directory / name).unlink(missing_ok=True)
         me = protocol.Process.me()
         facts = {"schema": TICKET, "pid": me.pid, "start": me.start, "boot_id": boot_id()}
-        protocol.write_json(directory / _PROCESS, facts, durable=False)
+        documents.write_json(directory / _PROCESS, facts, durable=False)
 
     def forget(self) -> None:
         """Remove what it is found by."""
@@ -143,7 +143,7 @@ def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:
     if not command.exists():
         lsf_suspend.write_command(directory, words, here)
     text = _SCRIPT.format(python=shlex.quote(sys.executable), command=shlex.quote(str(command)))
-    protocol.write_file(directory / batch_job.SCRIPT, text.encode())
+    documents.write_file(directory / batch_job.SCRIPT, text.encode())
 
 
 def _found(here: LsfJob) -> Path | None:

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from hpcext import __version__, protocol
+from hpcext import __version__, documents, protocol
 from hpcext.config import Settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
@@ -180,7 +180,7 @@ def create(
     if specs:
         Submissions(path / "submissions").add("first", specs)
     # Last, because it is what makes the directory a pilot.
-    protocol.write_file(path / "pilot.json", msgspec.json.encode(pilot))
+    documents.write_file(path / "pilot.json", msgspec.json.encode(pilot))
     return path
 
 
@@ -215,8 +215,8 @@ def load(directory: Path) -> Pilot:
     """
     try:
         document = msgspec.json.decode((directory / "pilot.json").read_bytes(), type=dict[str, Any])
-        if protocol.is_later(document, SCHEMA):
-            what = protocol.not_of(document, SCHEMA)
+        if documents.is_later(document, SCHEMA):
+            what = documents.not_of(document, SCHEMA)
             raise NoManagerError(f"the pilot was {what}", where=str(directory))
         if document.pop("slurm", False):
             # As releases before LSF wrote it.
@@ -307,7 +307,7 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
             # What a job of LSF is sent reaches all that it has started, and ends some of it.
             "deaf": deaf or system == "lsf",
         }
-        protocol.write_json(directory / spool.MANAGER_FILE, facts)
+        documents.write_json(directory / spool.MANAGER_FILE, facts)
         yield
 
 

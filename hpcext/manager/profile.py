@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.config import Settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
@@ -178,7 +178,7 @@ class _Run:
         """Take in a new report, if there is one."""
         path = self.files.directory / protocol.REPORT_FILE
         try:
-            document = protocol.read_json(path, protocol.REPORT)
+            document = documents.read_json(path, protocol.REPORT)
             mark = _mark(document)
         except (OSError, ValueError):
             return  # The executor reads it too, and warns of what is wrong with it.
@@ -247,7 +247,7 @@ class _Observer:
         """Ask the manager, as any other terminal would."""
         request = {"schema": spool.REQUEST, "verb": "cancel", "job": job.id}
         path = self._directory / "requests" / f"{secrets.token_hex(8)}.json"
-        protocol.write_json(path, request, durable=False)
+        documents.write_json(path, request, durable=False)
         os.kill(os.getpid(), protocol.NEWS_SIGNAL)
 
     def _done(self, job: Job, exit_code: int | None) -> None:

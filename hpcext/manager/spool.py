@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
@@ -86,7 +86,7 @@ def pending(directory: Path) -> Iterator[tuple[str, dict[str, Any] | InputError]
             discard(path)
             continue
         try:
-            yield name, protocol.read_json(path, REQUEST, owner=os.getuid())
+            yield name, documents.read_json(path, REQUEST, owner=os.getuid())
         except FileNotFoundError:
             continue
         except ValueError as error:
@@ -117,7 +117,7 @@ def discard(path: Path) -> None:
 def reply(directory: Path, name: str, document: dict[str, Any]) -> None:
     """Answer a request, then forget it: in this order, so that none is forgotten unanswered."""
     with contextlib.suppress(OSError):  # a full disk: the client times out and asks again
-        protocol.write_json(
+        documents.write_json(
             directory / "replies" / f"{name}.json", {"schema": REPLY, **document}, durable=False
         )
     discard(directory / "requests" / f"{name}.json")
@@ -179,10 +179,10 @@ class BatchManager:
 def manager_of(directory: Path) -> Manager | None:
     """The manager that runs this pilot, if there is one."""
     try:
-        facts = protocol.read_json(directory / MANAGER_FILE, MANAGER)
+        facts = documents.read_json(directory / MANAGER_FILE, MANAGER)
         process = protocol.Process(int(facts["pid"]), int(facts["start"]))
         elsewhere = _elsewhere(facts)
-    except protocol.UNFIT:
+    except documents.UNFIT:
         return None
     here = facts.get("boot_id", boot_id()) == boot_id()
     manager: Manager | None = process if here else elsewhere
@@ -266,12 +266,12 @@ def put(directory: Path, verb: str, *, name: str = "", **words: Any) -> str:
     path = directory / "requests" / f"{name}.json"
     request = {"schema": REQUEST, "verb": verb, **words}
     data = json.dumps(request).encode() + b"\n"
-    if len(data) > protocol.MAX_FILE_BYTES:
+    if len(data) > documents.MAX_FILE_BYTES:
         raise InputError(
-            f"the request is larger than {protocol.MAX_FILE_BYTES} bytes",
+            f"the request is larger than {documents.MAX_FILE_BYTES} bytes",
             do="submit the jobs in several files",
         )
-    protocol.write_file(path, data, durable=False)
+    documents.write_file(path, data, durable=False)
     return name
 
 
@@ -285,7 +285,7 @@ def answer(directory: Path, name: str) -> dict[str, Any] | None:
     """
     path = directory / "replies" / f"{name}.json"
     try:
-        document = protocol.read_json(path, REPLY, owner=os.getuid())
+        document = documents.read_json(path, REPLY, owner=os.getuid())
     except FileNotFoundError:
         return None
     discard(path)

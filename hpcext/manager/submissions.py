@@ -15,8 +15,8 @@ import msgspec
 from hpcext.admission import admit
 from hpcext.core.errors import UNREADABLE, InputError, JournalError
 from hpcext.core.values import Job, Node
+from hpcext.documents import write_file
 from hpcext.jobfile import JobSpec
-from hpcext.protocol import write_file
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.batch.system import NAMES
 from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
@@ -297,7 +297,7 @@ def keep_script(directory: Path, key: str, script: Path) -> str:
     """Keep a copy of a script, as sbatch and bsub do; where it is."""
     copy = directory / FOLDER / f"{key}.sh"
     if not copy.exists():
-        protocol.write_file(copy, script.read_bytes(), mode=0o700)
+        documents.write_file(copy, script.read_bytes(), mode=0o700)
     return str(copy)
 
 
@@ -313,7 +313,7 @@ def has_shown(directory: Path, key: str, position: int) -> None:
     """Remember it."""
     with contextlib.suppress(OSError):
         path = directory / FOLDER / f"{key}.shown"
-        protocol.write_file(path, str(position).encode(), durable=False)
+        documents.write_file(path, str(position).encode(), durable=False)
 
 
 def mark(directory: Path, key: str, what: str) -> None:

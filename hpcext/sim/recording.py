@@ -18,7 +18,7 @@ from hpcext.checks import read_text
 from hpcext.core.errors import UNREADABLE, HpcextError, InputError
 from hpcext.core.estimate import GoodputReport
 from hpcext.core.values import Node
-from hpcext.protocol import is_later, not_of, write_file
+from hpcext.documents import is_later, not_of, write_file
 from hpcext.text import clean
 
 SCHEMA: Final = "hpcext.recording/1"

@@ -20,7 +20,7 @@ import msgspec
 
 from hpcext import __version__
 from hpcext.core.errors import UNREADABLE, HpcextError, InputError
-from hpcext.protocol import write_file
+from hpcext.documents import write_file
 from hpcext.sim.outcome import Run
 from hpcext.text import shown
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcext.protocol import not_of, sync_directory, write_file
+from hpcext.documents import not_of, sync_directory, write_file
 from hpcext.training.hashing import HashingFile, adopted, checksum, checksum_of_file
 
 SCHEMA = "hpcext.checkpoint/1"

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from hpcext import protocol
+from hpcext import documents, protocol
 
 _INTERVAL_S = 1.0
 _WINDOW = 20
@@ -148,7 +148,7 @@ class Reporter:
         # Not synced: should the machine crash now, the checkpoint is there, and without this
         # record the attempt counts as lost, which goes on from that very checkpoint.
         path = self._attempt.report_dir / protocol.SUSPENDED_FILE
-        protocol.write_json(path, document, durable=False)
+        documents.write_json(path, document, durable=False)
         self._signal()
 
     def _maybe_write(self, now_s: float) -> None:
@@ -194,7 +194,7 @@ class Reporter:
         # Progress is worth less than the training that makes it: a full disk must not stop it.
         with contextlib.suppress(OSError):
             path = attempt.report_dir / protocol.REPORT_FILE
-            protocol.write_json(path, document, durable=False)
+            documents.write_json(path, document, durable=False)
             self._unsaid = False
 
     def _signal(self) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hpcext.protocol import environ, write_file
+from hpcext.documents import write_file
+from hpcext.protocol import environ
 from hpcext.rendezvous import Rendezvous
 from hpcext.training.ranks import Ranks
 from hpcext.training.tensorflow_ranks import StarRanks

@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor, Replicate, Shard, zeros
 
-from hpcext.protocol import sync_directory
+from hpcext.documents import sync_directory
 from hpcext.training.checkpoint import Checkpoint, CheckpointError, Draft, Store
 from hpcext.training.hashing import HashingFile
 from hpcext.training.keeper import Keeper

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.estimate import GoodputReport
@@ -380,7 +380,7 @@ def test_what_is_no_file_is_left_out_and_no_descriptor_lost(
         b"\0" * 100,
         b"[" * 500_000,
         b'{"a":' * 100_000,
-        b" " * (protocol.MAX_FILE_BYTES + 1),
+        b" " * (documents.MAX_FILE_BYTES + 1),
         b'{"schema": "hpcext.report/1", "attempt": 3, "op": 7, "step": ' + b"9" * 10_000 + b"}",
         b'{"schema": "hpcext.report/1", "\\ud800": 1, "attempt": "\\ud800"}',
     ],

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.batch import runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Fact, NodeJoined, NodeLost
@@ -72,7 +72,7 @@ class ScriptedSlurm:
         self.nodes[node] = "allocated"
         lease = next(each for each in book.leases.values() if each.job_id == job)
         document = {"schema": agent.AGENT, "devices": ["0", "1"]}
-        protocol.write_json(lease.directory / agent.AGENT_FILE, document)
+        documents.write_json(lease.directory / agent.AGENT_FILE, document)
 
 
 class Harvester:
@@ -162,7 +162,7 @@ def test_a_lease_from_its_hole_to_its_end(one: Harvester, slurm: ScriptedSlurm) 
     assert joined[-1] == NodeJoined(node)
     lease = one.book.on("n1")
     assert lease is not None
-    assert protocol.read_json(lease.directory / "lease.json", agent.LEASE)["leave_at"] == 1970.0
+    assert documents.read_json(lease.directory / "lease.json", agent.LEASE)["leave_at"] == 1970.0
     (lease.directory / agent.LEAVING_FILE).touch()
     one.cycle()
     assert one.took() == [NodeJoined(replace(node, gpus=0))]
@@ -293,7 +293,7 @@ def test_the_next_manager_knows_all_of_them(one: Harvester, slurm: ScriptedSlurm
     one.cycle()
     mute = next(each for each in one.book.leases.values() if each.job_id == 2)
     file = mute.directory / "lease.json"
-    protocol.write_json(file, {**protocol.read_json(file, agent.LEASE), "job_id": None})
+    documents.write_json(file, {**documents.read_json(file, agent.LEASE), "job_id": None})
     slurm.jobs[3][0] = "COMPLETED"
     one.took()
     assert LeaseBook.recorded(one.path) == {"n1", "n2", "n3"}
@@ -405,7 +405,7 @@ def test_a_lease_without_gpus_is_told_once(
     for job, node in ((1, "n1"), (2, "n2")):
         slurm.begin(one.book, job, node)
     for lease in one.book.leases.values():
-        protocol.write_json(
+        documents.write_json(
             lease.directory / agent.AGENT_FILE, {"schema": agent.AGENT, "devices": []}
         )
     one.cycle(2)
@@ -426,13 +426,13 @@ def test_a_full_disk_is_told_and_loses_no_lease(
         def refuse(*_: Any, **__: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        full.setattr(protocol, "write_file", refuse)
+        full.setattr(documents, "write_file", refuse)
         one.cycle(2)
         assert "No space left" in caplog.text
     one.cycle(2)
     lease = one.book.on("n1")
     assert lease is not None
-    said = protocol.read_json(lease.directory / "lease.json", agent.LEASE)
+    said = documents.read_json(lease.directory / "lease.json", agent.LEASE)
     assert said["leave_at"] == 2e9 - 30
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from test_lease_book import NAME, ScriptedSlurm
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.core.facts import Ended, Fact, Outcome, Registered, Rescaled, Started
 from hpcext.core.fragments import Fragments
 from hpcext.core.values import Action, Kind
@@ -87,14 +87,14 @@ class Stage:
         """What the launcher of the first node says."""
         said = {"attempt": 1, "op": 7, "resize": resize, "gpus": gpus, "nodes": nodes, "ok": ok}
         document = {"schema": protocol.RESCALED, **said, "why": "" if ok else "no", "stall_s": 0.5}
-        protocol.write_json(self.files / "rescaled.json", document)
+        documents.write_json(self.files / "rescaled.json", document)
 
     def ended(self, index: int, code: int = 0) -> None:
         """A supervisor says that nothing is left on its node."""
         own = protocol.node_directory(self.files, index)
         own.mkdir(exist_ok=True)
         document = {"schema": protocol.EXIT, "attempt": 1, "op": 7, "exit_code": code}
-        protocol.write_json(own / "exit.json", document)
+        documents.write_json(own / "exit.json", document)
 
     def lose(self, node: str) -> None:
         """The lease on a node is over, and nobody has said anything."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_lease_book import NAME, Harvester
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.batch import runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
@@ -68,7 +68,7 @@ class ScriptedLsf:
         self.jobs[lease.job_id] |= {"STAT": "RUN", "EXEC_HOST": "8*n1", "RUN_TIME": "1 second(s)"}
         self.jobs[lease.job_id] |= {"RUNTIMELIMIT": "60.0/n1"}
         document = {"schema": agent.AGENT, "devices": ["0", "1"]}
-        protocol.write_json(lease.directory / agent.AGENT_FILE, document)
+        documents.write_json(lease.directory / agent.AGENT_FILE, document)
 
 
 @pytest.fixture

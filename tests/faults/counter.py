@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from hpcext import protocol
+from hpcext import documents, protocol
 
 STEPS, STEP_S, SAVE_EVERY = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
 DEAF = "--deaf" in sys.argv
@@ -28,7 +28,7 @@ log = open(os.environ["COUNTER_LOG"], "a", buffering=1)  # noqa: SIM115
 
 
 def save(step: int) -> None:
-    protocol.write_json(state, {"step": step})
+    documents.write_json(state, {"step": step})
 
 
 def report(step: int, saved: int, first_step_at: float | None) -> None:
@@ -51,7 +51,7 @@ def report(step: int, saved: int, first_step_at: float | None) -> None:
         "first_step_at": first_step_at,
         "at": time.time(),
     }
-    protocol.write_json(attempt.report_dir / protocol.REPORT_FILE, document, durable=False)
+    documents.write_json(attempt.report_dir / protocol.REPORT_FILE, document, durable=False)
 
 
 def leave(step: int) -> None:
@@ -68,7 +68,7 @@ def leave(step: int) -> None:
         "acknowledged_at": time.time(),
     }
     report(step, step, first_step_at)
-    protocol.write_json(attempt.report_dir / protocol.SUSPENDED_FILE, document)
+    documents.write_json(attempt.report_dir / protocol.SUSPENDED_FILE, document)
     if attempt.notify:
         attempt.notify.send(protocol.NEWS_SIGNAL)
     os._exit(0)

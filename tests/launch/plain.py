@@ -31,7 +31,7 @@ import threading
 import time
 from pathlib import Path
 
-from hpcext import protocol
+from hpcext import documents, protocol
 
 DIARY = os.environ["DIARY"]
 words = set(sys.argv[1:])
@@ -63,7 +63,7 @@ def tell_supervisor() -> None:
 def report(step: int) -> None:
     assert attempt is not None
     now = time.time()
-    protocol.write_json(
+    documents.write_json(
         attempt.report_dir / protocol.REPORT_FILE,
         {
             "schema": protocol.REPORT,
@@ -90,7 +90,7 @@ def report(step: int) -> None:
 def acknowledge(step: int) -> None:
     assert attempt is not None
     now = time.time()
-    protocol.write_json(
+    documents.write_json(
         attempt.report_dir / protocol.SUSPENDED_FILE,
         {
             "schema": protocol.SUSPENDED,

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from site_of_test import wait_for
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.launch import agent
 
 SLEEP = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)\n"
@@ -32,7 +32,7 @@ class Lease:
 
     def write(self, **more: Any) -> None:
         document = {"schema": agent.LEASE, "idle_s": 30.0, "leave_at": None, **more}
-        protocol.write_json(self.path / agent.LEASE_FILE, document)
+        documents.write_json(self.path / agent.LEASE_FILE, document)
 
     def start(self, **environ: str) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-I", "-S", agent.__file__, str(self.path)]
@@ -51,9 +51,9 @@ class Lease:
             "gpus": ["n:0"], "kill_grace_s": 0.2, "suspend_timeout_s": 5.0, "manager": None,
             "notices": True, "allocation": "",
         }  # fmt: skip
-        protocol.write_json(path / protocol.LAUNCH_FILE, document)
+        documents.write_json(path / protocol.LAUNCH_FILE, document)
         run = {"schema": agent.RUN, "directory": str(path), "index": index, "devices": "3,4"}
-        protocol.write_json(self.path / f"run-{op}.json", run)
+        documents.write_json(self.path / f"run-{op}.json", run)
         return path
 
 
@@ -77,7 +77,7 @@ def exit_of(path: Path, index: int = 0) -> dict[str, Any]:
 def test_it_says_where_it_is_and_with_which_gpus(lease: Lease) -> None:
     place = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURMD_NODENAME": "n4"}
     lease.start(**place, CUDA_VISIBLE_DEVICES="0,GPU-12")
-    said = protocol.read_json(lease.path / agent.AGENT_FILE, agent.AGENT)
+    said = documents.read_json(lease.path / agent.AGENT_FILE, agent.AGENT)
     assert (said["job_id"], said["node"], said["devices"]) == (17, "n4", ["0", "GPU-12"])
 
 
@@ -97,7 +97,7 @@ def test_orders_reach_what_runs_there(lease: Lease) -> None:
     path = lease.attempt(1, sys.executable, "-c", "import time; time.sleep(60)")
     wait_for((path / "log.txt").exists, "its start")
     order = {"schema": protocol.ORDER, "attempt": 1, "op": 1, "order": "end"}
-    protocol.write_json(path / protocol.ORDER_FILE, order)
+    documents.write_json(path / protocol.ORDER_FILE, order)
     assert exit_of(path)["exit_code"] == -signal.SIGTERM
 
 
@@ -142,7 +142,7 @@ def test_what_can_go_on_elsewhere_has_a_moment_to_leave(
         wait_for((own / protocol.SUPERVISOR_FILE).exists, "its start")
         me = protocol.Process.me()
         report = {"schema": protocol.REPORT, "pid": 1, "start": me.start, "in_place": True}
-        protocol.write_json(path / protocol.REPORT_FILE, report)
+        documents.write_json(path / protocol.REPORT_FILE, report)
     process.send_signal(signum)
     # As batch systems do it: every process that they know hears it.
     for child in psutil.Process(process.pid).children():
@@ -150,7 +150,7 @@ def test_what_can_go_on_elsewhere_has_a_moment_to_leave(
     wait_for((lease.path / agent.LEAVING_FILE).exists, "the notice")
     began = time.time()
     order = {"schema": protocol.ORDER, "attempt": 1, "op": 2, "order": "end"}
-    protocol.write_json(first / protocol.ORDER_FILE, order)
+    documents.write_json(first / protocol.ORDER_FILE, order)
     assert exit_of(first)["notice_at"] is not None
     if goes:
         gate.touch()
@@ -160,7 +160,7 @@ def test_what_can_go_on_elsewhere_has_a_moment_to_leave(
     # A session would save itself now; this one has none, and is ended by its manager.
     order["op"] = 1
     time.sleep(max(0.0, began + agent.GIVE_WAY_S + 2 * agent.LOOK_S - time.time()))
-    protocol.write_json(elastic / protocol.ORDER_FILE, order)
+    documents.write_json(elastic / protocol.ORDER_FILE, order)
     said = exit_of(elastic, 1)["notice_at"]
     assert said is not None
     assert said >= began + agent.GIVE_WAY_S - agent.LOOK_S

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_pilots import make
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.manager import reading, spool
 from hpcext.manager.reading import Follower
 
@@ -67,5 +67,5 @@ def test_what_is_recent_is_known_without_reading(pilot: Path) -> None:
     assert not follower.recent()
     me = protocol.Process.me()
     facts = {"schema": spool.MANAGER, "pid": me.pid, "start": me.start, "host": "here"}
-    protocol.write_json(pilot / spool.MANAGER_FILE, facts)
+    documents.write_json(pilot / spool.MANAGER_FILE, facts)
     assert follower.recent()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.manager import spool
 
@@ -29,7 +29,7 @@ def be_manager(directory: Path, pid: int) -> None:
     process = protocol.Process.of(pid)
     assert process
     facts = {"schema": spool.MANAGER, "pid": process.pid, "start": process.start}
-    protocol.write_json(directory / spool.MANAGER_FILE, facts)
+    documents.write_json(directory / spool.MANAGER_FILE, facts)
 
 
 def test_a_manager_that_slurm_cannot_signal_is_not_signalled() -> None:
@@ -68,7 +68,7 @@ def test_requests_come_oldest_first_and_stay_until_answered(directory: Path) -> 
         (b'{"schema": "hpcext.reply/1"}', "not a document"),
         (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b" " * (protocol.MAX_FILE_BYTES + 1), "larger than"),
+        (b" " * (documents.MAX_FILE_BYTES + 1), "larger than"),
     ],
 )
 def test_a_bad_request_is_removed_and_answered(directory: Path, text: bytes, wrong: str) -> None:
@@ -129,7 +129,7 @@ def test_without_a_manager_nothing_is_asked(directory: Path) -> None:
 def test_a_pid_that_belongs_to_a_later_process_is_no_manager(directory: Path) -> None:
     me = protocol.Process.me()
     facts = {"schema": spool.MANAGER, "pid": me.pid, "start": me.start + 1}
-    protocol.write_json(directory / spool.MANAGER_FILE, facts)
+    documents.write_json(directory / spool.MANAGER_FILE, facts)
     assert spool.manager_of(directory) is None
 
 

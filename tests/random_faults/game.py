@@ -15,7 +15,7 @@ from pathlib import Path
 from judge import Facts, LostError
 from plan import GPUS, Job, Plan
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.core.errors import JournalError
 from hpcext.core.world import World
 from hpcext.launch import ranks
@@ -193,7 +193,7 @@ class Game:
             began = False
             # The first one may not even have had room for that.
             with contextlib.suppress(FileNotFoundError):
-                facts = protocol.read_json(self.pilot / spool.MANAGER_FILE, spool.MANAGER)
+                facts = documents.read_json(self.pilot / spool.MANAGER_FILE, spool.MANAGER)
                 began = facts["pid"] == manager.pid
             # It says so and does nothing if the disk is full when it begins; not later.
             if began or not self.facts.full:

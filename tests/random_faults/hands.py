@@ -15,7 +15,7 @@ from pathlib import Path
 from game import Game
 from plan import Fault
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.core.errors import HpcextError
 from hpcext.launch import tree
 from hpcext.manager import spool
@@ -79,7 +79,8 @@ class Hands(Game):
         if not attempts:
             return None
         try:
-            facts = protocol.read_json(attempts[-1] / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+            path = attempts[-1] / protocol.SUPERVISOR_FILE
+            facts = documents.read_json(path, protocol.SUPERVISOR)
         except (OSError, ValueError):
             return None
         found = protocol.Process(facts["pid"], facts["start"])
@@ -316,7 +317,7 @@ class Hands(Game):
         """Move the clock of the manager and of the trainings."""
         clock = self.path / "clock"
         before = float(clock.read_text()) if clock.exists() else 0.0
-        protocol.write_file(clock, str(before + fault.number).encode(), durable=False)
+        documents.write_file(clock, str(before + fault.number).encode(), durable=False)
         self.say(f"jump: by {fault.number} s")
 
 

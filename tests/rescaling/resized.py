@@ -18,7 +18,7 @@ import torch
 from nursery import Fork, Nursery
 from site_of_test import wait_for
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.launch import ranks
 
 TRAIN = Path(__file__).parent / "train.py"
@@ -102,7 +102,7 @@ class Training:
             "had": [f"node:{index}" for index in range(self.size)],
             "devices": "",
         }
-        protocol.write_json(self.reports / protocol.RESCALE_FILE, document)
+        documents.write_json(self.reports / protocol.RESCALE_FILE, document)
         self.process.send_signal(protocol.NEWS_SIGNAL)
 
     def proposed(self) -> bool:

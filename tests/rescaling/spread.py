@@ -8,7 +8,7 @@ from pathlib import Path
 from nursery import Fork, Nursery
 from resized import TRAIN, Training
 
-from hpcext import protocol
+from hpcext import documents, protocol
 from hpcext.rendezvous import SHARED
 
 
@@ -100,7 +100,7 @@ class Spread(Training):
             "devices": "",
             "nodes": list(nodes),
         }
-        protocol.write_json(self.reports / protocol.RESCALE_FILE, document)
+        documents.write_json(self.reports / protocol.RESCALE_FILE, document)
         for index in nodes:
             if index not in self.launchers and begin:
                 self.begin(index)

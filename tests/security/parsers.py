@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 
-from hpcext import checks, config, jobfile, protocol
+from hpcext import checks, config, documents, jobfile, protocol
 from hpcext.admin import manifest
 from hpcext.batch import (
     lsf,
@@ -110,7 +110,7 @@ def rows(read: Callable[[Path], Iterable[object]]) -> Callable[[Path], object]:
 
 def document(path: Path) -> object:
     try:
-        return protocol.read_json(path, "hpcext.report/1")
+        return documents.read_json(path, "hpcext.report/1")
     except ValueError as error:
         raise InputError(str(error)) from None
 

@@ -22,7 +22,7 @@ from hpcext.core.errors import HpcextError
 DECODERS = frozenset(
     {
         "json.loads", "json.load", "msgspec.json.decode", "msgspec.json.Decoder", "msgspec.convert",
-        "tomllib.loads", "protocol.read_json", "read_json", "csv.reader", "csv.DictReader",
+        "tomllib.loads", "documents.read_json", "read_json", "csv.reader", "csv.DictReader",
     }
 )  # fmt: skip
 
@@ -104,7 +104,7 @@ def reached(folder: Path) -> set[tuple[str, int]]:
 
 
 KERNEL = "the kernel wrote it: proc(5)"
-MANAGER = "its manager wrote it; read by protocol.read_json, which is in the table"
+MANAGER = "its manager wrote it; read by documents.read_json, which is in the table"
 NUMBERS = "a number made of numbers"
 OWN = "our own output, read once more in the same call"
 RANKS = "ranks of one training say it to each other"

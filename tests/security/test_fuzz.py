@@ -20,9 +20,10 @@ from parsers import PARSERS
 from hpcext.core.errors import HpcextError
 
 TOKENS = (
-    b"", b"\n", b"\0", b"\xff", b"\xed\xa0\x80", b"\x1b[2J", b"-1", b"0", b"9" * 400, b"9" * 5000, b"1e999",
-    b"nan", b"inf", b"-", b"|", b",", b"=", b'"', b"'", b"[", b"]]", b"{", b"}", b"null", b"true",
-    b"../..", b"n[1-99999999999]", b"%s", "\u0663".encode(), "\u2028".encode(), b"\r", b"\t", b":",
+    b"", b"\n", b"\0", b"\xff", b"\xed\xa0\x80", b"\x1b[2J", b"-1", b"0", b"9" * 400, b"9" * 5000,
+    b"1e999", b"nan", b"inf", b"-", b"|", b",", b"=", b'"', b"'", b"[", b"]]", b"{", b"}", b"null",
+    b"true", b"../..", b"n[1-99999999999]", b"%s", "\u0663".encode(), "\u2028".encode(), b"\r",
+    b"\t", b":",
 )  # fmt: skip
 
 TOGETHER = 25

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hpcext import protocol
+from hpcext import documents
 from hpcext.admin import slurm, slurm_conf
 from hpcext.cli import admin
 
@@ -219,7 +219,7 @@ def test_an_installation_that_is_cut_short_is_found_again(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After each of its writes in turn; then it is taken out, or done again."""
-    real = protocol.write_file
+    real = documents.write_file
     for most in itertools.count(1):
         count = itertools.count(1)
 
@@ -228,9 +228,9 @@ def test_an_installation_that_is_cut_short_is_found_again(
                 raise OSError(28, "No space left on device", str(args[0]))
             real(*args, **more)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(protocol, "write_file", write)
+        monkeypatch.setattr(documents, "write_file", write)
         code = target.install()[0]
-        monkeypatch.setattr(protocol, "write_file", real)
+        monkeypatch.setattr(documents, "write_file", real)
         if code == 0:
             break
         assert code == 1

@@ -13,7 +13,7 @@ import msgspec
 
 from hpcext import __version__
 from hpcext.core.errors import HpcextError
-from hpcext.protocol import write_file
+from hpcext.documents import write_file
 from hpcext.sim.comparison import Row, compared
 from hpcext.sim.measures import MEASURES
 from hpcext.sim.metrics import by_label, figures

@@ -10,7 +10,7 @@ from typing import Any
 
 from account import attempt, note
 
-from hpcext import protocol
+from hpcext import documents, protocol
 
 assert attempt is not None
 _state = attempt.checkpoint_dir / "state.json"
@@ -29,7 +29,7 @@ def load() -> dict[str, Any]:
 def save(state: dict[str, Any]) -> bool:
     """Replace what was saved; on a full disk it stays, and training goes on."""
     try:
-        protocol.write_json(_state, state)
+        documents.write_json(_state, state)
     except OSError:
         return False
     note("saved", step=state["step"])
@@ -90,7 +90,7 @@ def news() -> None:
 
 def _write(path: Path, document: dict[str, Any]) -> bool:
     try:
-        protocol.write_json(path, document, durable=False)
+        documents.write_json(path, document, durable=False)
     except OSError:
         return False
     return True
