@@ -25,7 +25,7 @@ def check_specs(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> 
         able = [node for node in nodes if node.gpus >= spec.gpus.min] or [widest]
         kind, count = Counter(node.kind for node in able).most_common(1)[0]
         node = next(node for node in able if node.kind == kind)
-        check_fits([spec], node, where, count)
+        check_fits([spec], [node], where, count)
 
 
 def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str) -> int:

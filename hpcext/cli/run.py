@@ -19,6 +19,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
+from hpcext.executors.seats import MOST, Shared, check
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import pilot as pilots
 from hpcext.manager.places import host
@@ -28,6 +29,7 @@ from hpcext.manager.submissions import check_fits
 from hpcext.policies import POLICIES, find_policy
 from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.sim.expected import expected
+from hpcext.text import shown
 
 LOG_FORMATS = ("text", "json")
 
@@ -44,6 +46,9 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     parser.add_argument("--gpus", help="GPUs to use, or logical slots where there are none")
+    parser.add_argument(
+        "--mps", metavar="SEATS", help="share the last GPU among so many jobs with mps = true"
+    )
     parser.add_argument("--policy", help=f"how to share them: {', '.join(POLICIES)}")
     parser.add_argument("--name", help="name of the pilot (default: that of the file)")
     parser.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
@@ -93,8 +98,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         profiles=profiles_for(settings.state_dir / "profiles"),
     )
     gpus, logical = choose_gpus(settings)
+    shared = _shared(args.mps, gpus, logical=logical)
     if args.dry_run:
-        return _dry_run(specs, len(gpus), settings, args, out)
+        node = Node(host(), len(gpus) - (shared is not None))
+        offers = [node, shared.as_node(host())] if shared else [node]
+        return _dry_run(specs, offers, settings, args, out)
     directory = pilots.create(
         specs,
         where=str(args.jobs),
@@ -103,15 +111,36 @@ def run(args: argparse.Namespace, out: Output) -> int:
         logical=logical,
         settings=settings,
         directory=args.dir,
+        shared=shared,
     )
     return manage(directory, out, as_json=args.json)
+
+
+def _shared(said: str | None, gpus: Sequence[int], *, logical: bool) -> Shared | None:
+    """The GPU that is to be shared, if one is.
+
+    Raises
+    ------
+    InputError
+        That cannot be.
+    """
+    if said is None:
+        return None
+    count = int(said) if said.isascii() and said.isdecimal() and len(said) < 4 else 0
+    if not 2 <= count <= MOST:
+        raise InputError(shown(said), where="--mps", valid=f"2 to {MOST} seats")
+    if logical:
+        raise InputError("a logical slot cannot be shared", where="--mps", valid="a real GPU")
+    shared = Shared(gpus[-1], count)
+    check(shared, "--mps")
+    return shared
 
 
 def _refuse_with_resume(args: argparse.Namespace) -> None:
     """A pilot is what it was begun as."""
     if args.jobs is not None:
         raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
-    for name in ("gpus", "policy", "name", "dir", "dry_run"):
+    for name in ("gpus", "mps", "policy", "name", "dir", "dry_run"):
         if getattr(args, name):
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} cannot be given with it", where="--resume")
@@ -219,23 +248,28 @@ def _exit_status(
 
 
 def _dry_run(
-    specs: Sequence[JobSpec], gpus: int, settings: Settings, args: argparse.Namespace, out: Output
+    specs: Sequence[JobSpec],
+    offers: Sequence[Node],
+    settings: Settings,
+    args: argparse.Namespace,
+    out: Output,
 ) -> int:
     """Let the engine take its first step, and say what it would do."""
-    node = Node(host(), gpus)
-    check_fits(specs, node, str(args.jobs))
+    check_fits(specs, offers, str(args.jobs))
     engine = Engine(find_policy(settings.policy))
     jobs = admit(specs, 1, {})
-    engine.step(0.0, [NodeJoined(node), *(Submitted(job) for job in jobs)])
+    engine.step(0.0, [*map(NodeJoined, offers), *(Submitted(job) for job in jobs)])
     plan = [engine.world.jobs[job.id] for job in jobs]
     # The shape of a curve tells how to share GPUs, not how long that takes.
     known = not any(spec.relative for spec in specs)
-    schedule = expected(specs, (node,), find_policy(settings.policy)) if known else None
+    # Nor does anything tell how fast jobs are that share a GPU.
+    known = known and len(offers) == 1
+    schedule = expected(specs, offers, find_policy(settings.policy)) if known else None
     if args.json:
         document: dict[str, Any] = {
             "schema": "hpcext.plan/1",
             "policy": settings.policy,
-            "gpus": gpus,
+            "gpus": sum(node.real_gpus for node in offers),
             "makespan_s": schedule.makespan_s if schedule else None,
             "jobs": [
                 {

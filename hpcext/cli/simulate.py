@@ -243,7 +243,8 @@ def _check(tasks: Sequence[Task]) -> None:
     if specs and source.nodes:
         check_specs(specs, source.nodes, str(job_file(task.workload)))
     elif specs:
-        check_fits(specs, Node("an idle node", place.gpus), str(job_file(task.workload)), most)
+        node = Node("an idle node", place.gpus)
+        check_fits(specs, [node], str(job_file(task.workload)), most)
     # Of measured trainings it depends on the policy what they need.
     for known in {one.policy: one for one in tasks}.values() if measured else [task]:
         jobs = (job for job, _ in known.jobs(source).jobs(known.seed))

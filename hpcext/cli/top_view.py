@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpcext.cli import view
 from hpcext.core.errors import HpcextError
 from hpcext.core.node_time import Use
-from hpcext.core.values import State, total
+from hpcext.core.values import State
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.manager.reading import Reading
+from hpcext.manager.report import held_gpus, offered_gpus
 
 Rows = Mapping[str, tuple[str, ...]]
 """Key of a row → its cells."""
@@ -31,8 +33,8 @@ def headline(found: Sequence[Reading | HpcextError]) -> str:
     if errors and not readings:
         return errors[0]
     going = [each for each in readings if each.alive]
-    gpus = sum(node.gpus for each in going for node in each.world.nodes.values())
-    held = sum(_held(each) for each in going)
+    gpus = sum(offered_gpus(each.world) for each in going)
+    held = sum(held_gpus(each.world) for each in going)
     words = f"{len(going)} of {len(readings)} pilots run; jobs have {held} of {gpus} GPUs"
     return f"{words}; {len(errors)} cannot be read" if errors else words
 
@@ -55,16 +57,12 @@ def _pilot(reading: Reading) -> tuple[str, ...]:
         "harvester" if reading.pilot.harvest else "pilot",
         "runs" if reading.alive else "none",
         str(len(nodes)),
-        f"{_held(reading)}/{sum(node.gpus for node in nodes)}",
+        f"{held_gpus(reading.world)}/{offered_gpus(reading.world)}",
         str(running),
         str(len(jobs) - running - done),
         str(done),
         "" if trained is None else f"{trained:.0%}",
     )
-
-
-def _held(reading: Reading) -> int:
-    return sum(total(job.held) for job in reading.world.queue.busy())
 
 
 def node_rows(reading: Reading, use: Mapping[str, GpuFacts]) -> Rows:
@@ -84,9 +82,11 @@ def node_rows(reading: Reading, use: Mapping[str, GpuFacts]) -> Rows:
     rows = {}
     for name, offered in reading.world.nodes.items():
         jobs = on.get(name, {})
-        free = map(str, reading.pilot.gpus) if len(jobs) < offered.gpus else ()
+        free = reading.pilot.indices(name) if len(jobs) < offered.gpus else ()
         indices = sorted({*jobs, *free}, key=lambda index: (len(index), index))
-        seen = [use[index] for index in indices if index in use]
+        # Of a seat that of its GPU.
+        real = dict.fromkeys(index.rstrip(string.ascii_lowercase) for index in indices)
+        seen = [use[index] for index in real if index in use]
         rows[name] = (
             name,
             f"{len(jobs)}/{offered.gpus}" if offered.gpus else "leaves",

@@ -38,6 +38,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
         raise InputError(clean(str(args.output)), where="-o", valid="a name that ends in .json")
     directory = pilots.find(args.pilot, load_settings().state_dir)
     spool.check_private(directory)
+    if pilots.load(directory).shared is not None:
+        raise InputError(
+            "jobs of it shared a GPU: how fast they would have been alone was not measured",
+            where=args.pilot,
+            valid="a pilot without --mps",
+        )
     past = journal.read(directory / "journal.jsonl")
     policy = past.header.policy
     engine = Engine(find_policy(policy), past.header.saved)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -232,7 +232,7 @@ def pilot_view(found: Reading) -> PilotView:
         now_s=round(found.now_s, 3),
         busy_fraction=round(busy_fraction(world, makespan(world, found.now_s)), 4),
         outlook=outlook._asdict() if outlook else None,
-        nodes=_nodes(world, ran, () if harvest or pilot.batch else pilot.gpus),
+        nodes=_nodes(world, ran, None if harvest or pilot.batch else pilot.indices),
         jobs=tuple(
             _job(job, world.records[job.id], place) for place, job in enumerate(world.jobs.values())
         ),
@@ -252,10 +252,12 @@ def mark(place: int) -> str:
     return letters
 
 
-def _nodes(world: World, ran: Iterable[Span], indices: Iterable[int]) -> tuple[NodeView, ...]:
+def _nodes(
+    world: World, ran: Iterable[Span], indices: Callable[[str], Iterable[str]] | None
+) -> tuple[NodeView, ...]:
     """The nodes, with those of their GPUs whose names are known.
 
-    Of a pilot on this machine `indices` are known from the beginning.
+    Of a pilot on this machine `indices` says them from the beginning.
     """
     names: dict[str, set[str]] = defaultdict(set)
     for span in ran:
@@ -270,7 +272,8 @@ def _nodes(world: World, ran: Iterable[Span], indices: Iterable[int]) -> tuple[N
                     unnamed[host][job.id] = more
     views = []
     for node in sorted(world.nodes.values(), key=lambda node: natural(node.name)):
-        known = names[node.name] | {f"{node.name}:{index}" for index in indices}
+        there = indices(node.name) if indices else ()
+        known = names[node.name] | {f"{node.name}:{index}" for index in there}
         views.append(
             NodeView(
                 node.name,

@@ -107,6 +107,7 @@ class AttemptFiles:
         allocation: str = "",
         leader: protocol.Process | None = None,
         nodes: Sequence[Mapping[str, Any]] = (),
+        mps: Mapping[str, str] | None = None,
     ) -> None:
         """Make the directory, and write down what is to be run.
 
@@ -133,6 +134,8 @@ class AttemptFiles:
         nodes : sequence of Mapping
             Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
             None if what starts the supervisor sees to that. None: the batch system tells each.
+        mps : Mapping of str to str, optional
+            The way to its seat on a shared GPU, :class:`hpcext.launch.mps.Seat`.
 
         Raises
         ------
@@ -184,6 +187,7 @@ class AttemptFiles:
             "allocation": allocation,
             "leader": str(leader) if leader else "none",
             "nodes": list(nodes),
+            "mps": dict(mps) if mps else None,
         }
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 

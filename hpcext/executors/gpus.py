@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,20 @@ def find_gpus(nvml: Any = None, environ: Mapping[str, str] | None = None) -> tup
     if chosen is None:
         return tuple(range(len(identities)))
     return _chosen(chosen, identities)
+
+
+def uuid_of(index: int, nvml: Any = None) -> str:
+    """The UUID of an NVIDIA GPU, by which CUDA knows it however many GPUs it sees.
+
+    Raises
+    ------
+    OSError
+        The driver has no such GPU.
+    """
+    identities = _nvidias(nvml)
+    if index >= len(identities):
+        raise OSError(errno.ENODEV, f"the driver has no GPU {index}")
+    return identities[index]
 
 
 def _amds(nodes: Path = AMD_NODES) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import signal
 import sys
@@ -13,7 +14,8 @@ from hpcext.core.facts import Rescaled, Started
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
-from hpcext.launch import devices, supervise, tree
+from hpcext.executors.seats import Shared, of_seat
+from hpcext.launch import devices, mps, supervise, tree
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL, Process
 
 SWEEP_PAUSE_S = 0.01
@@ -30,27 +32,37 @@ class LocalExecutor(ProcessExecutor):
         The GPUs that may be used; each ``node.gpus`` of them.
     hide_gpus : bool
         The indices are logical slots, and jobs must not see the machine's own GPUs.
+    shared : Shared, optional
+        A GPU that is not among these, and has seats.
     **common
         Those of :class:`~hpcext.executors.processes.ProcessExecutor`.
     """
 
     def __init__(
-        self, *, node: Node, indices: Sequence[int], hide_gpus: bool = False, **common: Any
+        self,
+        *,
+        node: Node,
+        indices: Sequence[int],
+        hide_gpus: bool = False,
+        shared: Shared | None = None,
+        **common: Any,
     ) -> None:
         super().__init__(**common)
-        self._node = node
-        self._indices = tuple(sorted(indices))
         self._hide_gpus = hide_gpus
+        self._machine, self._shared = node.name, shared
+        self._gpus = {node.name: tuple(f"{node.name}:{index}" for index in sorted(indices))}
+        if shared is not None:
+            self._gpus[shared.as_node(node.name).name] = shared.names(node.name)
 
     # Starting.
 
     def _start(self, action: Action) -> None:
         files = AttemptFiles(self._directory, action)
-        indices = self._free()[: total(action.alloc)]
-        if len(indices) < total(action.alloc):
-            self._not_started(files, f"only {len(indices)} GPUs are free")
+        ((node, count),) = action.alloc.items()
+        gpus = tuple(self._free(node)[:count])
+        if len(gpus) < count:
+            self._not_started(files, f"only {len(gpus)} GPUs are free")
             return
-        gpus = tuple(self._name(index) for index in indices)
         watch = Watch(files, gpus)
         try:
             files.write_launch(
@@ -69,6 +81,8 @@ class LocalExecutor(ProcessExecutor):
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
         """What else :meth:`AttemptFiles.write_launch` is to know."""
+        if self._shared is not None and gpus[0] in self._shared.names(self._machine):
+            return of_seat(self._directory.parent, self._shared)
         return {"environ": devices.naming(self._devices(gpus))}
 
     def _argv(self, watch: Watch) -> Sequence[str]:
@@ -94,7 +108,7 @@ class LocalExecutor(ProcessExecutor):
         sizes = watch.files.sizes
         if sizes.asked() < action.resize:
             had, wanted = sizes.had(), total(action.alloc)
-            more = [self._name(index) for index in self._free()]
+            more = self._free(next(iter(action.alloc)))
             gpus = (*had[:wanted], *more[: max(0, wanted - len(had))])
             try:
                 if len(gpus) < wanted:
@@ -112,6 +126,12 @@ class LocalExecutor(ProcessExecutor):
         watch.why = "it was killed"
         # Its processes are known for certain now only: one may have cleared its environment.
         watch.victims.update(tree.descendants(supervisor.pid))
+        self._later(self._kill_off(watch, supervisor))
+
+    async def _kill_off(self, watch: Watch, supervisor: Process) -> None:
+        """Its command dies with a supervisor: it has to be off a shared GPU by then."""
+        if (seat := _seat(watch)) is not None:
+            await asyncio.to_thread(seat.release, watch.victims)
         supervisor.send(signal.SIGKILL)
 
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
@@ -119,10 +139,17 @@ class LocalExecutor(ProcessExecutor):
         marks = [f"HPCEXT_REPORT_DIR={watch.files.directory}"]
         marks += [f"HPCEXT_NOTIFY={each}" for each in (process, watch.process) if each]
         pause_s = SWEEP_PAUSE_S
+        seat = _seat(watch)
+        if seat is not None:
+            with contextlib.suppress(OSError):
+                watch.victims.update(await asyncio.to_thread(tree.marked, marks))
+            await asyncio.to_thread(seat.release, watch.victims)
         # In a thread, since a node may have thousands of processes to look at.
         while await asyncio.to_thread(tree.kill_marked, marks, watch.victims):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SWEEP_PAUSE_MAX_S)
+        if seat is not None:
+            await asyncio.to_thread(seat.leave)
         self._finish(watch, watch.files.ended() or self._lost(watch))
 
     def _why_lost(self, files: AttemptFiles, process: Process | None) -> str:
@@ -139,10 +166,13 @@ class LocalExecutor(ProcessExecutor):
         indices = ("-1" if self._hide_gpus else gpu.rpartition(":")[2] for gpu in gpus)
         return ",".join(dict.fromkeys(indices))
 
-    def _free(self) -> list[int]:
-        """Indices of GPUs that no attempt holds, ascending."""
+    def _free(self, node: str) -> list[str]:
+        """GPUs of a node, or seats, that no attempt holds, in order."""
         held = {gpu for watch in self._watches.values() for gpu in watch.gpus}
-        return [index for index in self._indices if self._name(index) not in held]
+        return [gpu for gpu in self._gpus[node] if gpu not in held]
 
-    def _name(self, index: int) -> str:
-        return f"{self._node.name}:{index}"
+
+def _seat(watch: Watch) -> mps.Seat | None:
+    """The way to an attempt's seat on a shared GPU, if that is where it runs."""
+    where = (watch.files.launch() or {}).get("mps")
+    return mps.Seat(where) if where else None

@@ -108,7 +108,7 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
             "--overlap",
             "--nodes=1",
             "--ntasks=1",
-            f"--nodelist={self._node.name}",
+            f"--nodelist={self._machine}",
             "--cpus-per-task=1",
             "--gres=none",
             "--mem=0",

@@ -12,8 +12,8 @@ daemon is told to quit when it has no clients, rather than killed.
 
 ::
 
-    DIRECTORY/pipe/   the daemon's, CUDA_MPS_PIPE_DIRECTORY   seats   locked by all who have one
-    DIRECTORY/log/    CUDA_MPS_LOG_DIRECTORY                  door    locked to come or go
+    DIRECTORY/seats   locked by all who have one       DIRECTORY/log/   CUDA_MPS_LOG_DIRECTORY
+    DIRECTORY/door    locked to come or go             PIPE/            CUDA_MPS_PIPE_DIRECTORY
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class Seat:
 
     Parameters
     ----------
-    directory : pathlib.Path
-        Of this GPU; made as it is needed, its parent too.
-    device : str
-        UUID of the GPU.
+    where : Mapping of str to str
+        ``directory`` and ``pipe``, absolute, of this GPU; made as they are needed. ``device``: its
+        UUID.
     """
 
-    def __init__(self, directory: Path, device: str) -> None:
-        self._directory = directory
-        self._device = device
+    def __init__(self, where: Mapping[str, str]) -> None:
+        self._directory = Path(where["directory"])
+        self._pipe = Path(where["pipe"])
+        self._device = where["device"]
         self._held: int | None = None
         self._released: set[protocol.Process] = set()
         self._silent = False
@@ -72,8 +72,8 @@ class Seat:
         OSError
             There is no daemon to be had.
         """
-        for path in (self._directory.parent, self._directory, *self._places().values()):
-            _make_private(Path(path))
+        for path in (self._directory, self._log, self._pipe):
+            _make_private(path)
         with self._door():
             held = os.open(self._directory / "seats", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(held, fcntl.LOCK_SH)
@@ -108,9 +108,9 @@ class Seat:
             if self._is_empty():
                 self._ask(f"quit -t {QUIT_S}", QUIT_S + ASK_S)
 
-    def _places(self) -> dict[str, str]:
-        """Where the daemon is found, as variables."""
-        return {PIPES: str(self._directory / "pipe"), LOGS: str(self._directory / "log")}
+    @property
+    def _log(self) -> Path:
+        return self._directory / "log"
 
     @contextlib.contextmanager
     def _door(self) -> Iterator[None]:
@@ -134,7 +134,7 @@ class Seat:
 
     def _start(self) -> None:
         # A file, since a daemon may keep open what it was given.
-        with open(self._directory / "log" / "start.txt", "w+", errors="replace") as said:
+        with open(self._log / "start.txt", "w+", errors="replace") as said:
             found = subprocess.run(
                 [CONTROL, "-d"],
                 stdin=subprocess.DEVNULL,
@@ -185,16 +185,14 @@ class Seat:
     def _environ(self) -> dict[str, str]:
         # Nothing of the job's: it is one of several, and may be the first to end.
         known = {key: value for key in ("PATH", "HOME") if (value := protocol.environ().get(key))}
-        return {**known, **self._places(), "CUDA_VISIBLE_DEVICES": self._device}
+        ours = {PIPES: str(self._pipe), LOGS: str(self._log), "CUDA_VISIBLE_DEVICES": self._device}
+        return {**known, **ours}
 
 
-def variables(document: Mapping[str, str]) -> dict[str, str]:
+def variables(where: Mapping[str, str]) -> dict[str, str]:
     """What makes a process a client of the GPU's daemon, and shows it that GPU alone."""
-    # Of the daemon's GPUs: an index would count among those that it was shown.
-    return {
-        PIPES: os.path.join(document["directory"], "pipe"),
-        "CUDA_VISIBLE_DEVICES": document["device"],
-    }
+    # By its UUID: an index would count among the GPUs that the daemon sees.
+    return {PIPES: where["pipe"], "CUDA_VISIBLE_DEVICES": where["device"]}
 
 
 def _hear_all() -> None:

@@ -511,7 +511,7 @@ def _seat(document: Mapping[str, str] | None) -> Seat | None:
     # Few attempts are, and what it takes to talk to a daemon the others need not load.
     from hpcext.launch import mps  # noqa: PLC0415
 
-    return mps.Seat(Path(document["directory"]), document["device"])
+    return mps.Seat(document)
 
 
 def _devices(environ: Mapping[str, str], positions: Sequence[int]) -> str:

@@ -79,7 +79,7 @@ class Inbox:
             suspend_timeout_s=self._pilot.suspend_timeout_s,
             profiles=self._profiles,
         )
-        check_fits(specs, self._pilot.as_node(), where, self._pilot.nodes)
+        check_fits(specs, self._pilot.offers(), where, self._pilot.nodes)
         if not self._pilot.requeue:
             check_in_time(specs, self._left_s(), where)
         try:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from hpcext.core.errors import HpcextError
-from hpcext.core.node_time import Use
-from hpcext.core.values import State, total
+from hpcext.core.node_time import Use, parts
+from hpcext.core.values import State
 from hpcext.executors import lease_account
 from hpcext.manager.reading import Reading
-from hpcext.manager.report import outlook_of
+from hpcext.manager.report import held_gpus, outlook_of
 
 
 class Metric(NamedTuple):
@@ -94,9 +94,9 @@ def _of(reading: Reading) -> Iterator[Sample]:
     records = world.records.values()
     values = {
         "hpcext_pilot_up": reading.alive,
-        "hpcext_nodes": len(nodes),
-        "hpcext_gpus": sum(node.gpus for node in nodes),
-        "hpcext_gpus_held": sum(total(job.held) for job in world.queue.busy()),
+        "hpcext_nodes": round(sum(parts(nodes).values())),
+        "hpcext_gpus": sum(node.real_gpus for node in nodes),
+        "hpcext_gpus_held": held_gpus(world),
         "hpcext_gpu_held_seconds_total": reading.node_time.held_s * gpus,
         "hpcext_starts_total": sum(job.attempt for job in world.jobs.values()),
         "hpcext_suspensions_total": sum(record.suspends for record in records),

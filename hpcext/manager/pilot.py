@@ -33,6 +33,7 @@ from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.leases import Terms
+from hpcext.executors.seats import Shared, machine_of
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
@@ -95,6 +96,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         It takes idle nodes as leases, by these terms: a harvester.
     stay : bool
         It waits for more jobs when all are done, until it is drained.
+    shared : Shared or None
+        That of the GPUs `gpus` which several jobs share through MPS.
     """
 
     schema: Literal["hpcext.pilot/1"] = SCHEMA
@@ -116,11 +119,24 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     alone: bool = False
     harvest: Terms | None = None
     stay: bool = False
+    shared: Shared | None = None
     version: str = __version__
 
-    def as_node(self) -> Node:
-        """The node that it offers, or one of several that are alike."""
-        return Node(self.node, len(self.gpus))
+    @property
+    def own_gpus(self) -> tuple[int, ...]:
+        """Those of its GPUs that one job has at a time."""
+        return tuple(each for each in self.gpus if self.shared is None or each != self.shared.index)
+
+    def indices(self, node: str) -> tuple[str, ...]:
+        """What its GPUs on a node, or the seats of its shared one, are called there."""
+        if self.shared is not None and machine_of(node) != node:
+            return tuple(seat.rpartition(":")[2] for seat in self.shared.names(self.node))
+        return tuple(map(str, self.own_gpus))
+
+    def offers(self) -> tuple[Node, ...]:
+        """The node that it has, or one of several that are alike; its shared GPU is another."""
+        node = Node(self.node, len(self.own_gpus))
+        return (node, self.shared.as_node(self.node)) if self.shared else (node,)
 
 
 def create(
@@ -140,6 +156,7 @@ def create(
     alone: bool = False,
     harvest: Terms | None = None,
     stay: bool = False,
+    shared: Shared | None = None,
 ) -> Path:
     """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
 
@@ -154,7 +171,6 @@ def create(
         )
     find_policy(settings.policy, settings.origins.get("policy", "--policy"))
     node = "a node of this pilot" if batch or harvest else host()
-    check_fits(specs, Node(node, len(gpus)), where, nodes)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     pilot = Pilot(
         id=f"{name}-{stamp}-{secrets.token_hex(2)}",
@@ -175,7 +191,9 @@ def create(
         alone=alone,
         harvest=harvest,
         stay=stay,
+        shared=shared,
     )
+    check_fits(specs, pilot.offers(), where, nodes)
     path = _make_directory(pilot, settings.state_dir, directory)
     if specs:
         Submissions(path / "submissions").add("first", specs)
@@ -449,7 +467,7 @@ def _gains(engine: Engine) -> tuple[int, int]:
 def _check_same_machine(engine: Engine, directory: Path) -> None:
     """Refuse to start again what may still run on another machine."""
     for job in engine.world.unfinished():
-        elsewhere = [node for node in job.held if node != host()]
+        elsewhere = [node for node in job.held if machine_of(node) != host()]
         if elsewhere:
             raise NoManagerError(
                 f"job {job.name} may still run on {elsewhere[0]}, and this is {host()}",

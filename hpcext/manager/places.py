@@ -97,16 +97,20 @@ def batch_job() -> tuple[str, int | None]:
 
 
 def _machine(pilot: Pilot) -> Place:
-    node = Node(host(), len(pilot.gpus))
+    node = Node(host(), len(pilot.own_gpus))
+    shared = pilot.shared and pilot.shared.as_node(host())
+    nodes = tuple(each for each in (node, shared) if each and each.gpus)
 
     def executor(**common: Any) -> Executor:
         hide = pilot.logical and bool(find_gpus(environ={}))
-        return LocalExecutor(node=node, indices=pilot.gpus, hide_gpus=hide, **common)
+        return LocalExecutor(
+            node=node, indices=pilot.own_gpus, hide_gpus=hide, shared=pilot.shared, **common
+        )
 
     def carry_on(*, gained: bool) -> None:
         raise AssertionError("this machine has no end")
 
-    return Place((node,), executor, carry_on)
+    return Place(nodes, executor, carry_on)
 
 
 def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Place:

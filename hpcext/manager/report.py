@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -38,10 +40,32 @@ def makespan(world: World, now_s: float) -> float:
 
 def busy_fraction(world: World, until_s: float) -> float:
     """Share of the GPU time so far in which a job held the GPU."""
-    gpus = sum(node.gpus for node in world.nodes.values())
+    gpus = offered_gpus(world)
+    shared = {name: node.seats for name, node in world.nodes.items() if node.seats}
     segments = (segment for record in world.records.values() for segment in record.segments)
-    busy_s = sum(len(part.gpus) * (_end(part, until_s) - part.start_s) for part in segments)
+    busy_s = sum(
+        len(part.gpus) / shared.get(_node(part.gpus), 1) * (_end(part, until_s) - part.start_s)
+        for part in segments
+    )
     return min(1.0, busy_s / (gpus * until_s)) if gpus and until_s > 0 else 0.0
+
+
+def offered_gpus(world: World) -> int:
+    """GPUs that there are; one that jobs share is one."""
+    return sum(node.real_gpus for node in world.nodes.values())
+
+
+def held_gpus(world: World) -> int:
+    """GPUs that jobs hold; one that jobs share is one, however many of its seats are taken."""
+    held: collections.Counter[str] = collections.Counter()
+    for job in world.queue.busy():
+        held.update(job.held)
+    seats = {name: node.seats for name, node in world.nodes.items() if node.seats}
+    return sum(-(-gpus // seats.get(name, 1)) for name, gpus in held.items())
+
+
+def _node(gpus: Sequence[str]) -> str:
+    return gpus[0].rpartition(":")[0] if gpus else ""
 
 
 def display_state(job: Job) -> str:
@@ -92,7 +116,7 @@ def outlook_of(world: World) -> Outlook | None:
     if not any(map(worth_of, world.queue.busy())):
         return None
     ready = [job for job in world.unfinished() if job.ready]
-    return outlook(ready, [node for node in world.nodes.values() if node.gpus])
+    return outlook(ready, [node for node in world.nodes.values() if node.gpus and not node.seats])
 
 
 def _worth(job: Job) -> dict[str, Any] | None:

@@ -61,7 +61,7 @@ def resize(world: World, words: Mapping[str, Any]) -> tuple[Fact, str]:
     """Give a job exactly so many GPUs, as soon as they are free."""
     job = _unfinished(world, words)
     gpus = words.get("gpus")
-    most = max((node.gpus for node in world.nodes.values()), default=0)
+    most = max((node.real_gpus for node in world.nodes.values()), default=0)
     if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= most:
         raise InputError(f"{gpus!r} GPUs for job {job.name}", valid=f"1 to {most}")
     sizes = job.stated or job.sizes

@@ -90,17 +90,27 @@ class Submissions:
         return jobs
 
 
-def check_fits(specs: Sequence[JobSpec], node: Node, where: str, nodes: int = 1) -> None:
-    """Refuse jobs that can never run on so many nodes like this one.
+def check_fits(
+    specs: Sequence[JobSpec], offers: Sequence[Node], where: str, nodes: int = 1
+) -> None:
+    """Refuse jobs that can never run on so many nodes like the first; or on a seat, if one is one.
 
     Raises
     ------
     InputError
         Names the first such job.
     """
+    node, *others = offers
+    seats = any(each.seats for each in others)
     for number, spec in enumerate(specs, start=1):
         place = f"{where}: [[job]] {number} ({spec.name})"
-        if spec.gpus.min > node.gpus:
+        if not node.gpus and not spec.mps:
+            raise InputError(
+                "false, and the only GPU here is shared",
+                where=f"{place}: mps",
+                valid="true, for a job that can run on a part of a GPU",
+            )
+        if spec.gpus.min > node.gpus and not (spec.mps and seats):
             raise InputError(
                 f"needs at least {spec.gpus.min} GPUs, and {node.name} has {node.gpus}",
                 where=f"{place}: gpus",
