@@ -1,0 +1,157 @@
+"""Supervisors of attempts on a shared GPU: the order in which a client and its daemon end.
+
+NVIDIA's daemon is faked (``tests/fakes/nvidia``), and keeps the account of what it saw.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stage import Stage, end
+
+NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
+
+
+class Gpu:
+    """A shared GPU, and a stage of which one attempt has a seat on it."""
+
+    def __init__(self, stage: Stage, pipe: Path) -> None:
+        self.stage = stage
+        directory = stage.path / "mps-0"
+        self.log = directory / "log" / "mps.log"
+        self.seat = {"directory": str(directory), "pipe": str(pipe), "device": "GPU-7"}
+
+    def run(self, *words: str, **changes: object) -> subprocess.Popen[bytes]:
+        """Supervise a client."""
+        stage = self.stage
+        stage.write_launch(*self.client(*words), mps=self.seat, **changes)
+        return stage.supervise()
+
+    def client(self, *words: str) -> tuple[str, ...]:
+        """The command of a job that uses the GPU all the time."""
+        python, plain, *more = self.stage.plain(*words)
+        variables = [f"CUDA_MPS_PIPE_DIRECTORY={self.seat['pipe']}", f"CLIENT_LOG={os.devnull}"]
+        return ("env", *variables, python, str(NVIDIA / "client.py"), plain, *more)
+
+    def account(self) -> list[str]:
+        """What the daemon says happened, but for its beginning."""
+        return self.log.read_text().splitlines()[1:] if self.log.exists() else []
+
+
+@pytest.fixture
+def gpu(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    monkeypatch.setenv("PATH", f"{NVIDIA}{os.pathsep}{os.environ['PATH']}")
+    # A socket's path has 107 bytes at most.
+    pipe = Path(tempfile.mkdtemp(prefix="hpcext-test-"))
+    yield Gpu(stage, pipe)
+    shutil.rmtree(pipe)
+
+
+def test_a_client_that_ends_by_itself_is_let_go(gpu: Gpu) -> None:
+    assert end(gpu.run("short")) == 0
+    (pid,) = gpu.stage.said("importing")[0]
+    assert gpu.account() == [f"client {pid}", f"left {pid}", "quit with 0 clients"]
+
+
+def test_one_that_is_suspended_saves_and_is_let_go(gpu: Gpu) -> None:
+    supervisor = gpu.run("block")
+    pid = gpu.stage.wait_said("ready")[0][0]
+    supervisor.send_signal(signal.SIGTSTP)
+    assert end(supervisor) == 85
+    assert gpu.account() == [f"client {pid}", f"left {pid}", "quit with 0 clients"]
+
+
+@pytest.mark.parametrize("words", [("deaf",), ("deaf", "stubborn")])
+def test_one_that_is_killed_is_off_the_gpu_before(gpu: Gpu, words: tuple[str, ...]) -> None:
+    supervisor = gpu.run(*words)
+    pid = gpu.stage.wait_said("ready")[0][0]
+    supervisor.terminate()
+    assert end(supervisor) > 128
+    assert gpu.account() == [
+        f"client {pid}", f"terminate_client {pid}", f"left {pid}", "quit with 0 clients",
+    ]  # fmt: skip
+
+
+def test_one_that_answers_sigterm_ends_by_itself(gpu: Gpu) -> None:
+    supervisor = gpu.run("deaf", "tidy", kill_grace_s=60)
+    pid = gpu.stage.wait_said("ready")[0][0]
+    supervisor.terminate()
+    assert end(supervisor) == 0
+    assert gpu.account() == [f"client {pid}", f"left {pid}", "quit with 0 clients"]
+
+
+def test_a_daemon_that_is_silent_costs_time_and_nothing_else(gpu: Gpu) -> None:
+    """Ten seconds, once: what is to end ends all the same."""
+    supervisor = gpu.run("deaf")
+    gpu.stage.wait_said("ready")
+    daemon = _daemon(gpu)
+    os.kill(daemon, signal.SIGSTOP)
+    supervisor.terminate()
+    _, said = supervisor.communicate(timeout=60)
+    os.kill(daemon, signal.SIGKILL)
+    assert supervisor.returncode == 128 + signal.SIGTERM
+    assert said.count(b"was silent for 10 s") == 1
+
+
+def test_the_last_to_leave_ends_the_daemon(gpu: Gpu, tmp_path: Path) -> None:
+    supervisor = gpu.run("block")
+    gpu.stage.wait_said("ready")
+    other = Stage(tmp_path / "other")
+    other.write_launch(*gpu.client("short"), mps=gpu.seat)
+    assert end(other.supervise()) == 0
+    assert "quit with 0 clients" not in gpu.account()
+    supervisor.send_signal(signal.SIGTSTP)
+    assert end(supervisor) == 85
+    assert gpu.account()[-1] == "quit with 0 clients"
+
+
+def test_a_supervisor_that_was_killed_has_left(gpu: Gpu, tmp_path: Path) -> None:
+    supervisor = gpu.run("block")
+    pid = gpu.stage.wait_said("ready")[0][0]
+    supervisor.kill()
+    supervisor.communicate()
+    gpu.stage.wait_for(lambda: f"FAULT {pid}" in gpu.account(), "its command to die with it")
+    other = Stage(tmp_path / "other")
+    other.write_launch(*gpu.client("short"), mps=gpu.seat)
+    assert end(other.supervise()) == 0
+    assert gpu.account()[-1] == "quit with 0 clients"
+
+
+@pytest.mark.parametrize("kind", ["a link", "open to all"])
+def test_a_directory_that_is_not_ours_alone_is_refused(gpu: Gpu, kind: str) -> None:
+    """In ``/tmp`` anybody may have made it first."""
+    pipe = Path(gpu.seat["pipe"])
+    if kind == "a link":
+        pipe.rmdir()
+        (gpu.stage.path / "theirs").mkdir()
+        pipe.symlink_to(gpu.stage.path / "theirs")
+    else:
+        pipe.chmod(0o777)
+    supervisor = gpu.run("short")
+    _, said = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 71
+    assert b"not a directory that only this user can enter" in said
+    assert not gpu.stage.said("importing")
+    if kind == "a link":
+        pipe.unlink()
+        pipe.mkdir()
+
+
+def _daemon(gpu: Gpu) -> int:
+    """Its pid, by its own account: it is its server, too."""
+    found = subprocess.run(
+        [NVIDIA / "nvidia-cuda-mps-control"],
+        input="get_server_list\n",
+        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": gpu.seat["pipe"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(found.stdout)
