@@ -105,8 +105,14 @@ class Seat:
             if self._held is not None:
                 os.close(self._held)
                 self._held = None
-            if self._is_empty():
-                self._ask(f"quit -t {QUIT_S}", QUIT_S + ASK_S)
+            if not self._is_empty():
+                return
+            self._ask(f"quit -t {QUIT_S}", QUIT_S + ASK_S)
+            if self._ask("get_server_list") is None and not self._silent:
+                # It leaves its sockets behind.
+                for each in self._pipe.iterdir():
+                    each.unlink()
+                self._pipe.rmdir()
 
     @property
     def _log(self) -> Path:

@@ -21,9 +21,11 @@ from stage import Stage, runs
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.executors.local import LocalExecutor
+from hpcext.executors.seats import Shared
 from hpcext.jobfile import Gpus, JobSpec
 
 NODE = v.Node("n", 4)
+NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
 Wanted = TypeVar("Wanted")
 
 
@@ -43,7 +45,9 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 class Local:
     """An executor, with the facts that it emitted."""
 
-    def __init__(self, stage: Stage, *, hide_gpus: bool = False) -> None:
+    def __init__(
+        self, stage: Stage, *, hide_gpus: bool = False, shared: Shared | None = None
+    ) -> None:
         self.stage = stage
         self.jobs = stage.path / "jobs"
         self.facts: list[f.Fact] = []
@@ -57,6 +61,7 @@ class Local:
             emit=self._emit,
             loop=asyncio.get_running_loop(),
             hide_gpus=hide_gpus,
+            shared=shared,
         )
 
     def _emit(self, fact: f.Fact) -> None:
@@ -271,6 +276,40 @@ async def test_force_leaves_nothing_of_an_attempt(stage: Stage) -> None:
     ended = await local.heard(f.Ended, "1")
     assert (ended.outcome, ended.why) == (f.Outcome.LOST, "it was killed")
     assert not any(runs(pid) for pid in pids)
+
+
+@in_loop
+async def test_force_takes_a_job_off_a_shared_gpu_first(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor can do nothing any more; the job beside it goes on."""
+    monkeypatch.setenv("PATH", f"{NVIDIA}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_GPUS", "5")
+    monkeypatch.syspath_prepend(str(NVIDIA))
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    local = Local(stage, shared=Shared(4, 2))
+    for job in ("1", "2"):
+        python, *plain = stage.plain("deaf", "stubborn")
+        environ = {**local.environ(job), "CLIENT_LOG": os.devnull}
+        local.job(job, python, str(NVIDIA / "client.py"), *plain, env=environ)
+        local.perform(v.Kind.START, job, alloc={"n/mps": 1})
+        started = await local.heard(f.Started, job)
+        assert started.gpus == (f"n/mps:4{' ab'[int(job)]}",)
+        await local.registered(job)
+    victim, neighbour = (local.said("ready", job)[0][0] for job in ("1", "2"))
+    log = stage.path / "mps-4" / "log" / "mps.log"
+    os.kill(local.supervisor("1"), signal.SIGSTOP)
+    local.perform(v.Kind.KILL, "1", force=True)
+    assert (await local.heard(f.Ended, "1")).why == "it was killed"
+    account = log.read_text().splitlines()
+    assert account[-2:] == [f"terminate_client {victim}", f"left {victim}"]
+    assert runs(int(neighbour))
+    local.perform(v.Kind.KILL, "2", force=True)
+    await local.heard(f.Ended, "2")
+    account = log.read_text().splitlines()
+    assert account[-3:] == [
+        f"terminate_client {neighbour}", f"left {neighbour}", "quit with 0 clients",
+    ]  # fmt: skip
 
 
 @in_loop

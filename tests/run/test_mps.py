@@ -109,9 +109,11 @@ def test_secondaries_share_a_gpu_and_leave_it_in_order(shared: Site) -> None:
         shared.open(name)
     manager = shared.started[0]
     assert manager.wait(120) == 1, "one was cancelled"
-    assert {
-        name: shared.steps(name)[-1].step for name in ("main", "second", "third")
-    } == {"main": 40, "second": 40, "third": 40}
+    assert {name: shared.steps(name)[-1].step for name in ("main", "second", "third")} == {
+        "main": 40,
+        "second": 40,
+        "third": 40,
+    }
     document = shared.document("status", str(shared.pilot))
     assert sum(job["lost_steps"] for job in document["jobs"]) == 0
     assert account(shared)[-1] == "quit with 0 clients"
