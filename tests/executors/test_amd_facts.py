@@ -1,0 +1,90 @@
+"""What is said of AMD's GPUs, with stand-ins for driver and library: none of these is here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from amd_machine import GIB, Amdsmi
+
+from hpcext.doctor import machine
+from hpcext.doctor.checkup import Asked
+from hpcext.executors.gpu_facts import GpuFacts, gpu_facts, sharing
+from hpcext.manager.refine import UNKNOWN, gpu_kind
+
+NAME = "AMD Instinct MI300X"
+FOUND = (
+    GpuFacts(0, NAME, 0.02, 192 * GIB, 2 * GIB),
+    GpuFacts(1, "AMD"),
+    GpuFacts(2, NAME, 0.04, 192 * GIB, 4 * GIB, processes=1),
+    GpuFacts(3, NAME, 0.05, 192 * GIB, 5 * GIB),
+)
+
+pytestmark = pytest.mark.usefixtures("amd")
+
+
+def test_what_gpus_say_in_the_order_of_the_driver() -> None:
+    smi = Amdsmi()
+    assert gpu_facts(smi) == FOUND
+    assert smi.open == 0
+
+
+@pytest.mark.parametrize(
+    ("smi", "found"),
+    [(Amdsmi(driver=False), ()), (Amdsmi(lost=51003), (FOUND[0], *FOUND[2:]))],
+)
+def test_without_a_driver_or_with_a_lost_gpu(smi: Amdsmi, found: tuple[GpuFacts, ...]) -> None:
+    assert gpu_facts(smi) == found
+    assert smi.open == 0
+
+
+def test_what_divides_is_said() -> None:
+    parts = gpu_facts(Amdsmi(mode="CPX"))
+    assert [gpu.partition for gpu in parts] == ["CPX", "", "CPX", "CPX"]
+    assert sharing(parts) == "3 GPUs are parts of those divided in CPX mode"
+    assert sharing(parts[3:]) == "GPU 3 is a part of one divided in CPX mode"
+    assert sharing(FOUND) == ""
+
+
+def test_the_kind_of_gpu_is_its_name_and_how_it_is_divided() -> None:
+    assert gpu_kind(Amdsmi(), {}) == NAME
+    assert gpu_kind(Amdsmi(mode="DPX"), {}) == f"{NAME} DPX"
+    assert gpu_kind(Amdsmi(driver=False), {}) == UNKNOWN
+
+
+def test_what_the_doctor_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", Amdsmi(mode="CPX"))
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
+    gpus, used, divided = machine.gpus(Asked(None))
+    assert (gpus.verdict, gpus.do) == ("ok", "")
+    assert gpus.says.startswith(f"{NAME}: 2 of AMD, by ROCR_VISIBLE_DEVICES")
+    assert used.says == "GPU 2 is used by 1 processes, 4096 MiB"
+    assert used.do.startswith("amd-smi process shows")
+    assert (divided.name, divided.verdict, divided.do) == ("gpu sharing", "note", "")
+
+
+BROKEN = "print('Unable to find libamd_smi.so')\nraise KeyError('libamd_smi.so')\n"
+OLD = "class AmdSmiException(Exception): ...\n"
+
+
+@pytest.mark.parametrize("package", [BROKEN, OLD, None])
+def test_without_a_library_that_can_be_used(
+    package: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The package is there and its shared library is not; it is of before ROCm 6.3; none is."""
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    if package is None:
+        monkeypatch.setitem(sys.modules, "amdsmi", None)
+    else:
+        (tmp_path / "amdsmi.py").write_text(package)
+        monkeypatch.syspath_prepend(tmp_path)
+    assert gpu_facts() == ()
+    assert capsys.readouterr().out == ""
+    (finding,) = machine.gpus(Asked(None))
+    assert finding.says.startswith("4 of AMD, by ROCR_VISIBLE_DEVICES")
+    assert finding.says.endswith("; amdsmi does not say what they do")
+    assert finding.do.startswith("install amd-smi-lib")
