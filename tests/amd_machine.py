@@ -65,7 +65,7 @@ class Amdsmi:
 
     def amdsmi_get_gpu_asic_info(self, gpu: int) -> dict[str, Any]:
         name = "N/A" if gpu == 51003 else "AMD Instinct MI300X"
-        return {"market_name": name, "vendor_id": "0x1002", "num_compute_units": 304}
+        return {"market_name": name, "vendor_id": "0x1002", "target_graphics_version": "gfx942"}
 
     def amdsmi_get_gpu_activity(self, gpu: int) -> dict[str, Any]:
         busy = "N/A" if gpu == 51003 else gpu - 51000

@@ -27,8 +27,6 @@ TASK_COMM_LEN."""
 _DIVIDED = frozenset({"DPX", "TPX", "QPX", "CPX"})
 """AMD's modes of compute partition, but SPX, in which a GPU is whole."""
 
-_NOT_KNOWN = "N/A"
-
 
 class GpuFacts(msgspec.Struct, frozen=True):
     """A GPU, by NVML or AMD SMI; None is what it does not say.
@@ -117,7 +115,8 @@ def _read(
     except error:
         pass  # one left while we looked: what the others say is still true
     finally:
-        end()
+        with contextlib.suppress(error):
+            end()
     return tuple(sorted(found, key=lambda gpu: gpu.index))
 
 
@@ -162,18 +161,18 @@ def _amds(smi: Any) -> Iterator[GpuFacts]:
     said = functools.partial(_said, smi.AmdSmiException)
     vram = smi.AmdSmiMemoryType.VRAM
     # It goes by places on the bus, ROCm by the driver's list.
-    places: dict[int | str, int] = {gpu.kfd_id: index for index, gpu in enumerate(gpus.amd_gpus())}
+    places = {gpu.kfd_id: index for index, gpu in enumerate(gpus.amd_gpus())}
     for gpu in smi.amdsmi_get_processor_handles():
-        driver = said(smi.amdsmi_get_gpu_kfd_info, gpu) or {}
-        index = places.get(driver.get("kfd_id", _NOT_KNOWN))
+        index = places.get((said(smi.amdsmi_get_gpu_kfd_info, gpu) or {}).get("kfd_id", 0))
         if index is None:
             continue  # cgroups keep it from us
-        name = smi.amdsmi_get_gpu_asic_info(gpu)["market_name"]
+        chip = smi.amdsmi_get_gpu_asic_info(gpu)
+        name = chip["market_name"]
         busy = (said(smi.amdsmi_get_gpu_activity, gpu) or {}).get("gfx_activity")
         mode = said(smi.amdsmi_get_gpu_compute_partition, gpu)
         yield GpuFacts(
             index,
-            "AMD" if name == _NOT_KNOWN else name,
+            chip["target_graphics_version"] if name == "N/A" else name,
             busy / 100 if isinstance(busy, int) else None,
             said(smi.amdsmi_get_gpu_memory_total, gpu, vram),
             said(smi.amdsmi_get_gpu_memory_usage, gpu, vram),
@@ -209,8 +208,7 @@ def sharing(found: tuple[GpuFacts, ...]) -> str:
     for mode in modes:
         parts = [gpu.index for gpu in found if gpu.partition == mode]
         # Counted: a node of eight may be 64 parts.
-        one = len(parts) == 1
-        whose = "a part of one" if one else "parts of those"
-        which = f"GPU {parts[0]} is" if one else f"{len(parts)} GPUs are"
-        words.append(f"{which} {whose} divided in {mode} mode")
+        many = len(parts) > 1
+        which = f"{len(parts)} GPUs are" if many else f"GPU {parts[0]} is"
+        words.append(f"{which} {'compute partitions' if many else 'a compute partition'} ({mode})")
     return "; ".join(words)

@@ -51,7 +51,8 @@ def serving(where: Path, *words: str, ready: str = "") -> Iterator[str]:
             def listening() -> re.Match[str] | None:
                 assert process.poll() is None, log.read_text()
                 said = log.read_text()
-                return re.search(r'"Listening on" address=(\S+)', said) if ready in said else None
+                found = re.search(r'"Listening on" .*?\baddress=(\S+)', said)
+                return found if ready in said else None
 
             yield f"http://{wait_for(listening, words[0])[1]}"
         finally:
@@ -108,7 +109,8 @@ def test_every_panel_of_the_dashboard_has_something_to_show(
         # Of two samples there is a rate.
         settled = 'count_over_time(hpcext_jobs{state="failed"}[1h]) > 2 and hpcext_jobs == 1'
         wait_for(lambda: ask(prometheus, settled), "samples of a job that failed")
-        wait_for(lambda: ask(prometheus, "hpcext_utility_ratio"), "a goodput")
+        trained = 'hpcext_gpu_use_seconds{use="training", pilot=~"tried.*"} > 0'
+        wait_for(lambda: ask(prometheus, f"{trained} and on () hpcext_utility_ratio"), "a goodput")
         assert said("up") == [1]
         values = f"{prometheus}/api/v1/label/pilot/values"
         pilots = json.loads(fetch(values, **{"match[]": "hpcext_pilot_up"}))["data"]

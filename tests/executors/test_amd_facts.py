@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from amd_machine import GIB, Amdsmi
 
+from hpcext.dashboard import page, pages
 from hpcext.doctor import machine
 from hpcext.doctor.checkup import Asked
 from hpcext.executors.gpu_facts import GpuFacts, gpu_facts, sharing
@@ -16,7 +17,7 @@ from hpcext.manager.refine import UNKNOWN, gpu_kind
 NAME = "AMD Instinct MI300X"
 FOUND = (
     GpuFacts(0, NAME, 0.02, 192 * GIB, 2 * GIB),
-    GpuFacts(1, "AMD"),
+    GpuFacts(1, "gfx942"),
     GpuFacts(2, NAME, 0.04, 192 * GIB, 4 * GIB, processes=1),
     GpuFacts(3, NAME, 0.05, 192 * GIB, 5 * GIB),
 )
@@ -42,9 +43,16 @@ def test_without_a_driver_or_with_a_lost_gpu(smi: Amdsmi, found: tuple[GpuFacts,
 def test_what_divides_is_said() -> None:
     parts = gpu_facts(Amdsmi(mode="CPX"))
     assert [gpu.partition for gpu in parts] == ["CPX", "", "CPX", "CPX"]
-    assert sharing(parts) == "3 GPUs are parts of those divided in CPX mode"
-    assert sharing(parts[3:]) == "GPU 3 is a part of one divided in CPX mode"
+    assert sharing(parts) == "3 GPUs are compute partitions (CPX)"
+    assert sharing(parts[3:]) == "GPU 3 is a compute partition (CPX)"
     assert sharing(FOUND) == ""
+
+
+def test_the_dashboard_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", Amdsmi(mode="CPX"))
+    text = page.overview(pages.now(lambda: iter(())))
+    for said in (NAME, "5.0 of 192 GiB", "4%", "GPU 3 is a compute partition (CPX)"):
+        assert said in text
 
 
 def test_the_kind_of_gpu_is_its_name_and_how_it_is_divided() -> None:
