@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -96,3 +98,26 @@ def test_without_a_library_that_can_be_used(
     assert finding.says.startswith("4 of AMD, by ROCR_VISIBLE_DEVICES")
     assert finding.says.endswith("; amdsmi does not say what they do")
     assert finding.do.startswith("install amd-smi-lib")
+
+
+@pytest.mark.slow
+def test_the_real_package_over_a_library_that_is_made_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AMD's Python code, as the package index has it, gives what the stand-in for it gives."""
+    fetch = (sys.executable, "-m", "pip", "install", "--no-deps", "--quiet")
+    subprocess.run([*fetch, "--target", tmp_path / "python", "amdsmi==7.0.2"], check=True)
+    wrapper = (tmp_path / "python" / "amdsmi" / "amdsmi_wrapper.py").read_text()
+    source = (Path(__file__).parent / "libamd_smi.c").read_text()
+    # All that it looks up when it is imported has to be there.
+    asked = set(re.findall(r"_libraries\['libamd_smi\.so'\]\.(\w+)", wrapper))
+    rest = asked - set(re.findall(r"^int (\w+)\(", source, re.MULTILINE))
+    lines = [source, *(f"int {name}(void) {{ return NOT_SUPPORTED; }}" for name in sorted(rest))]
+    (tmp_path / "libamd_smi.c").write_text("\n".join(lines))
+    (tmp_path / "lib").mkdir()
+    compiled = ("gcc", "-Wall", "-Werror", "-shared", "-fPIC", tmp_path / "libamd_smi.c")
+    subprocess.run([*compiled, "-o", tmp_path / "lib" / "libamd_smi.so"], check=True)
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path / "python")
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    assert gpu_facts() == FOUND
