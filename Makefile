@@ -42,7 +42,8 @@ test-slurm: test-environment
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++ \
 		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind \
-		lua5.1:lua5.1 lua5.4:lua5.4 zsh:zsh fish:fish patch:patch logrotate:logrotate chromium:chromium
+		lua5.1:lua5.1 lua5.4:lua5.4 zsh:zsh fish:fish patch:patch logrotate:logrotate chromium:chromium \
+		prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter
 	@# Headers and modules have no command to look for.
 	@[ -e /usr/share/lmod ] || .ci/install-packages :lmod
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev

@@ -11,7 +11,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from amd_machine import make_nodes
 from site_of_test import Site
+
+from hpcext.executors import gpu_facts, gpus
+from hpcext.launch import devices
 
 # Where it is set, as in many containers, each of the thousand processes of these tests would
 # compile all of ours that it imports: a third of the time of a short command.
@@ -35,3 +39,18 @@ def site(tmp_path: Path) -> Iterator[Site]:
         manager.wait()
     for process in place.left_behind():
         process.kill()
+
+
+@pytest.fixture
+def amd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine with AMD's driver, on which AMD's library has not been looked for yet."""
+    monkeypatch.setattr(devices, "_AMD", tmp_path)
+    monkeypatch.setattr(devices, "_NVIDIA", tmp_path / "none")
+    make_nodes(tmp_path / "nodes")
+    found = gpus.amd_gpus(tmp_path / "nodes")
+    monkeypatch.setattr(gpus, "amd_gpus", lambda: found)
+    for name in devices.NAMES:
+        monkeypatch.delenv(name, raising=False)
+    gpu_facts.amdsmi.cache_clear()
+    yield
+    gpu_facts.amdsmi.cache_clear()

@@ -51,6 +51,9 @@ _FRAMEWORKS = {
 
 _MIB = 1 << 20
 
+_NO_GPUS = "jobs get logical slots: say --gpus N"
+_AMDSMI = "install amd-smi-lib of ROCm 6.3 or later, and pip install /opt/rocm/share/amd_smi"
+
 
 def python(asked: Asked) -> Iterator[Finding]:
     """The interpreter, and this hpcext."""
@@ -116,16 +119,26 @@ def _framework(name: str) -> Finding:
 
 
 def gpus(asked: Asked) -> Iterator[Finding]:
-    """GPUs, by NVML, that this process may use."""
-    none = "jobs get logical slots: say --gpus N"
-    if devices.name() == devices.ROCR:
-        usable = find_gpus()
-        if usable:
-            says = f"{len(usable)} of AMD, by {devices.ROCR}; hpcext has not been tried on any"
-            yield Finding("gpus", "ok", says)
-        else:
-            yield Finding("gpus", "note", "none of AMD may be used here", none)
+    """GPUs that this process may use, and what is known of them."""
+    yield from _amds() if devices.name() == devices.ROCR else _nvidias()
+
+
+def _amds() -> Iterator[Finding]:
+    usable = find_gpus()
+    if not usable:
+        yield Finding("gpus", "note", "none of AMD may be used here", _NO_GPUS)
         return
+    says = f"{len(usable)} of AMD, by {devices.ROCR}; hpcext has not been tried on any"
+    found = gpu_facts.gpu_facts()
+    if kinds := ", ".join(sorted({gpu.name for gpu in found if gpu.index in usable})):
+        yield Finding("gpus", "ok", clean(f"{kinds}: {says}"))
+    else:
+        yield Finding("gpus", "ok", f"{says}; amdsmi does not say what they do", _AMDSMI)
+    yield from _used(found, usable, "amd-smi process")
+    yield from _sharing(found)
+
+
+def _nvidias() -> Iterator[Finding]:
     nvml: Any = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
@@ -134,24 +147,24 @@ def gpus(asked: Asked) -> Iterator[Finding]:
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:
-        yield Finding("gpus", "note", clean(f"none on this machine: {error}"), none)
+        yield Finding("gpus", "note", clean(f"none on this machine: {error}"), _NO_GPUS)
         return
     usable = find_gpus()
     if not usable:
-        yield Finding("gpus", "note", f"none of {len(names)} may be used here", none)
+        yield Finding("gpus", "note", f"none of {len(names)} may be used here", _NO_GPUS)
         return
     kinds = ", ".join(sorted(set(names)))
     says = f"{len(usable)} of {len(names)}: {kinds}; driver {gpu_facts.text(driver)}"
     yield Finding("gpus", "ok", clean(says))
     found = gpu_facts.gpu_facts()
-    yield from _used(found, usable)
+    yield from _used(found, usable, "nvidia-smi")
     yield from _sharing(found)
 
 
-def _used(found: Iterable[GpuFacts], usable: Iterable[int]) -> Iterator[Finding]:
+def _used(found: Iterable[GpuFacts], usable: Iterable[int], tool: str) -> Iterator[Finding]:
     """GPUs on which something runs already."""
     why = "a training beside it is slow, or finds no memory"
-    do = "nvidia-smi shows whose they are; hpcext run --gpus N takes fewer"
+    do = f"{tool} shows whose they are; hpcext run --gpus N takes fewer"
     for gpu in found:
         if gpu.index in usable and gpu.processes:
             says = f"GPU {gpu.index} is used by {gpu.processes} processes"

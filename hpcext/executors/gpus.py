@@ -6,7 +6,7 @@ import errno
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcext import protocol
 from hpcext.launch import devices
@@ -30,7 +30,10 @@ def find_gpus(nvml: Any = None, environ: Mapping[str, str] | None = None) -> tup
         In the order of that variable if it is set; empty without GPU or driver.
     """
     chosen = devices.said(protocol.environ() if environ is None else environ)
-    identities = _amds() if devices.name() == devices.ROCR else _nvidias(nvml)
+    if devices.name() == devices.ROCR:
+        identities = [gpu.identity for gpu in amd_gpus()]
+    else:
+        identities = _nvidias(nvml)
     if chosen is None:
         return tuple(range(len(identities)))
     return _chosen(chosen, identities)
@@ -50,8 +53,23 @@ def uuid_of(index: int, nvml: Any = None) -> str:
     return identities[index]
 
 
-def _amds(nodes: Path = AMD_NODES) -> list[str]:
-    """The id of each AMD GPU, in the order in which ROCm counts them.
+class AmdGpu(NamedTuple):
+    """A GPU as AMD's driver in the kernel lists it.
+
+    Attributes
+    ----------
+    kfd_id : int
+        The driver's number for it.
+    identity : str
+        As ``ROCR_VISIBLE_DEVICES`` may name it.
+    """
+
+    kfd_id: int
+    identity: str
+
+
+def amd_gpus(nodes: Path = AMD_NODES) -> list[AmdGpu]:
+    """AMD's GPUs, in the order in which ROCm counts them.
 
     A node of the driver is a processor or a GPU (Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c);
     an MI250X is two GPUs.
@@ -60,13 +78,13 @@ def _amds(nodes: Path = AMD_NODES) -> list[str]:
     for node in sorted(nodes.glob("[0-9]*"), key=lambda each: int(each.name)):
         try:
             # 0: a processor. Unreadable: a GPU that cgroups keep from us.
-            is_gpu = int((node / "gpu_id").read_text()) != 0
+            kfd_id = int((node / "gpu_id").read_text())
             facts = dict(line.split() for line in (node / "properties").read_text().splitlines())
         except (OSError, ValueError):
             continue
-        if is_gpu:
+        if kfd_id:
             # As rocminfo writes it.
-            found.append(f"GPU-{int(facts.get('unique_id', 0)):016x}")
+            found.append(AmdGpu(kfd_id, f"GPU-{int(facts.get('unique_id', 0)):016x}"))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -13,9 +12,9 @@ from typing import Any
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job, State, total
+from hpcext.executors.gpu_facts import gpu_facts
 from hpcext.executors.gpus import find_gpus
 from hpcext.jobfile import JobSpec
-from hpcext.launch import devices
 from hpcext.manager.driver import Observe
 from hpcext.profiles import Measurement, Profiles
 from hpcext.scaling.kinds import alike
@@ -38,32 +37,25 @@ SLOT = "slot"
 """The kind of what stands for a GPU on a machine without."""
 
 UNKNOWN = "unknown"
-"""The kind of GPUs that the driver has no name for."""
+"""The kind of GPUs that no library has a name for."""
 
 
-def gpu_kind(nvml: Any = None, environ: Mapping[str, str] | None = None) -> str:
+def gpu_kind(library: Any = None, environ: Mapping[str, str] | None = None) -> str:
     """What the driver calls the GPUs of this machine; :data:`SLOT` where there are none.
 
     Parameters
     ----------
-    nvml, environ : optional
+    library : module, optional
+        As of :func:`hpcext.executors.gpu_facts.gpu_facts`.
+    environ : Mapping[str, str], optional
         As of :func:`hpcext.executors.gpus.find_gpus`.
     """
-    found = find_gpus(nvml, environ)
+    found = find_gpus(library, environ)
     if not found:
         return SLOT
-    if devices.name() == devices.ROCR:
-        return UNKNOWN  # the kernel's driver has numbers for them, and no names
-    library = importlib.import_module("pynvml") if nvml is None else nvml
-    library.nvmlInit()
-    try:
-        name = library.nvmlDeviceGetName(library.nvmlDeviceGetHandleByIndex(found[0]))
-    except library.NVMLError:
-        return UNKNOWN
-    finally:
-        library.nvmlShutdown()
-    # Before version 11.5 nvidia-ml-py gave bytes.
-    return (name.decode() if isinstance(name, bytes) else str(name))[:100]
+    # A part of a GPU has a speed of its own.
+    kinds = {gpu.index: f"{gpu.name} {gpu.partition}".rstrip() for gpu in gpu_facts(library)}
+    return kinds.get(found[0], UNKNOWN)[:100]
 
 
 def profiles_for(directory: Path) -> Profiles:

@@ -55,6 +55,19 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **state, **quiet, "PATH": path, "HF_HUB_OFFLINE": "1"}
 
 
+NVIDIA = ROOT / "tests" / "fakes" / "nvidia"
+
+
+def machine(page: Path, environ: dict[str, str]) -> dict[str, str]:
+    """The same where a page is about hardware that no test has: with what stands for it."""
+    if page.stem != "mps":
+        return environ
+    del environ["CUDA_VISIBLE_DEVICES"]
+    for name in ("PATH", "PYTHONPATH"):
+        environ[name] = os.pathsep.join(filter(None, [str(NVIDIA), environ.get(name)]))
+    return {**environ, "FAKE_GPUS": "2"}
+
+
 def test_there_are_pages() -> None:
     assert PAGES
 
@@ -85,7 +98,7 @@ def test_page(page: Path, tmp_path: Path) -> None:
                 done = subprocess.run(
                     ["bash", "-ec", command],
                     cwd=work,
-                    env=environment(tmp_path),
+                    env=machine(page, environment(tmp_path)),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

@@ -156,6 +156,7 @@ def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
         "allocation": "",
         "nodes": [],
         "leader": "none",
+        "mps": None,
     }
     assert files.sizes.held() == ("n:0", "n:2")
 

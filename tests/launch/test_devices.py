@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from amd_machine import make_nodes
 
 from hpcext.doctor import machine
 from hpcext.doctor.checkup import Asked
@@ -19,31 +20,6 @@ from hpcext.launch import devices
 from hpcext.manager.refine import UNKNOWN, gpu_kind
 
 ROOT = Path(__file__).parents[2]
-
-
-def make_nodes(nodes: Path) -> None:
-    """Two processors and four GPUs, as an MI250X has two: one GPU more is not ours to read."""
-    for number in range(7):
-        node = nodes / str(number)
-        node.mkdir(parents=True)
-        if number == 6:
-            continue
-        is_gpu = number >= 2
-        (node / "gpu_id").write_text(f"{51000 + number if is_gpu else 0}\n")
-        facts = f"cpu_cores_count {0 if is_gpu else 64}\nsimd_count {440 if is_gpu else 0}\n"
-        (node / "properties").write_text(f"{facts}unique_id {0xAB00 + number if is_gpu else 0}\n")
-
-
-@pytest.fixture
-def amd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine with ROCm's driver."""
-    monkeypatch.setattr(devices, "_AMD", tmp_path)
-    monkeypatch.setattr(devices, "_NVIDIA", tmp_path / "none")
-    make_nodes(tmp_path / "nodes")
-    found = gpus._amds(tmp_path / "nodes")
-    monkeypatch.setattr(gpus, "_amds", lambda: found)
-    for name in devices.NAMES:
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.usefixtures("amd")

@@ -79,13 +79,17 @@ def test_secondaries_share_a_gpu_and_leave_it_in_order(shared: Site) -> None:
         *(client(shared, name) for name in ("first", "second", "third")),
     )
     begin(shared, "--mps", "2")
-    wait_for(lambda: len(told(shared, "second")) == 1, "two clients")
+    clients = ("first", "second")
+    wait_for(lambda: all(len(told(shared, name)) == 1 for name in clients), "two clients")
     (first,), (second,) = told(shared, "first"), told(shared, "second")
     # NVIDIA's page: by UUID, and twice the even share of the processors; half of 80 GiB.
     assert first == second
     assert first[0] == "GPU-0001"
     assert first[2:] == ["100", "0=40960M"]
-    seats = {on(shared, name)[0].rpartition("/")[2] for name in ("first", "second")}
+    seats = {
+        wait_for(lambda name=name: on(shared, name), "a seat")[0].rpartition("/")[2]
+        for name in clients
+    }
     assert seats == {"mps:1a", "mps:1b"}
     assert not told(shared, "third")
     (daemon,) = daemons(shared)

@@ -111,8 +111,8 @@ RANKS = "ranks of one training say it to each other"
 CHECKED = "part of a file whose checksum was verified before"
 
 REASONS = {
-    "executors/gpu_facts.py:_facts": "a driver gives numbers",
-    "executors/gpus.py:_amds": KERNEL,
+    "executors/gpu_facts.py:_nvidias": "a driver gives numbers",
+    "executors/gpus.py:amd_gpus": KERNEL,
     "manager/journal.py:Journal._keep": "names of files, matched before",
     "manager/metrics.py:_of": NUMBERS,
     "sim/papers/lb_bsp_measured.py:measured": "a table that is part of the package",

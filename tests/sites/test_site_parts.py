@@ -113,7 +113,7 @@ def test_the_module_of_lmod(tmp_path: Path) -> None:
     assert str(base / "share/man") in manpath.split(":")
 
 
-def test_the_recipe_of_spack_needs_what_setup_cfg_says() -> None:
+def test_the_recipe_of_spack_needs_what_setup_cfg_says(monkeypatch: pytest.MonkeyPatch) -> None:
     needed: dict[str, str] = {}
     versions = []
 
@@ -125,19 +125,22 @@ def test_the_recipe_of_spack_needs_what_setup_cfg_says() -> None:
         needed[name.removeprefix("py-")] = version.rstrip(":")
         assert when or "run" in type or name == "py-setuptools"
 
-    package = types.ModuleType("spack.package")
-    vars(package).update(
-        PythonPackage=Recipe, depends_on=depends_on, version=versions.append,
-        license=lambda name: None, variant=lambda *args, **facts: None,
-    )  # fmt: skip
-    path = SITE / "spack" / "packages" / "py-hpcext" / "package.py"
-    before = {name: sys.modules.get(name) for name in ("spack", "spack.package")}
-    sys.modules.update({"spack": types.ModuleType("spack"), "spack.package": package})
-    try:
-        exec(compile(path.read_text(), path, "exec"), {})
-    finally:
-        for name, module in before.items():
-            sys.modules.pop(name) if module is None else sys.modules.update({name: module})
+    # Classes are in the repository of packages since Spack 1.0, and no longer in Spack.
+    stand_ins = {
+        "spack.package": {
+            "depends_on": depends_on, "version": versions.append,
+            "license": lambda name: None, "variant": lambda *args, **facts: None,
+        },
+        "spack_repo.builtin.build_systems.python": {"PythonPackage": Recipe},
+    }  # fmt: skip
+    for name, holds in stand_ins.items():
+        module = types.ModuleType(name)
+        vars(module).update(holds)
+        monkeypatch.setitem(sys.modules, name, module)
+        while name := name.rpartition(".")[0]:
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    path = SITE / "spack/spack_repo/hpcext/packages/py_hpcext/package.py"
+    exec(compile(path.read_text(), path, "exec"), {})
     assert versions == [hpcext.__version__]
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")

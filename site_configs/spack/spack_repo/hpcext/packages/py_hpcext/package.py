@@ -2,7 +2,8 @@
 
 import os
 
-from spack.package import PythonPackage, depends_on, license, variant, version
+from spack.package import depends_on, license, variant, version
+from spack_repo.builtin.build_systems.python import PythonPackage
 
 
 class PyHpcext(PythonPackage):
