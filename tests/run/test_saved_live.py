@@ -7,7 +7,7 @@ from site_of_test import Site, wait_for
 
 from hpcext.manager.accounting import HOUR_S
 
-STEPS, STEP_S = 100, 0.02
+STEPS, STEP_S = 25, 0.1
 
 
 def test_two_side_by_side_save_a_node(site: Site) -> None:
