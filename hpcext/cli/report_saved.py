@@ -45,8 +45,8 @@ NOTES = (
     "shows how far off the simulation is",
 )
 
-SLACK_S, SLACK = 5.0, 0.01
-"""A pilot may have been without its nodes for so long, or such a share of its time: to begin."""
+SLACK = 0.01
+"""Such a share of its time a pilot may have been without its nodes, or without a manager."""
 
 
 def add_saved(document: Mapping[str, Any], parts: Sequence[Part], out: Output) -> None:
@@ -86,8 +86,10 @@ def _estimate(part: Part, row: dict[str, Any]) -> None:
     recording = replayed(now.directory)[1].recording(now.policy)
     if recording is None:
         raise InputError("no job of it has completed")
-    whole_s = len(recording.nodes) * now.now_s
-    if abs(whole_s - now.node_time.held_s) > max(SLACK_S * len(recording.nodes), SLACK * whole_s):
+    # It begins with its nodes and its first jobs; what was before is no time of any node.
+    begin_s = min(job.submitted_s for job in now.world.jobs.values())
+    whole_s = len(recording.nodes) * (now.now_s - begin_s)
+    if abs(whole_s - now.node_time.held_s) > SLACK * whole_s:
         raise InputError("it did not have all its nodes, or no manager, for some of the time")
     submitted = Submissions(now.directory / "submissions")
     known = {

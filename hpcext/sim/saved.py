@@ -30,7 +30,7 @@ from hpcext.policies.common import named as counted
 from hpcext.sim.floor import nodes_of
 from hpcext.sim.heap import Observe
 from hpcext.sim.outcome import JobRow
-from hpcext.sim.recording import Recording
+from hpcext.sim.recording import Recording, encoded
 from hpcext.sim.run import How, Named, Scenario, run
 from hpcext.sim.sources import fixed
 from hpcext.sim.workloads.recorded import recorded_jobs
@@ -150,8 +150,9 @@ def simulated(recording: Recording, jobs: Mapping[str, Seen]) -> Simulated:
     Raises
     ------
     InputError
-        The recording does not say enough for that.
+        The recording does not say enough for that, or what cannot be.
     """
+    encoded(recording)
     if len(set(recording.nodes)) > 1:
         raise InputError("its nodes are not alike, and speeds on each were not told apart")
     at_least_s = sum(job.held_s for job in jobs.values()) / MOST_REPORTS
