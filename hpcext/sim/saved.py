@@ -157,10 +157,9 @@ def simulated(recording: Recording, jobs: Mapping[str, Seen]) -> Simulated:
         raise InputError("its nodes are not alike, and speeds on each were not told apart")
     at_least_s = sum(job.held_s for job in jobs.values()) / MOST_REPORTS
     how = How(report_s=max(recording.report_s, at_least_s))
+    alone = _alone(recording, jobs, how)
     together = _rows(recording, recording.policy, how, {}).values()
-    return Simulated(
-        _alone(recording, jobs, how), busy_s((row.submitted_s, _went_s(row)) for row in together)
-    )
+    return Simulated(alone, busy_s((row.submitted_s, _went_s(row)) for row in together))
 
 
 def _alone(recording: Recording, jobs: Mapping[str, Seen], how: How) -> dict[str, Alone]:

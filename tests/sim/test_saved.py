@@ -78,7 +78,7 @@ SLOW = replace(SHORT, sizes=(8,), optimal=8, speed={8: 1.0})
         ({}, were(Size(2, 1)), "job late: how fast it is on 1 GPU, its best size, was not"),
         ({"nodes": (Machine(4), Machine(4, "a100"))}, BEST, "its nodes are not alike"),
         ({"jobs": (replace(SHORT, speed={2: 1e300}),)}, BEST, "a job told of itself what cannot"),
-        ({"jobs": (LONG, SLOW)}, BEST, "job short: simulated under marble it does not complete"),
+        ({"jobs": (LONG, SLOW)}, BEST, "job short: simulated under exclusive it does not complete"),
     ],
 )
 def test_what_a_recording_does_not_tell(
