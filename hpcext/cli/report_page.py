@@ -74,16 +74,13 @@ def _pilots(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _saved(document: Mapping[str, Any]) -> str:
-    columns = ("Pilot", *(heading.capitalize() for heading in report_saved.HEADINGS))
-    rows = [*report_saved.rows(document)]
+    columns = ("Pilot", *(f"{each[0].upper()}{each[1:]}" for each in report_saved.HEADINGS))
+    rows, caption = [*report_saved.rows(document)], "GPU-hours held, and estimated of jobs alone."
     return markup.section(
         "saved",
         "Saved by sharing: an estimate",
-        markup.table("GPU-hours of pilots, and of their jobs alone.", columns, rows)
-        if rows
-        else "",
-        markup.bullets(report_saved.reasons(document)),
-        *(markup.paragraph(note, "note") for note in report_saved.NOTES),
+        markup.table(caption, columns, rows) if rows else "",
+        markup.bullets((*report_saved.reasons(document), *report_saved.NOTES)),
     )
 
 

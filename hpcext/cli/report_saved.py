@@ -52,8 +52,7 @@ SLACK = 0.01
 def add_saved(document: Mapping[str, Any], parts: Sequence[Part], out: Output) -> None:
     """Put the estimate into an account of these parts: for each pilot, its jobs, and all of them.
 
-    Where it is not known it is None, and why is said; the user's is that of the pilots that have
-    one.
+    Where it is not known it is None, and why is said; the user's is that of the other pilots.
     """
     with out.progress(len(parts)) as tell:
         for part, pilot in zip(parts, document["pilots"], strict=True):
