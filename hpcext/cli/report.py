@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext.cli import report_page, report_view
+from hpcext.cli import report_page, report_saved, report_view
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError
@@ -43,6 +43,11 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--since", metavar="DATE", help="count from then on: 2026-11-01, or 12h, 7d, 4w ago"
     )
+    parser.add_argument(
+        "--saved",
+        action="store_true",
+        help="estimate what sharing saved, by simulation; some seconds for each pilot",
+    )
     parser.add_argument("--format", choices=FORMATS, help="text, html, json or csv")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it to a file")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -55,6 +60,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     since = None if args.since is None else read_since(args.since, now)
     parts = list(_parts(_readings(args.pilots, out), since, out))
     document = account(parts, user=_own_name(), since=since, until=now)
+    if args.saved:
+        report_saved.add_saved(document, parts, out)
     if form == "text":
         report_view.show(out, document, jobs=bool(args.pilots))
         return 0

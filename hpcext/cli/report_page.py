@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcext import __version__
+from hpcext.cli import report_saved
 from hpcext.cli.report_view import HEADINGS, figures, sentences
 from hpcext.core.values import Segment
 from hpcext.manager.accounting import COUNTS, REASONS, Part
@@ -55,6 +56,7 @@ def page(parts: Sequence[Part], document: Mapping[str, Any]) -> str:
             markup.bullets(sentences(total)),
             markup.paragraph(NOTE, "note"),
         ),
+        *([_saved(document)] if report_saved.is_estimated(document) else []),
         *(
             _pilot(index, part, said)
             for index, (part, said) in enumerate(zip(parts, document["pilots"], strict=True))
@@ -69,6 +71,17 @@ def _pilots(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield (pilot["id"], *figures(pilot))
     for total in document["users"]:
         yield (f"all of {total['user']}", *figures(total))
+
+
+def _saved(document: Mapping[str, Any]) -> str:
+    columns = ("Pilot", *(f"{each[0].upper()}{each[1:]}" for each in report_saved.HEADINGS))
+    rows, caption = [*report_saved.rows(document)], "GPU-hours held, and estimated of jobs alone."
+    return markup.section(
+        "saved",
+        "Saved by sharing: an estimate",
+        markup.table(caption, columns, rows) if rows else "",
+        markup.bullets((*report_saved.reasons(document), *report_saved.NOTES)),
+    )
 
 
 def _table(caption: str, what: str, rows: Sequence[Sequence[str]]) -> str:

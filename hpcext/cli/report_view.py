@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hpcext.cli import report_saved
 from hpcext.cli.output import Output
 from hpcext.manager.accounting import FIGURES, NUMBERS, REASONS
 from hpcext.sim.report.files import as_csv
@@ -35,6 +36,11 @@ def show(out: Output, document: Mapping[str, Any], *, jobs: bool) -> None:
         out.table(("id", f"job of {pilot['name']}", *HEADINGS), lines)
     for sentence in sentences(total):
         out.line(sentence)
+    if report_saved.is_estimated(document):
+        if rows := [*report_saved.rows(document)]:
+            out.table(("GPU-hours, estimated, of", *report_saved.HEADINGS), rows)
+        for sentence in (*report_saved.reasons(document), *report_saved.NOTES):
+            out.line(sentence)
 
 
 def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -65,17 +71,18 @@ def as_table(document: Mapping[str, Any]) -> bytes:
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[Sequence[object]]:
-    yield ("level", "user", "pilot", "job", "name", "state", *NUMBERS)
+    keys = (*NUMBERS, *(report_saved.KEYS if report_saved.is_estimated(document) else ()))
+
+    def numbers(row: Mapping[str, Any]) -> list[Any]:
+        return [row.get(key) for key in keys]
+
+    yield ("level", "user", "pilot", "job", "name", "state", *keys)
     (total,) = document["users"]
     user = total["user"]
-    yield ("user", user, "", "", "", "", *_numbers(total))
+    yield ("user", user, "", "", "", "", *numbers(total))
     for pilot in document["pilots"]:
         state = "running" if pilot["running"] else "ended"
-        yield ("pilot", user, pilot["id"], "", pilot["name"], state, *_numbers(pilot))
+        yield ("pilot", user, pilot["id"], "", pilot["name"], state, *numbers(pilot))
         for job in pilot["jobs"]:
             what = (job["id"], job["name"], job["state"])
-            yield ("job", user, pilot["id"], *what, *_numbers(job))
-
-
-def _numbers(row: Mapping[str, Any]) -> list[Any]:
-    return [row[key] for key in NUMBERS]
+            yield ("job", user, pilot["id"], *what, *numbers(job))

@@ -37,18 +37,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.output.suffix != ".json":
         raise InputError(clean(str(args.output)), where="-o", valid="a name that ends in .json")
     directory = pilots.find(args.pilot, load_settings().state_dir)
-    spool.check_private(directory)
-    if pilots.load(directory).shared is not None:
-        raise InputError(
-            "jobs of it shared a GPU: how fast they would have been alone was not measured",
-            where=args.pilot,
-            valid="a pilot without --mps",
-        )
-    past = journal.read(directory / "journal.jsonl")
-    policy = past.header.policy
-    engine = Engine(find_policy(policy), past.header.saved)
-    seen = Piloted(engine, ((each.now_s, each.facts) for each in past.entries))
-    recording = seen.recording(policy)
+    past, seen = replayed(directory)
+    recording = seen.recording(past.header.policy)
     if recording is None:
         do = "wait until one has: how much the others have to do is not known"
         raise InputError("no job of it has completed", where=args.pilot, do=do)
@@ -75,3 +65,22 @@ def run(args: argparse.Namespace, out: Output) -> int:
         early = span(past.header.now_s)
         out.note(f"how noise went is known only from {early} on: the journal was compacted then")
     return 0
+
+
+def replayed(directory: Path) -> tuple[journal.Past, Piloted]:
+    """The journal of a pilot, and what it says of its jobs.
+
+    Raises
+    ------
+    HpcextError
+        It is somebody else's, or cannot be read, or says too little.
+    """
+    spool.check_private(directory)
+    if pilots.load(directory).shared is not None:
+        raise InputError(
+            "jobs shared a GPU, and how fast they are alone was not measured there",
+            valid="a pilot without --mps",
+        )
+    past = journal.read(directory / "journal.jsonl")
+    engine = Engine(find_policy(past.header.policy), past.header.saved)
+    return past, Piloted(engine, ((each.now_s, each.facts) for each in past.entries))

@@ -221,17 +221,29 @@ def write_recording(path: Path, recording: Recording) -> None:
     Raises
     ------
     InputError
-        A job told of itself what cannot be.
+        As :func:`encoded`.
     HpcextError
         It cannot be written.
+    """
+    data = encoded(recording, clean(str(path)))
+    try:
+        write_file(path, msgspec.json.format(data, indent=1) + b"\n", mode=0o644)
+    except OSError as error:
+        raise HpcextError(error.strerror or str(error), where=clean(str(path))) from None
+
+
+def encoded(recording: Recording, where: str = "") -> bytes:
+    """One as JSON, which was checked as any that is read.
+
+    Raises
+    ------
+    InputError
+        A job told of itself what cannot be.
     """
     data = msgspec.json.encode(recording)
     try:
         msgspec.json.decode(data, type=Recording)
     except msgspec.ValidationError as error:
         what = f"a job told of itself what cannot be: {clean(str(error))[:300]}"
-        raise InputError(what, where=clean(str(path))) from None
-    try:
-        write_file(path, msgspec.json.format(data, indent=1) + b"\n", mode=0o644)
-    except OSError as error:
-        raise HpcextError(error.strerror or str(error), where=clean(str(path))) from None
+        raise InputError(what, where=where) from None
+    return data

@@ -162,7 +162,10 @@ def test_the_only_gpu_may_be_shared(shared: Site) -> None:
     assert "FAULT" not in log
     finished = shared.run("trace", "pilot", str(shared.pilot), "-o", "x.json")
     assert finished.code == 2
-    assert "shared a GPU" in finished.err
+    assert "jobs shared a GPU" in finished.err
+    report = shared.run("report", str(shared.pilot), "--saved")
+    assert (report.code, report.err) == (0, "")
+    assert "jobs shared a GPU" in report.out
 
 
 REFUSED = {

@@ -66,6 +66,27 @@ def test_the_report_agrees_with_sacct(slurm: Cluster, place: Site) -> None:
     assert second["suspends_gpu_h"] > 0
 
 
+def test_what_sharing_saved_is_estimated(slurm: Cluster, place: Site) -> None:
+    """Three jobs, each of which fills half a node: two nodes instead of three."""
+    steps, step_s = 40, 0.1
+    half = {"steps": steps, "step_s": step_s, "gpus": {"min": 3, "max": 3}}
+    names = ("one", "two", "three")
+    place.write_jobs(*(place.counter(name, **half) for name in names))
+    job = submit(place)
+    begun(place, *names)
+    over(slurm, place, job)
+    (pilot,) = place.document("report", str(place.pilot), "--saved")["pilots"]
+    assert pilot["estimated_unknown"] is None
+    for row in pilot["jobs"]:
+        node_s = row["estimated_alone_gpu_h"] * HOUR_S / GPUS
+        assert node_s > steps * step_s
+        assert row["estimated_alone_used_gpu_h"] * HOUR_S == pytest.approx(3 * node_s, abs=0.01)
+    alone = sum(row["estimated_alone_gpu_h"] for row in pilot["jobs"])
+    saved = alone - pilot["held_gpu_h"]
+    assert pilot["estimated_saved_gpu_h"] == pytest.approx(saved, abs=1e-5)
+    assert 0.5 < pilot["estimated_busy_s"] / pilot["busy_s"] < 2, pilot
+
+
 def check_log(text: str) -> None:
     """All that the job has printed are entries, and they tell the story."""
     entries = [json.loads(line) for line in text.splitlines()]
