@@ -26,6 +26,7 @@ from hpcext.core.facts import Fact, Progressed
 from hpcext.core.node_time import NodeTime
 from hpcext.core.world import Saved
 from hpcext.documents import is_later, not_of, sync_directory, write_file
+from hpcext.numerals import whole
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def read(path: Path) -> Past:
 def read_kept(path: Path, instant_s: float) -> Past | None:
     """The last world that was kept of a compacted journal, and is not after an instant."""
     for kept in reversed(_kept(path)):
-        if int(kept.name.partition(".")[0]) > instant_s:
+        if _second(kept) > instant_s:
             continue
         with contextlib.suppress(OSError, EOFError, zlib.error, *UNREADABLE):
             return Past(_header.decode(gzip.decompress(kept.read_bytes())), (), 0, 0)
@@ -166,6 +167,11 @@ def read_kept(path: Path, instant_s: float) -> Past | None:
 def _kept(path: Path) -> list[Path]:
     """The files of these worlds, oldest first: ``SECOND.json.gz``."""
     return sorted((path.parent / KEPT_DIR).glob("[0-9]*.json.gz"))
+
+
+def _second(kept: Path) -> int:
+    """That of the name of such a file; of one that is not named so, none that counts."""
+    return whole(kept.name.partition(".")[0]) or 0
 
 
 class Journal:
@@ -241,7 +247,7 @@ class Journal:
         kept = _kept(self.path)
         # Rounded up: what is kept is not before the second in its name.
         name = f"{math.ceil(now_s):012d}.json.gz"
-        if kept and int(kept[-1].name.partition(".")[0]) + KEPT_EVERY_S > now_s:
+        if kept and _second(kept[-1]) + KEPT_EVERY_S > now_s:
             return
         try:
             (self.path.parent / KEPT_DIR).mkdir(mode=0o700, exist_ok=True)

@@ -24,7 +24,7 @@ from hpcext.policies import POLICIES, find_policy
         ("pollux:search=best", "search=best: invalid enum value"),
         ("optimus:interval_s=0", "interval_s=0: expected float >= 1.0"),
         ("bftrainer:objective=speed", "no 'speed'; efficiency, throughput, priority, or MODULE.F"),
-        ("bftrainer:objective=math.pi", "math.pi is no function"),
+        ("bftrainer:objective=math.pi", "'math.pi' is no function"),
         ("bftrainer:objective=no.such", "no 'no.such'"),
         ("bftrainer:limits=/dev/null", "/dev/null: not a regular file"),
     ],
