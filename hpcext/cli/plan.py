@@ -126,11 +126,10 @@ def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
     InputError
         It is neither, or what it says is too large.
     """
-    nodes = whole(text)
-    if nodes is not None:
+    if whole(text.removeprefix("-")) is not None:
         if gpus is None:
             raise InputError("is missing", where="--gpus", do="say how many GPUs each node has")
-        return numbered([Group(nodes, gpus)], "--nodes", "--gpus")
+        return numbered([Group(int(text), gpus)], "--nodes", "--gpus")
     if gpus is not None:
         raise InputError("--gpus beside kinds", where="--nodes", do="leave out --gpus")
     return read_nodes(text, valid=VALID)

@@ -99,8 +99,8 @@ def test_what_is_nested_too_deeply_is_refused() -> None:
 
 
 def test_digits_are_those_of_ascii_everywhere() -> None:
-    """Names that are numbers may be looked for, but int() of what str.isdecimal() takes may fail,
-    and so do the digits of a pattern that are not ``[0-9]``."""
+    """What str.isdecimal() takes, and a pattern of other digits than ``[0-9]``, int() may refuse.
+    A name may be looked at so; and an argument of the supervisor, before it finds our package."""
     found = {
         str(path.relative_to(HOME))
         for path in HOME.rglob("*.py")
