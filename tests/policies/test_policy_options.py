@@ -41,6 +41,12 @@ def test_where_it_came_from_is_said() -> None:
         find_policy("pollux:p=2", "HPCEXT_POLICY")
 
 
+def test_a_value_of_any_length_is_cut() -> None:
+    with pytest.raises(InputError) as caught:
+        find_policy("pollux:p=" + "\x1b" * 5000)
+    assert len(str(caught.value)) < 500
+
+
 def test_several_options() -> None:
     now = snapshot([job(1), job(2, weight=9.0)], a=4)
     assert sizes("pollux:p=1,interval_s=5", now) == {"2": 4}
