@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hpcext.core.errors import InputError
-from hpcext.text import clean, did_you_mean, listed, shown
+from hpcext.text import SHOWN_CHARS, clean, did_you_mean, listed, shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -59,7 +59,7 @@ def read_options(kind: type[Options], given: str, where: str) -> Options:
     except msgspec.ValidationError as error:
         # "Expected `float` <= 1.0 - at `$.p`": both halves are for whoever typed it.
         what, _, at = str(error).replace("`", "").partition(" - at $.")
-        given = f"{at}={values[at]}: " if at in values else ""
+        given = f"{at}={clean(values[at][:SHOWN_CHARS])}: " if at in values else ""
         raise InputError(f"{given}{what[0].lower()}{what[1:]}", where=where) from None
 
 

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcext.numerals import whole
+
 MAX_FILE_BYTES = 1 << 20
 """Files written by others (reports, requests) that are larger are refused unread."""
 
@@ -113,6 +115,20 @@ def read_untrusted(path: Path, *, owner: int | None = None) -> bytes:
     return data
 
 
+def decoded(data: bytes | str) -> Any:
+    """Read JSON that somebody else wrote.
+
+    Raises
+    ------
+    ValueError
+        It is not JSON, is nested too deeply, or has a number of thousands of digits.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from None
+
+
 def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str, Any]:
     """Read a JSON object of a given schema that somebody else wrote.
 
@@ -125,9 +141,9 @@ def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str,
     """
     data = read_untrusted(path, owner=owner)
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name}: not JSON ({error})") from None
+        document = decoded(data)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise ValueError(f"{path.name}: {not_of(document, schema)}")
     return document
@@ -136,10 +152,10 @@ def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str,
 def is_later(document: object, schema: str) -> bool:
     """Whether a document says that it is of a later version of a schema."""
     found = document.get("schema") if isinstance(document, dict) else None
-    if not isinstance(found, str) or not found.isascii():
+    if not isinstance(found, str):
         return False
     (name, _, number), (wanted, _, known) = found.rpartition("/"), schema.rpartition("/")
-    return name == wanted and number.isdecimal() and len(number) < 9 and int(number) > int(known)
+    return name == wanted and (whole(number) or 0) > int(known)
 
 
 def not_of(document: object, schema: str) -> str:

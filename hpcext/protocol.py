@@ -32,6 +32,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcext.numerals import whole
+
 VERSION = 1
 
 # Schemas of the files of an attempt, and their names.
@@ -121,10 +123,8 @@ class Process(NamedTuple):
     def parse(cls, text: str) -> Process | None:
         """Read ``pid:PID:START``; None for ``none`` and for anything malformed."""
         kind, _, rest = text.partition(":")
-        pid, _, start = rest.partition(":")
-        if kind != "pid" or not pid.isdecimal() or not start.isdecimal():
-            return None
-        return cls(int(pid), int(start))
+        pid, start = map(whole, rest.partition(":")[::2])
+        return None if kind != "pid" or pid is None or start is None else cls(pid, start)
 
     def __str__(self) -> str:
         return f"pid:{self.pid}:{self.start}"
@@ -222,12 +222,12 @@ class Attempt(NamedTuple):
         try:
             return cls(
                 job_id=env["HPCEXT_JOB_ID"],
-                attempt=int(env["HPCEXT_ATTEMPT"]),
-                op=int(env["HPCEXT_OP"]),
+                attempt=_number("HPCEXT_ATTEMPT", env["HPCEXT_ATTEMPT"]),
+                op=_number("HPCEXT_OP", env["HPCEXT_OP"]),
                 checkpoint_dir=Path(env["HPCEXT_CHECKPOINT_DIR"]),
                 report_dir=Path(env["HPCEXT_REPORT_DIR"]),
-                num_gpus=int(env["HPCEXT_NUM_GPUS"]),
-                num_nodes=int(env.get("HPCEXT_NUM_NODES", "1")),
+                num_gpus=_number("HPCEXT_NUM_GPUS", env["HPCEXT_NUM_GPUS"]),
+                num_nodes=_number("HPCEXT_NUM_NODES", env.get("HPCEXT_NUM_NODES", "1")),
                 rendezvous=env.get("HPCEXT_RENDEZVOUS", ""),
                 notify=Process.parse(env.get("HPCEXT_NOTIFY", "none")),
                 notices=env.get("HPCEXT_NOTICES") == "1",
@@ -254,9 +254,20 @@ class Attempt(NamedTuple):
         }
 
 
-def _rungs(text: str) -> tuple[int, int] | None:
-    first, _, factor = text.partition(":")
-    return (int(first), int(factor)) if text else None
+def _number(variable: str, said: str) -> int:
+    number = whole(said)
+    if number is None:
+        raise ValueError(f"{variable}={said[:60]!r}: not a whole number")
+    return number
+
+
+def _rungs(said: str) -> tuple[int, int] | None:
+    if not said:
+        return None
+    first, factor = map(whole, said.partition(":")[::2])
+    if first is None or factor is None:
+        raise ValueError(f"HPCEXT_RUNGS={said[:60]!r}: not FIRST:FACTOR")
+    return first, factor
 
 
 class Allocation(NamedTuple):
@@ -297,35 +308,30 @@ class Allocation(NamedTuple):
     def from_environ(cls) -> Allocation | None:
         """The one that this process runs in; None outside Slurm."""
         env = os.environ
-        job_id = env.get("SLURM_JOB_ID", "")
-        if not job_id.isdecimal():
+        job_id, step = (whole(env.get(f"SLURM_{name}_ID")) for name in ("JOB", "STEP"))
+        if job_id is None:
             return None
-        step = env.get("SLURM_STEP_ID", "")
         gpus = env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS", "")
-        index = env.get("SLURM_NODEID", "")
-        restarts = env.get("SLURM_RESTART_COUNT", "")
-        memory = env.get("SLURM_MEM_PER_NODE", "")
-        if not memory.isdecimal():
-            each, cpus = env.get("SLURM_MEM_PER_CPU", ""), env.get("SLURM_CPUS_ON_NODE", "")
-            both = each.isdecimal() and cpus.isdecimal()
-            memory = str(int(each) * int(cpus)) if both else "0"
+        memory = whole(env.get("SLURM_MEM_PER_NODE"))
+        if memory is None:
+            each, cpus = env.get("SLURM_MEM_PER_CPU"), env.get("SLURM_CPUS_ON_NODE")
+            memory = (whole(each) or 0) * (whole(cpus) or 0)
         return cls(
-            job_id=int(job_id),
-            step=f"{job_id}.{step}" if step.isdecimal() else "",
+            job_id=job_id,
+            step="" if step is None else f"{job_id}.{step}",
             node=env.get("SLURMD_NODENAME", ""),
             nodelist=env.get("SLURM_JOB_NODELIST", ""),
             cpus_per_node=env.get("SLURM_JOB_CPUS_PER_NODE", ""),
-            memory_mb=int(memory),
-            gpus=tuple(int(index) for index in gpus.split(",") if index.isdecimal()),
-            node_index=int(index) if index.isdecimal() else 0,
-            restarts=int(restarts) if restarts.isdecimal() else 0,
+            memory_mb=memory,
+            gpus=tuple(index for index in map(whole, gpus.split(",")) if index is not None),
+            node_index=whole(env.get("SLURM_NODEID")) or 0,
+            restarts=whole(env.get("SLURM_RESTART_COUNT")) or 0,
         )
 
 
 def node_index() -> int:
     """Which of the nodes of its attempt this process is on, from 0, as its supervisor says."""
-    said = os.environ.get("HPCEXT_NODE_INDEX", "")
-    return int(said) if said.isdecimal() else 0
+    return whole(os.environ.get("HPCEXT_NODE_INDEX")) or 0
 
 
 def step_index() -> int:

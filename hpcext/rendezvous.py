@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
+from hpcext.numerals import whole
 
 STORE = "store"
 """A file for ``torch.distributed.FileStore``; outside every rank, since any of them may leave."""
@@ -135,11 +136,10 @@ class Rendezvous:
             # The address of a node may have colons, but no slash.
             host, _, path = place.removeprefix(_SPREAD).partition(":/")
             place = f"/{path}"
-        joins = env.get("HPCEXT_JOINS", "")
         return cls(
             Path(place.removeprefix(_HERE)),
             launcher=launcher,
-            joins=int(joins) if joins.isdecimal() else 0,
+            joins=whole(env.get("HPCEXT_JOINS")) or 0,
             host=host,
         )
 

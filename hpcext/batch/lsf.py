@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
@@ -12,6 +11,8 @@ from typing import Any
 from hpcext.batch import runner
 from hpcext.batch.slurm import UNKNOWN, End
 from hpcext.core.errors import BatchError
+from hpcext.documents import decoded
+from hpcext.numerals import whole
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,9 @@ GONE = {"unavail", "unreach"}
 
 MINUTE_S = 60.0
 
-_SUBMITTED = re.compile(r"Job <(\d+)> is submitted")
-_LIMIT = re.compile(r"(?:(\d{1,9}):)?(\d{1,9})\Z")
-_CLOCK = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+_SUBMITTED = re.compile(r"Job <([0-9]{1,18})> is submitted")
+_LIMIT = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,9})\Z")
+_CLOCK = re.compile(r"([0-9]{1,9}):([0-9]{1,9})(?::([0-9]{1,9}))?")
 FIELDS = "jobid stat run_time runtimelimit time_left"
 
 
@@ -80,14 +81,14 @@ def parse_jobs(text: str) -> dict[int, dict[str, str]]:
             fields = {str(name): _value(value) for name, value in record.items()}
             if "ERROR" not in fields:
                 found[int(fields["JOBID"])] = fields
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
     return found
 
 
 def _records(text: str) -> Any:
     """Those of a document; while mbatchd is busy, commands say so before it."""
-    return json.loads(text[text.index("{") :])["RECORDS"]
+    return decoded(text[text.index("{") :])["RECORDS"]
 
 
 def _value(value: Any) -> str:
@@ -113,10 +114,8 @@ def parse_end(fields: Mapping[str, str], now_s: float) -> End:
 
 def _seconds(text: str) -> float | None:
     """A run time: ``16038 second(s)``, or with -hms (LSB_HMS_TIME_FORMAT) ``04:27:18``."""
-    number = text.partition(" ")[0]
-    if number.isdecimal():
-        return float(number)
-    return _clock_s(text)
+    number = whole(text.partition(" ")[0])
+    return _clock_s(text) if number is None else float(number)
 
 
 def _limit_s(text: str) -> float | None:

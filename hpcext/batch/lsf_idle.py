@@ -10,7 +10,6 @@ Summit's ``jobstat`` lists jobs without their hosts, so it says nothing of holes
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +19,13 @@ from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf_probe import Engine
 from hpcext.batch.lsf_reserved import Reserved
 from hpcext.core.errors import BatchError
+from hpcext.documents import decoded
+from hpcext.numerals import whole
 from hpcext.text import shown
 
 _FIELDS = "host_name status ngpus ngpus_alloc max njobs run ssusp ususp rsv"
 _UNIT_S = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}
-_DURATION = re.compile(r"\b(\d{1,9})\s*(day|hour|minute|second)s?\b", re.I)
+_DURATION = re.compile(r"\b([0-9]{1,9})\s*(day|hour|minute|second)s?\b", re.I)
 _TABLE = re.compile(r"\s*HOST_NAME\b")
 
 
@@ -140,15 +141,15 @@ def parse_hosts(text: str) -> dict[str, Load]:
         if not name or not status:
             continue
         # NJOBS counts slots that are kept, too.
-        kept = _whole(row.get("RSV")) or 0
-        parts = [_whole(row.get(column)) for column in ("RUN", "SSUSP", "USUSP")]
-        jobs = _whole(row.get("NJOBS"))
+        kept = whole(row.get("RSV")) or 0
+        parts = [whole(row.get(column)) for column in ("RUN", "SSUSP", "USUSP")]
+        jobs = whole(row.get("NJOBS"))
         used = max(sum(filter(None, parts)), (jobs or 0) - kept)
         if jobs is None and None in parts:
             # Nobody says that nothing runs.
             used = max(used, 1)
-        gpus, gpus_used = _whole(row.get("NGPUS")), _whole(row.get("NGPUS_ALLOC"))
-        found[name] = Load(name, status, _whole(row.get("MAX")), used, kept, gpus, gpus_used)
+        gpus, gpus_used = whole(row.get("NGPUS")), whole(row.get("NGPUS_ALLOC"))
+        found[name] = Load(name, status, whole(row.get("MAX")), used, kept, gpus, gpus_used)
     return found
 
 
@@ -173,8 +174,8 @@ def parse_gpus(text: str) -> dict[str, tuple[Gpu, ...]]:
             host = words[0]
         # From the right: the name may be missing.
         row = dict(zip(reversed(columns), reversed(words), strict=False))
-        jobs = _whole(row.get("NJOBS"))
-        if host and jobs is not None and row.get("GPU_ID", "").isdecimal():
+        jobs = whole(row.get("NJOBS"))
+        if host and jobs is not None and whole(row.get("GPU_ID")) is not None:
             found[host] = (*found.get(host, ()), Gpu(row.get("MODEL", ""), jobs))
     return found
 
@@ -194,7 +195,7 @@ def parse_windows(text: str) -> tuple[Window, ...]:
     key = ""
     for line in text.splitlines():
         head = re.match(r"\s*(SLOTS|RUNTIME|HOSTS):\s*(.*)", line)
-        row = re.match(r"\s*(\d+)\s{2,}(\S.*)", line)
+        row = re.match(r"\s*([0-9]+)\s{2,}(\S.*)", line)
         if head:
             key = head[1]
             if key == "SLOTS" and block:
@@ -211,14 +212,17 @@ def parse_windows(text: str) -> tuple[Window, ...]:
 def _window(block: Mapping[str, str]) -> Window:
     hosts: dict[str, int] = {}
     for word in block.get("HOSTS", "").split():
-        slots, star, name = word.partition("*")
-        if star and slots.isdecimal():
-            hosts[name] = hosts.get(name, 0) + int(slots)
-        else:
-            hosts[word] = hosts.get(word, 0) + 1
-    slots_said = block.get("SLOTS", "").strip()
-    slots_total = int(slots_said) if slots_said.isdecimal() else sum(hosts.values())
-    return Window(slots_total, _duration_s(block.get("RUNTIME", "")), hosts)
+        said, star, name = word.partition("*")
+        slots = whole(said) if star else None
+        if slots is None:
+            name, slots = word, 1
+        hosts[name] = hosts.get(name, 0) + slots
+    total = whole(block.get("SLOTS", "").strip())
+    return Window(
+        sum(hosts.values()) if total is None else total,
+        _duration_s(block.get("RUNTIME", "")),
+        hosts,
+    )
 
 
 def _duration_s(text: str) -> float:
@@ -284,7 +288,7 @@ def _run_limit_s(block: str) -> float:
     lines = part.splitlines()
     for above, below in itertools.pairwise(lines):
         at = above.find("RUNLIMIT")
-        values = list(re.finditer(r"(\d+(?:\.\d+)?)\s*min", below))
+        values = list(re.finditer(r"([0-9]+(?:\.[0-9]+)?)\s*min", below))
         if at >= 0 and values:
             # Other limits in minutes stand beside it.
             nearest = min(values, key=lambda value: abs(value.start() - at))
@@ -358,8 +362,7 @@ def ends(
 def _records(text: str) -> list[dict[str, str]]:
     if text.lstrip().startswith("{"):
         try:
-            said = json.loads(text)
-            rows = said["RECORDS"]
+            rows = decoded(text)["RECORDS"]
             return [{str(key): str(value) for key, value in row.items()} for row in rows]
         except (ValueError, LookupError, TypeError, AttributeError):
             raise BatchError(f"bhosts printed {shown(text.strip())}, and no JSON") from None
@@ -372,7 +375,3 @@ def _records(text: str) -> list[dict[str, str]]:
         elif words:
             found.append(dict(zip(columns, words, strict=False)))
     return found
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None

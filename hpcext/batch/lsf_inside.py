@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hpcext import protocol
 from hpcext.launch import devices as visible
+from hpcext.numerals import whole
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -55,14 +56,14 @@ class LsfJob(NamedTuple):
     def from_environ(cls) -> LsfJob | None:
         """The one that this process runs in; None outside LSF."""
         env = protocol.environ()
-        job_id, index = env.get("LSB_JOBID", ""), env.get("LSB_JOBINDEX", "")
-        if not job_id.isdecimal() or job_id == "0":
+        job_id = whole(env.get("LSB_JOBID"))
+        if not job_id:
             return None
         devices = (visible.said(env) or "").split(",")
         again = str(protocol.EXIT_SUSPENDED)
         return cls(
-            id=int(job_id),
-            element=int(index) if index.isdecimal() else 0,
+            id=job_id,
+            element=whole(env.get("LSB_JOBINDEX")) or 0,
             file=os.path.basename(env.get("LSB_JOBFILENAME", "")),
             hosts=_hosts(env),
             devices=tuple(each for each in devices if each not in {"", "-1", "NoDevFiles"}),
@@ -75,7 +76,7 @@ class LsfJob(NamedTuple):
     @property
     def indices(self) -> tuple[int, ...]:
         """Of its GPUs on this host, as far as LSF says them by numbers."""
-        return tuple(int(device) for device in self.devices if device.isdecimal())
+        return tuple(index for index in map(whole, self.devices) if index is not None)
 
 
 def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
@@ -88,9 +89,10 @@ def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
         except (OSError, UnicodeDecodeError) as error:
             log.warning("LSB_DJOB_HOSTFILE=%s: %s", shown(file), error)
     words = env.get("LSB_MCPU_HOSTS", "").split()
-    if not found and words and all(count.isdecimal() for count in words[1::2]):
-        for name, count in zip(words[::2], words[1::2], strict=False):
-            found[name] += int(count)
+    counts = [count for count in map(whole, words[1::2]) if count is not None]
+    if not found and len(counts) == len(words[1::2]):
+        for name, count in zip(words[::2], counts, strict=False):
+            found[name] += count
     found = +found or Counter(env.get("LSB_HOSTS", "").split())
     return tuple(found.items())
 

@@ -105,7 +105,7 @@ class LsfLeasing:
         engine = self._engine
         queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
         # bhosts(1) takes names and groups, without what says of them which comes first.
-        named = [re.sub(r"(/|\+\d*|!)+$", "", word) for word in queue.hosts]
+        named = [re.sub(r"(/|\+[0-9]*|!)+$", "", word) for word in queue.hosts]
         wanted = [word for word in named if word != "all" and word[0] != "~"]
         loads = lsf_idle.parse_hosts(runner.run(lsf_idle.hosts_command(engine, wanted)))
         if but := [word[1:] for word in named if word[0] == "~"]:

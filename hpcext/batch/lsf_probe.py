@@ -100,7 +100,7 @@ def parse_release(text: str) -> Release:
     Release(product='IBM Spectrum LSF Standard', number='10.1.0.15', cluster='')
     """
     for line in text.splitlines():
-        found = re.match(r"\s*(\S.*?)\s+v?(\d+(?:\.\d+)+)(?=[\s,]|$)", line)
+        found = re.match(r"\s*(\S.*?)\s+v?([0-9]+(?:\.[0-9]+)+)(?=[\s,]|$)", line)
         if found:
             cluster = re.search(r"^\s*My cluster name is (\S+)", text, re.M)
             return Release(found[1], found[2], cluster[1] if cluster else "")

@@ -7,6 +7,7 @@ import time
 from typing import NamedTuple
 
 from hpcext.core.errors import BatchError
+from hpcext.numerals import whole
 from hpcext.text import shown
 
 _DAY_S = 86_400.0
@@ -37,8 +38,10 @@ def parse_reserved(text: str, now_s: float) -> tuple[Reserved, ...]:
     found: list[Reserved] = []
     # Wide, there are blanks beside the bars.
     for line in re.sub(r" +/ +", "/", text).splitlines():
-        hosts = tuple(re.findall(r"(?<=\s)([^\s:/]+):(?:-|\d+)(?:/(?:-|\d+))?(?=\s|$)", f" {line}"))
-        window = re.search(r"(?<=\s)([\d:/]+)-([\d:/]+)(\s*\*)?(?=\s|$)", line)
+        hosts = tuple(
+            re.findall(r"(?<=\s)([^\s:/]+):(?:-|[0-9]+)(?:/(?:-|[0-9]+))?(?=\s|$)", f" {line}")
+        )
+        window = re.search(r"(?<=\s)([0-9:/]+)-([0-9:/]+)(\s*\*)?(?=\s|$)", line)
         if window and not line[:1].isspace():
             start = _next_start(window[1], window[2], bool(window[3]), now_s)
             found.append(Reserved(line.split()[0], start, hosts))
@@ -73,7 +76,7 @@ def _next_start(begin: str, end: str, again: bool, now_s: float) -> float:
 
 def _instant(text: str, now_s: float) -> float:
     """``[YEAR/]MONTH/DAY/HOUR/MINUTE``, where LSF is: in local time."""
-    numbers = [int(part) for part in text.split("/") if part.isdecimal() and len(part) < 5]
+    numbers = [n for part in text.split("/") if (n := whole(part, 4)) is not None]
     if len(numbers) == 4:
         numbers.insert(0, time.localtime(now_s).tm_year)
     if len(numbers) != 5:
@@ -84,7 +87,7 @@ def _instant(text: str, now_s: float) -> float:
 
 def _minute(text: str) -> int:
     """``[DAY:]HOUR[:MINUTE]``, of the day or of the week, which begins on Sunday."""
-    parts = [int(part) for part in text.split(":") if part.isdecimal()]
+    parts = [n for n in map(whole, text.split(":")) if n is not None]
     if not 1 <= len(parts) <= 3:
         raise BatchError(f"brsvs printed {shown(text)}, and no time of a day")
     days, hours, minutes = parts if len(parts) == 3 else (0, *[*parts, 0][:2])

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hpcext import protocol
 from hpcext.core.errors import BatchError
+from hpcext.numerals import whole
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -27,9 +28,9 @@ STATES = frozenset(
 UNKNOWN = "unknown"
 """A state that is in no manual that we know: never taken for an end."""
 
-_JOB_ID = re.compile(r"(\d+)(?:;[\w.-]+)?\Z")
-_GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()\d][^:,()]*):")
-_CPUS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?\Z")
+_JOB_ID = re.compile(r"([0-9]{1,18})(?:;[\w.-]+)?\Z")
+_GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()0-9][^:,()]*):")
+_CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?\Z")
 """No cluster has a million nodes, and what says so would only fill the memory."""
 
 
@@ -40,7 +41,7 @@ class Step(NamedTuple):
     name: str
 
 
-_LIMIT = re.compile(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,9}))?\Z")
+_LIMIT = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?\Z")
 
 
 class Host(NamedTuple):
@@ -137,8 +138,8 @@ def parse_jobs(text: str) -> dict[int, str]:
     found = {}
     for line in text.splitlines():
         ident, said = [*line.strip().split("|"), ""][:2]
-        if ident.isdecimal():
-            found[int(ident)] = state(said)
+        if (number := whole(ident)) is not None:
+            found[number] = state(said)
     return found
 
 
@@ -180,7 +181,13 @@ def parse_end(text: str) -> End:
     said, bar, end = lines[0].partition("|") if lines else ("", "", "")
     if not bar:
         raise BatchError(f"squeue printed {shown(text.strip())}, and no state of the job")
-    return End(state(said), float(end) if end.isdecimal() else None)
+    return End(state(said), epoch(end))
+
+
+def epoch(text: str) -> float | None:
+    """An instant with :func:`epoch_times`; None for a word, as ``N/A``."""
+    at = whole(text)
+    return None if at is None else float(at)
 
 
 def requeue_command(job_id: int) -> list[str]:
@@ -210,7 +217,7 @@ def version_command() -> list[str]:
 
 def parse_version(text: str) -> tuple[int, int]:
     """``slurm 22.05.8``: (22, 5); distributors write ``slurm-wlm 22.05.8``."""
-    found = re.match(r"slurm\S*\s+(\d+)\.(\d+)", text)
+    found = re.match(r"slurm\S*\s+([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", text)
     if found is None:
         raise BatchError(f"scontrol printed {shown(text.strip())}, and no version")
     return int(found[1]), int(found[2])

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from hpcext.batch.slurm import End, Host, Step, gres_kind, state
 from hpcext.core.errors import BatchError
+from hpcext.numerals import whole
 
 _Found = TypeVar("_Found")
 
@@ -28,10 +29,8 @@ def find() -> ModuleType | None:
 
 def release_of(module: Any) -> tuple[int, int] | None:
     """The release of Slurm that a pyslurm is for: 24.5.0 is for 24.05."""
-    parts = str(getattr(module, "__version__", "")).split(".")
-    if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()):
-        return None
-    return int(parts[0]), int(parts[1])
+    major, minor = map(whole, [*str(getattr(module, "__version__", "")).split("."), ""][:2])
+    return None if major is None or minor is None else (major, minor)
 
 
 class Api:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hpcext.batch import runner
 from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.slurm import (
+    epoch,
     epoch_times,
     gres_kind,
     hostnames_command,
@@ -22,8 +23,9 @@ from hpcext.batch.slurm import (
     parse_time_limit,
     state,
 )
+from hpcext.numerals import whole
 
-_GPUS = re.compile(r"(?:^|,)gpu:(?:[^:,()]*[^:,()\d][^:,()]*:)?(\d+)")
+_GPUS = re.compile(r"(?:^|,)gpu:(?:[^:,()]*[^:,()0-9][^:,()]*:)?([0-9]{1,18})(?![0-9])")
 _FLAGS = "*~#!%$@^+-"
 IDLE = frozenset({"idle", "planned"})
 _ASLEEP = frozenset("~#!%@^")
@@ -97,9 +99,10 @@ def parse_planned(text: str) -> tuple[Planned, ...]:
     found = []
     for line in text.splitlines():
         ident, start, nodes, name = [*line.strip().split("|", 3), "", "", ""][:4]
-        number = re.match(r"\d+", ident)
-        if number and start.isdecimal() and nodes and not nodes.startswith("("):
-            found.append(Planned(int(number[0]), name, float(start), nodes))
+        # What is not alone has more behind it: 7_[1-3], 7+0.
+        number, at = whole(re.split("[_+]", ident, maxsplit=1)[0]), epoch(start)
+        if number is not None and at is not None and nodes and not nodes.startswith("("):
+            found.append(Planned(number, name, at, nodes))
     return tuple(found)
 
 
@@ -113,9 +116,9 @@ def parse_reserved(text: str) -> tuple[Planned, ...]:
     found = []
     for line in text.splitlines():
         said = dict(word.partition("=")[::2] for word in line.split())
-        start, nodes = said.get("StartTime", ""), said.get("Nodes", "")
-        if start.isdecimal() and nodes and not nodes.startswith("("):
-            found.append(Planned(0, said.get("ReservationName", ""), float(start), nodes))
+        start, nodes = epoch(said.get("StartTime", "")), said.get("Nodes", "")
+        if start is not None and nodes and not nodes.startswith("("):
+            found.append(Planned(0, said.get("ReservationName", ""), start, nodes))
     return tuple(found)
 
 
@@ -135,9 +138,8 @@ def parse_held(text: str) -> tuple[Held, ...]:
     found = []
     for line in text.splitlines():
         ident, said, node, end, why, comment = [*line.strip().split("|", 5), *5 * [""]][:6]
-        if ident.isdecimal():
-            end_s = float(end) if end.isdecimal() else None
-            found.append(Held(int(ident), comment, state(said), node, end_s, why))
+        if (number := whole(ident)) is not None:
+            found.append(Held(number, comment, state(said), node, epoch(end), why))
     return tuple(found)
 
 
@@ -180,5 +182,4 @@ def planned_ends(but: str = "") -> dict[str, float]:
 
 def _whole(text: str) -> int:
     # A node with more than its configuration says is written "24+".
-    digits = text.rstrip("+")
-    return int(digits) if digits.isdecimal() else 0
+    return whole(text.rstrip("+")) or 0

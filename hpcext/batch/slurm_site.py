@@ -30,7 +30,7 @@ def config_command() -> list[str]:
 
 def parse_config(text: str) -> dict[str, str]:
     """``KEY = VALUE`` on each line; a key may end with ``[0]``."""
-    return dict(re.findall(r"^(\w+(?:\[\d+\])?)\s*=\s*(.*?)\s*$", text, re.M))
+    return dict(re.findall(r"^(\w+(?:\[[0-9]+\])?)\s*=\s*(.*?)\s*$", text, re.M))
 
 
 def words(value: str) -> dict[str, str]:
@@ -47,7 +47,7 @@ def words(value: str) -> dict[str, str]:
 
 def whole(value: str, default: int = 0) -> int:
     """The number that a value begins with, as ``30 sec``; a default where there is none."""
-    found = re.match(r"-?\d{1,9}(?!\d)", value)
+    found = re.match(r"-?[0-9]{1,9}(?![0-9])", value)
     return int(found[0]) if found else default
 
 
@@ -99,5 +99,5 @@ def parse_clock(text: str) -> float | None:
     >>> parse_clock("sdiag output at Mon Nov 23 13:43:18 2026 (1795441398)")
     1795441398.0
     """
-    found = re.search(r"^sdiag output at .*\((\d{1,12})\)\s*$", text, re.M)
+    found = re.search(r"^sdiag output at .*\(([0-9]{1,12})\)\s*$", text, re.M)
     return float(found[1]) if found else None

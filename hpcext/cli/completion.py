@@ -33,7 +33,7 @@ PLACES = {
 }
 """Shell → where what is printed belongs."""
 
-STAMP = re.compile(r"-\d{8}-\d{6}-[0-9a-f]{4}\Z")
+STAMP = re.compile(r"-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
 """What the id of a pilot has more than its name."""
 
 

@@ -17,6 +17,7 @@ from hpcext.core.errors import HpcextError, InputError
 from hpcext.documents import write_file
 from hpcext.manager.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, samples
 from hpcext.manager.reading import Followers
+from hpcext.numerals import whole
 from hpcext.text import shown
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ def read_address(text: str) -> tuple[str, int]:
     address, _, port = text.rpartition(":")
     try:
         host = str(ipaddress.ip_address(address.removeprefix("[").removesuffix("]")))
-        number = int(port) if port.isascii() and port.isdecimal() else -1
+        number = whole(port)
     except ValueError:
-        number = -1
-    if not 0 <= number <= 65_535:
+        number = None
+    if number is None or number > 65_535:
         raise InputError(
             f"{shown(text)} is no address", where="--listen", valid=f"ADDRESS:PORT, as {LISTEN}"
         )

@@ -22,6 +22,7 @@ from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Job, Node, Snapshot, Target, total
 from hpcext.jobfile import read_jobs
 from hpcext.manager.refine import profiles_for
+from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.policies.apportion import Table
 from hpcext.policies.common import ONE_NODE
@@ -125,7 +126,7 @@ def _nodes(text: str, gpus: int | None) -> tuple[Node, ...]:
     InputError
         It is neither, or what it says is too large.
     """
-    if text.lstrip("-").isdecimal() and len(text) < 20:
+    if whole(text.removeprefix("-")) is not None:
         if gpus is None:
             raise InputError("is missing", where="--gpus", do="say how many GPUs each node has")
         return numbered([Group(int(text), gpus)], "--nodes", "--gpus")

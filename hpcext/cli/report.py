@@ -27,7 +27,7 @@ from hpcext.text import shown
 FORMATS = ("text", "html", "json", "csv")
 
 _SPANS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
-_SPAN = re.compile(rf"(\d{{1,6}})([{''.join(_SPANS)}])")
+_SPAN = re.compile(rf"([0-9]{{1,6}})([{''.join(_SPANS)}])")
 
 
 def add(subparsers: Any) -> None:

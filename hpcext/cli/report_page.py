@@ -11,6 +11,7 @@ from hpcext.cli.report_view import HEADINGS, figures, sentences
 from hpcext.core.values import Segment
 from hpcext.manager.accounting import COUNTS, REASONS, Part
 from hpcext.manager.reading import Reading
+from hpcext.numerals import whole
 from hpcext.sim.report import markup, plots, style
 from hpcext.sim.report.plots import Plot, Stretch
 from hpcext.sim.words import number, time_scale
@@ -158,4 +159,4 @@ def _segments(now: Reading, begin_s: float) -> Iterator[tuple[str, Segment]]:
 
 def _order(gpu: str) -> tuple[str, int]:
     host, _, index = gpu.rpartition(":")
-    return host, int(index) if index.isdecimal() else 0
+    return host, whole(index) or 0

@@ -26,6 +26,7 @@ from hpcext.manager.places import host
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.report import run_document
 from hpcext.manager.submissions import check_fits
+from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.sim.expected import expected
@@ -126,8 +127,8 @@ def _shared(said: str | None, gpus: Sequence[int], *, logical: bool) -> Shared |
     """
     if said is None:
         return None
-    count = int(said) if said.isascii() and said.isdecimal() and len(said) < 4 else 0
-    if not 2 <= count <= MOST:
+    count = whole(said)
+    if count is None or not 2 <= count <= MOST:
         raise InputError(shown(said), where="--mps", valid=f"2 to {MOST} seats")
     if logical:
         raise InputError("a logical slot cannot be shared", where="--mps", valid="a real GPU")

@@ -20,6 +20,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Node
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
+from hpcext.numerals import whole
 from hpcext.policies import find_policy
 from hpcext.sim.comparison import Watts, compared
 from hpcext.sim.outcome import Run
@@ -343,15 +344,17 @@ _share = _checked(0.0, 0.99, "a share from 0 to 0.99")
 
 
 def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+    number = whole(text, 9)
+    if number is None:
         raise argparse.ArgumentTypeError(f"{shown(text)}: a whole number from 0 on")
-    return int(text)
+    return number
 
 
 def _count(text: str) -> int:
-    if not _natural(text):
+    number = _natural(text)
+    if not number:
         raise argparse.ArgumentTypeError(f"{shown(text)}: a whole number from 1 on")
-    return int(text)
+    return number
 
 
 def _watts(text: str) -> Watts:

@@ -25,6 +25,7 @@ from hpcext.core.errors import InputError, NoManagerError
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.manager import batch_job, lsf_suspend, slurm_job
 from hpcext.manager import pilot as pilots
+from hpcext.numerals import whole
 from hpcext.protocol import Allocation
 from hpcext.text import shown
 
@@ -135,9 +136,10 @@ def _lead_s(given: int | None) -> int:
     text, where = protocol.environ().get("HPCEXT_LEAD_S", str(LEAD_S)), "HPCEXT_LEAD_S"
     if given is not None:
         text, where = str(given), "--lead"
-    if not text.isdecimal() or not MIN_LEAD_S <= int(text) <= MAX_LEAD_S:
+    lead_s = whole(text)
+    if lead_s is None or not MIN_LEAD_S <= lead_s <= MAX_LEAD_S:
         raise InputError(shown(text), where=where, valid=f"{MIN_LEAD_S} to {MAX_LEAD_S}")
-    return int(text)
+    return lead_s
 
 
 def _found(here: Allocation, settings: Settings) -> Path | None:

@@ -24,7 +24,7 @@ from hpcext.manager import reading, spool
 from hpcext.text import shown
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
-_RANGE = re.compile(r"(\d+)(?::(\d+))?\Z")
+_RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
 _LONGEST = 64
 LAUNCH = ("hpcext", "launch", "python")
 """How a script is run on whatever a trainer has, and goes on when that changes."""
@@ -283,7 +283,7 @@ def _numbers(text: str) -> tuple[str, Range]:
     if not _KEY.match(key) or not above < least < most < math.inf or log not in ("", "log"):
         valid = "KEY=LOW:HIGH or KEY=LOW:HIGH:log, LOW below HIGH, with log above 0"
         raise InputError(shown(text), where="--range", valid=valid)
-    whole = all(re.fullmatch(r"-?\d+", each) for each in (low, high))
+    whole = all(re.fullmatch(r"-?[0-9]+", each) for each in (low, high))
     return key, Range(least, most, bool(log), whole)
 
 

@@ -26,6 +26,7 @@ from hpcext.manager import lsf_ticket, own_job, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.own_job import OwnJob
 from hpcext.manager.tickets import Range, Ticket
+from hpcext.numerals import whole
 from hpcext.text import shown
 
 _NODES = re.compile(r"[0-9:]+\Z")
@@ -122,13 +123,10 @@ def _words(argv: Sequence[str], variable: str) -> tuple[Range, tuple[str, ...]]:
 
 def _range(text: str, most: int, where: str, valid: str) -> Range:
     low, _, high = text.partition(":")
-    numbers = [low, high or low]
-    if not all(each.isdecimal() and len(each) < 9 for each in numbers):
+    fewest, greatest = whole(low), whole(high or low)
+    if fewest is None or greatest is None or not 1 <= fewest <= greatest <= most:
         raise InputError(shown(text), where=where, valid=valid)
-    found = Range(*map(int, numbers))
-    if not 1 <= found.min <= found.max <= most:
-        raise InputError(shown(text), where=where, valid=valid)
-    return found
+    return Range(fewest, greatest)
 
 
 def _check_gpus(text: str) -> None:

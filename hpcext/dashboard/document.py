@@ -289,7 +289,7 @@ def _nodes(
 
 def natural(name: str) -> list[Any]:
     """Sorts names as people count: ``node2`` before ``node10``."""
-    parts = re.split(r"(\d+)", name)
+    parts = re.split(r"([0-9]{1,18})", name)
     return [int(part) if index % 2 else part for index, part in enumerate(parts)]
 
 

@@ -13,6 +13,7 @@ from hpcext.dashboard.chart import colour, length
 from hpcext.dashboard.document import JobView, PilotView, natural
 from hpcext.dashboard.timeline import Span
 from hpcext.dashboard.words import clock
+from hpcext.numerals import whole
 from hpcext.sim.report.markup import text
 
 MOST_LANES = 128
@@ -95,7 +96,7 @@ def _lanes(view: PilotView, drawn: Iterable[Span]) -> Iterator[tuple[list[str], 
 def _name(gpus: Sequence[str]) -> str:
     """``n1:0``, ``n1:0-3``, ``n1:0,2``."""
     indices = [gpu.rpartition(":")[2] for gpu in gpus]
-    first = int(indices[0]) if indices[0].isdecimal() else 0
+    first = whole(indices[0]) or 0
     if len(gpus) > 2 and indices == [str(first + at) for at in range(len(gpus))]:
         indices = [f"{indices[0]}-{indices[-1]}"]
     return f"{_host(gpus[0])}:{','.join(indices)}"

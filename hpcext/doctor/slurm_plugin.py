@@ -16,6 +16,7 @@ from hpcext.batch.slurm_site import words
 from hpcext.checks import read_text
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Finding
+from hpcext.numerals import whole
 from hpcext.text import clean, listed, shown
 
 FLAG = "--hpcext-suspendable"
@@ -67,11 +68,11 @@ def _built_for(path: Path, within_s: float) -> tuple[int, int] | None:
         timeout=within_s,
         check=False,
     )
-    number = ended.stdout.strip()
-    if ended.returncode or not number.isdecimal():
+    number = whole(ended.stdout.strip())
+    if ended.returncode or number is None:
         return None
     # SLURM_VERSION_NUM of slurm_version.h: a byte each for major, minor and micro.
-    return int(number) >> 16 & 0xFF, int(number) >> 8 & 0xFF
+    return number >> 16 & 0xFF, number >> 8 & 0xFF
 
 
 def _of_this_release(path: Path, options: str) -> Finding:

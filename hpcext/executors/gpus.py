@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hpcext import protocol
 from hpcext.launch import devices
+from hpcext.numerals import whole
 
 AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
@@ -121,8 +122,8 @@ def _chosen(text: str, identities: list[str]) -> tuple[int, ...]:
     """
     indices: list[int] = []
     for entry in (part.strip() for part in text.split(",")):
-        if entry.isdecimal() and len(entry) < 6:
-            matching = [int(entry)] if int(entry) < len(identities) else []
+        if (number := whole(entry)) is not None:
+            matching = [number] if number < len(identities) else []
         else:
             matching = [
                 index

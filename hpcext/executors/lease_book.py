@@ -31,6 +31,7 @@ from hpcext.executors.base import Emit
 from hpcext.executors.lease import Lease, Loss, surplus
 from hpcext.executors.leases import Hole, Request, Steady, Terms, fits_s, requests
 from hpcext.launch import agent
+from hpcext.numerals import whole
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +261,8 @@ class LeaseBook:
     def _held(self) -> dict[int, Held]:
         """Lease → what is said of its job."""
         jobs = self._system.held(self._name)
-        return {int(job.comment): job for job in jobs if job.comment.isdecimal()}
+        numbered = ((whole(job.comment), job) for job in jobs)
+        return {number: job for number, job in numbered if number is not None}
 
     async def _settle(self, lease: Lease, held: Held | None) -> None:
         now = time.time()

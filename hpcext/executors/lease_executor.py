@@ -40,7 +40,7 @@ from hpcext.rendezvous import SHARED, Rendezvous
 log = logging.getLogger(__name__)
 
 _OVER = "a lease was over before it began"
-_NODE = re.compile(r"node-\d+\Z")
+_NODE = re.compile(r"node-[0-9]{1,18}\Z")
 
 
 def _run(op: int, index: int) -> str:

@@ -30,6 +30,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from hpcext import protocol
+from hpcext.numerals import whole
 
 CONTROL = "nvidia-cuda-mps-control"
 """NVIDIA's program; nvidia-cuda-mps-control(1) is what is relied on here."""
@@ -159,8 +160,8 @@ class Seat:
 
     def _pids(self, question: str) -> set[int]:
         """Those that an answer lists, one on each line; a complaint has none."""
-        lines = (self._ask(question) or "").split("\n")
-        return {int(line) for line in lines if line.isascii() and line.isdecimal()}
+        found = map(whole, (self._ask(question) or "").split("\n"))
+        return {pid for pid in found if pid is not None}
 
     def _ask(self, question: str, timeout_s: float = ASK_S) -> str | None:
         """What the daemon says to a command; None if there is none, or it is silent."""

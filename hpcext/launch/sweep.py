@@ -16,6 +16,7 @@ sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(
 
 from hpcext import documents, protocol
 from hpcext.launch import tree
+from hpcext.numerals import whole
 
 SWEPT = "hpcext.swept/1"
 SWEPT_FILE = "swept.json"
@@ -70,11 +71,12 @@ def _supervisor(own: Path) -> protocol.Process | None:
 
 def main() -> int:
     """Read the arguments."""
-    if len(sys.argv) != 4 or not sys.argv[2].isdecimal():
+    index = whole(sys.argv[2]) if len(sys.argv) == 4 else None
+    if index is None:
         sys.stderr.write("usage: sweep.py DIRECTORY INDEX NONCE\n")
         return 64
     try:
-        sweep(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+        sweep(Path(sys.argv[1]), index, sys.argv[3])
     except OSError as error:
         sys.stderr.write(f"hpcext: what is left was not swept: {error}\n")
         return 71

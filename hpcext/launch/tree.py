@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Collection, Iterator
 
+from hpcext.numerals import whole
 from hpcext.protocol import Process
 
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
@@ -168,7 +169,7 @@ def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
 
 
 def _pids() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return (pid for name in os.listdir("/proc") if (pid := whole(name)) is not None)
 
 
 def _stat(pid: int) -> tuple[int, int] | None:

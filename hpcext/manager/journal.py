@@ -26,6 +26,7 @@ from hpcext.core.facts import Fact, Progressed
 from hpcext.core.node_time import NodeTime
 from hpcext.core.world import Saved
 from hpcext.documents import is_later, not_of, sync_directory, write_file
+from hpcext.numerals import whole
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ SCHEMA: Final = "hpcext.journal/1"
 KEPT_DIR = "journal-past"
 KEPT_EVERY_S, MOST_KEPT = 86_400.0, 70
 """Of what compacting takes away, the world of each day is kept, for reports over a month or two."""
+_KEPT = ".json.gz"
 
 COMPACT_AFTER = 2000
 """Entries after which the journal is compacted: bounds its size and the time of a restart."""
@@ -155,17 +157,19 @@ def read(path: Path) -> Past:
 
 def read_kept(path: Path, instant_s: float) -> Past | None:
     """The last world that was kept of a compacted journal, and is not after an instant."""
-    for kept in reversed(_kept(path)):
-        if int(kept.name.partition(".")[0]) > instant_s:
+    for second, kept in reversed(_kept(path)):
+        if second > instant_s:
             continue
         with contextlib.suppress(OSError, EOFError, zlib.error, *UNREADABLE):
             return Past(_header.decode(gzip.decompress(kept.read_bytes())), (), 0, 0)
     return None
 
 
-def _kept(path: Path) -> list[Path]:
-    """The files of these worlds, oldest first: ``SECOND.json.gz``."""
-    return sorted((path.parent / KEPT_DIR).glob("[0-9]*.json.gz"))
+def _kept(path: Path) -> list[tuple[int, Path]]:
+    """The files of these worlds, oldest first, with the second that each is named by."""
+    found = (path.parent / KEPT_DIR).glob(f"*{_KEPT}")
+    named = ((whole(each.name.removesuffix(_KEPT)), each) for each in found)
+    return sorted((second, each) for second, each in named if second is not None)
 
 
 class Journal:
@@ -240,14 +244,14 @@ class Journal:
         """Keep the world of today, if it is the first time that it could be."""
         kept = _kept(self.path)
         # Rounded up: what is kept is not before the second in its name.
-        name = f"{math.ceil(now_s):012d}.json.gz"
-        if kept and int(kept[-1].name.partition(".")[0]) + KEPT_EVERY_S > now_s:
+        name = f"{math.ceil(now_s):012d}{_KEPT}"
+        if kept and kept[-1][0] + KEPT_EVERY_S > now_s:
             return
         try:
             (self.path.parent / KEPT_DIR).mkdir(mode=0o700, exist_ok=True)
             data = gzip.compress(_encoder.encode(self.header), 6)
             write_file(self.path.parent / KEPT_DIR / name, data, durable=False)
-            for old in kept[: 1 - MOST_KEPT]:
+            for _, old in kept[: 1 - MOST_KEPT]:
                 old.unlink()
         except OSError as error:
             # Reports are less exact then; nothing else needs it.

@@ -6,7 +6,6 @@ allowed to submit, what waits for the job goes on waiting, and the site's MAX_JO
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,7 +97,7 @@ def resubmit(directory: Path) -> int:
 def restarts(directory: Path) -> int:
     """How often the job of a pilot has gone back into the queue."""
     try:
-        return int(json.loads((directory / BEFORE_FILE).read_text())["times"])
+        return int(documents.decoded((directory / BEFORE_FILE).read_bytes())["times"])
     except documents.UNFIT:
         return 0
 

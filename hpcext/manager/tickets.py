@@ -43,7 +43,7 @@ FOLDER = "tickets"
 TRIES, PAUSE_S = 20, 0.2
 """So often a lock is tried that may be held for a moment."""
 
-_KEY = re.compile(r"ticket-(\d+)-[0-9a-f]{12}\Z")
+_KEY = re.compile(r"ticket-([0-9]{1,18})-[0-9a-f]{12}\Z")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST = 64
 

@@ -42,7 +42,7 @@ from hpcext.policies.milp import Trainer, solve_map
 from hpcext.policies.solvers import Limit, find_solver
 from hpcext.scaling.estimator import Sizes, rate_alone
 from hpcext.scaling.identity import by_identity
-from hpcext.text import did_you_mean
+from hpcext.text import did_you_mean, shown
 
 CHANGE_S = 10.0
 """What a change of size is believed to cost a job of which nobody knows better."""
@@ -234,9 +234,9 @@ def objective_of(name: str) -> Objective:
     module, _, function = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError):
+    except (ImportError, AttributeError, ValueError, RecursionError):
         near = did_you_mean(name, OBJECTIVES) or f"{', '.join(OBJECTIVES)}, or MODULE.FUNCTION"
-        raise ValueError(f"no {name!r}; {near}") from None
+        raise ValueError(f"no {shown(name)}; {near}") from None
     if not callable(found):
-        raise ValueError(f"{name} is no function")
+        raise ValueError(f"{shown(name)} is no function")
     return found  # type: ignore[no-any-return]

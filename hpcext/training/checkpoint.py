@@ -30,16 +30,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcext.documents import not_of, sync_directory, write_file
+from hpcext.documents import decoded, not_of, sync_directory, write_file
 from hpcext.training.hashing import HashingFile, adopted, checksum, checksum_of_file
 
 SCHEMA = "hpcext.checkpoint/1"
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"step-(\d{9,})\.attempt-(\d{4,})(?:\.(\d+))?")
-_DRAFT = re.compile(r"\.draft-step-\d+\.attempt-(\d+)\.")
+_NAME = re.compile(r"step-([0-9]{9,18})\.attempt-([0-9]{4,18})(?:\.([0-9]{1,18}))?")
+_DRAFT = re.compile(r"\.draft-step-[0-9]+\.attempt-([0-9]{1,18})\.")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _RUN_ID_FILE = "run-id"
-_FENCE = re.compile(r"attempt-(\d{4,})\.opened")
+_FENCE = re.compile(r"attempt-([0-9]{4,18})\.opened")
 
 
 class CheckpointError(RuntimeError):
@@ -369,7 +369,7 @@ def verify(path: Path) -> dict[str, Any]:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = decoded(path.read_bytes())
         if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
             raise CheckpointError(not_of(manifest, SCHEMA), where=path)
         stated = manifest.pop("sha256", None)

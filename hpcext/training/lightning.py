@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcext.numerals import whole
 from hpcext.protocol import environ
 from hpcext.training.callbacks import Link, Write
 from hpcext.training.checkpoint import CheckpointError
@@ -128,9 +129,9 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     @property
     def devices(self) -> int:
         """For ``Trainer(devices=...)``: the ranks of this node that were started, else its GPUs."""
-        started = environ().get("LOCAL_WORLD_SIZE", "")
-        if started.isdecimal():
-            return int(started)
+        started = whole(environ().get("LOCAL_WORLD_SIZE"))
+        if started is not None:
+            return started
         return self._link.attempt.num_gpus if self._link.attempt else 1
 
     def loader(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from hpcext.numerals import whole
 from hpcext.protocol import environ
 from hpcext.training.checkpoint import warn
 from hpcext.training.elastic_loader import ElasticLoader
@@ -37,8 +38,9 @@ def first_rank() -> int:
     """
     env = environ()
     for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"):
-        if env.get(name, "").isdecimal():
-            return int(env[name]) or (int(env.get("NODE_RANK", "0")) if name == "LOCAL_RANK" else 0)
+        rank = whole(env.get(name))
+        if rank is not None:
+            return rank or (int(env.get("NODE_RANK", "0")) if name == "LOCAL_RANK" else 0)
     return 0
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from hpcext.numerals import whole
+
 _Path = tuple[Any, ...]
 _SPARE_BYTES = 64 << 20
 
@@ -230,9 +232,10 @@ def _group_rooms() -> Iterator[int]:
             continue
         group = Path(root + name)
         while len(group.parts) >= len(Path(root).parts):
-            most, now = _text(group / limit).strip(), _text(group / usage).strip()
-            if most.isdecimal() and now.isdecimal():
-                yield int(most) - int(now) + _cached(group / "memory.stat")
+            # "max", or more digits than a number has, is no limit.
+            most, now = (whole(_text(group / name).strip()) for name in (limit, usage))
+            if most is not None and now is not None:
+                yield most - now + _cached(group / "memory.stat")
             group = group.parent
 
 

@@ -29,6 +29,7 @@ import torch.distributed as dist
 import transformers
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
+from hpcext.numerals import whole
 from hpcext.protocol import environ
 from hpcext.training.callbacks import Link
 from hpcext.training.checkpoint import CheckpointError
@@ -57,8 +58,8 @@ def per_device(global_batch: int, *, accumulate: int = 1) -> int:
     ValueError
         The ranks do not divide it.
     """
-    text = environ().get("WORLD_SIZE", "")
-    ranks = int(text) if text.isdecimal() else 1
+    ranks = whole(environ().get("WORLD_SIZE"))
+    ranks = 1 if ranks is None else ranks
     share, rest = divmod(global_batch, ranks * accumulate)
     if rest or share < 1:
         raise ValueError(

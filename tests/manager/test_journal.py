@@ -221,7 +221,9 @@ def test_a_kept_world_that_is_damaged_is_passed_over(tmp_path: Path) -> None:
     book.compact(5.0, Engine(MARBLE).world.save())
     book.compact(200_000.0, Engine(MARBLE).world.save())
     book.close()
-    (tmp_path / journal.KEPT_DIR / f"{200_000:012d}.json.gz").write_bytes(b"no gzip")
+    folder = tmp_path / journal.KEPT_DIR
+    shutil.copy(folder / f"{5:012d}.json.gz", folder / "5 (copy).json.gz")
+    (folder / f"{200_000:012d}.json.gz").write_bytes(b"no gzip")
     found = journal.read_kept(path, 1e6)
     assert found is not None
     assert found.now_s == 5.0

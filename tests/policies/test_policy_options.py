@@ -24,7 +24,7 @@ from hpcext.policies import POLICIES, find_policy
         ("pollux:search=best", "search=best: invalid enum value"),
         ("optimus:interval_s=0", "interval_s=0: expected float >= 1.0"),
         ("bftrainer:objective=speed", "no 'speed'; efficiency, throughput, priority, or MODULE.F"),
-        ("bftrainer:objective=math.pi", "math.pi is no function"),
+        ("bftrainer:objective=math.pi", "'math.pi' is no function"),
         ("bftrainer:objective=no.such", "no 'no.such'"),
         ("bftrainer:limits=/dev/null", "/dev/null: not a regular file"),
     ],
@@ -39,6 +39,12 @@ def test_what_is_wrong_is_one_line(text: str, said: str) -> None:
 def test_where_it_came_from_is_said() -> None:
     with pytest.raises(InputError, match=r"^HPCEXT_POLICY pollux: p=2: "):
         find_policy("pollux:p=2", "HPCEXT_POLICY")
+
+
+def test_a_value_of_any_length_is_cut() -> None:
+    with pytest.raises(InputError) as caught:
+        find_policy("pollux:p=" + "\x1b" * 5000)
+    assert len(str(caught.value)) < 500
 
 
 def test_several_options() -> None:

@@ -22,7 +22,8 @@ from hpcext.core.errors import HpcextError
 DECODERS = frozenset(
     {
         "json.loads", "json.load", "msgspec.json.decode", "msgspec.json.Decoder", "msgspec.convert",
-        "tomllib.loads", "documents.read_json", "read_json", "csv.reader", "csv.DictReader",
+        "tomllib.loads", "documents.read_json", "documents.decoded", "decoded", "csv.reader",
+        "csv.DictReader",
     }
 )  # fmt: skip
 
@@ -43,7 +44,7 @@ def reads(call: ast.Call, numbers: bool) -> bool:
     name = dotted(call.func)
     if name in DECODERS:
         return True
-    if not numbers or name not in {"int", "float"} or not call.args:
+    if not numbers or name not in {"int", "float", "whole"} or not call.args:
         return False
     return not isinstance(call.args[0], (ast.BinOp, ast.Constant, ast.Compare, ast.BoolOp))
 
@@ -113,10 +114,10 @@ CHECKED = "part of a file whose checksum was verified before"
 REASONS = {
     "executors/gpu_facts.py:_nvidias": "a driver gives numbers",
     "executors/gpus.py:amd_gpus": KERNEL,
-    "manager/journal.py:Journal._keep": "names of files, matched before",
+    "executors/seats.py:_capability": "a driver gives numbers",
     "manager/metrics.py:_of": NUMBERS,
     "sim/papers/lb_bsp_measured.py:measured": "a table that is part of the package",
-    "sim/recording.py:write_recording": OWN,
+    "sim/recording.py:encoded": OWN,
     "sim/workloads/recorded.py:Trained._chosen": NUMBERS,
     "sim/workloads/recorded.py:Trained.alone_s": NUMBERS,
     "sim/workloads/recorded.py:kept": NUMBERS,

@@ -23,7 +23,9 @@ TOKENS = (
     b"", b"\n", b"\0", b"\xff", b"\xed\xa0\x80", b"\x1b[2J", b"-1", b"0", b"9" * 400, b"9" * 5000,
     b"1e999", b"nan", b"inf", b"-", b"|", b",", b"=", b'"', b"'", b"[", b"]]", b"{", b"}", b"null",
     b"true", b"../..", b"n[1-99999999999]", b"%s", "\u0663".encode(), "\u2028".encode(), b"\r",
-    b"\t", b":",
+    b"\t", b":", b"9" * 18, b"9" * 19, b"-0", b"-0.0", b"1e308", b"1_000", b"999999999-23:59:59",
+    b"0001-01-01T00:00:00", b"9999-12-31T23:59:59", b"\\ud800", b'"\\udc00\\ud800"', b"[" * 3000,
+    b'{"a":' * 3000, b"a.b=" * 1500, b"a" * 5000,
 )  # fmt: skip
 
 TOGETHER = 25
@@ -37,7 +39,8 @@ bytes: a strategy for each would take ten times as long as what is tested."""
 def damaged(seed: bytes, edits: bytes) -> bytes:
     for where, less, more in EDIT.iter_unpack(edits[: len(edits) // EDIT.size * EDIT.size]):
         at = where * (len(seed) + 1) >> 16
-        token = TOKENS[more] if more < len(TOKENS) else bytes([more])
+        # The last of the bytes, which no text has, stand for tokens.
+        token = bytes([more]) if more < 256 - len(TOKENS) else TOKENS[more - 256]
         # Some cut off what follows.
         seed = seed[:at] + token + (seed[at + less % 13 :] if less < 240 else b"")
     return seed

@@ -378,7 +378,7 @@ def _tag(tag: str) -> str:
         return re.sub(r' id="[^"]*"', "", tag)
     # A hundredth of a point is less than can be seen, and halves the page.
     if tag.startswith("<path"):
-        tag = re.sub(r"(\.\d\d)\d+", r"\1", tag)
+        tag = re.sub(r"(\.[0-9]{2})[0-9]+", r"\1", tag)
     return re.sub(r"#[0-9a-f]{6}\b", _variable, tag)
 
 

@@ -32,16 +32,17 @@ MOST_TEXT = 4 << 20
 
 _JOB = re.compile(r"Job <([0-9]{1,12})(?:\[([0-9]{1,9})\])?>")
 _EVENT = re.compile(
-    rf"({'|'.join(DAYS)}) ({'|'.join(MONTHS)}) ([ \d]\d) (\d\d):(\d\d):(\d\d)(?: (\d{{4}}))?: (.*)"
+    rf"({'|'.join(DAYS)}) ({'|'.join(MONTHS)}) ([ 0-9][0-9]) "
+    r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?: ([0-9]{4}))?: (.*)"
 )
 _LIMIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?) min\b")
 # Blanks are taken out before: a line may be broken at any place.
 _HOSTS = re.compile(
-    r"(?:Allocated\d+Slot\(s\)onHost\(s\)"
-    r"|(?:Dispatched|Started)(?:\d+Task\(s\))?(?:to|on)(?:Host\(s\)|\d+Hosts/Processors)?)"
+    r"(?:Allocated[0-9]+Slot\(s\)onHost\(s\)"
+    r"|(?:Dispatched|Started)(?:[0-9]+Task\(s\))?(?:to|on)(?:Host\(s\)|[0-9]+Hosts/Processors)?)"
     r"((?:<[^<>]*>)+)"
 )
-_HOST = re.compile(r"<(?:(\d{1,9})\*)?([^<>]+)>")
+_HOST = re.compile(r"<(?:([0-9]{1,9})\*)?([^<>]+)>")
 _KILLED = re.compile(r"TERM_(?:OWNER|ADMIN|FORCE_OWNER|FORCE_ADMIN)")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hpcext.core.errors import InputError
+from hpcext.numerals import whole
 from hpcext.sim.traces.swf import CANCELLED, COMPLETED, FAILED, UNKNOWN, SwfJob
 from hpcext.text import did_you_mean, listed, shown
 
@@ -136,7 +137,7 @@ def _job(row: Mapping[str, str], partitions: dict[str, int]) -> Row:
         procs=nodes if run_s else UNKNOWN,
         procs_requested=nodes or UNKNOWN,
         # Minutes; or words, as UNLIMITED.
-        walltime_s=60 * _count(row, "TimelimitRaw") if limit.isdecimal() else UNKNOWN,
+        walltime_s=60 * _count(row, "TimelimitRaw") if whole(limit) is not None else UNKNOWN,
         status=ENDED[state],
         user=_count(row, "UID") if row.get("UID") else UNKNOWN,
         partition=partitions.setdefault(partition, len(partitions) + 1) if partition else UNKNOWN,
@@ -145,10 +146,10 @@ def _job(row: Mapping[str, str], partitions: dict[str, int]) -> Row:
 
 
 def _count(row: Mapping[str, str], name: str) -> int:
-    cell = row[name]
-    if not (cell.isascii() and cell.isdecimal() and len(cell) <= 12):
-        raise InputError(f"{name} {shown(cell)}", valid="a whole number")
-    return int(cell)
+    count = whole(row[name], 12)
+    if count is None:
+        raise InputError(f"{name} {shown(row[name])}", valid="a whole number")
+    return count
 
 
 def _instant(row: Mapping[str, str], name: str) -> float | None:
@@ -156,8 +157,8 @@ def _instant(row: Mapping[str, str], name: str) -> float | None:
     cell = row.get(name, "")
     if cell in {"", "Unknown", "None", "N/A"}:
         return None
-    if cell.isascii() and cell.isdecimal() and len(cell) <= 12:
-        return float(cell)
+    if (since_1970 := whole(cell, 12)) is not None:
+        return float(since_1970)
     try:
         return float(calendar.timegm(time.strptime(cell, "%Y-%m-%dT%H:%M:%S")))
     except ValueError:

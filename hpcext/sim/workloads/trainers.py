@@ -18,6 +18,7 @@ from typing import NamedTuple
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
+from hpcext.numerals import whole
 from hpcext.sim.physics import Physics
 from hpcext.sim.traces.lines import cells_of, place, read_lines
 from hpcext.text import listed, shown
@@ -150,10 +151,10 @@ def _trainer(
 
 def _nodes(name: str, where: str) -> int:
     """Of how many nodes a column has the rate."""
-    digits = name[len(_RATE) :]
-    if not _counts(digits):
+    count = _count(name[len(_RATE) :])
+    if count is None:
         raise InputError(f"column {shown(name)}", where=where, valid=f"{_RATE}1, {_RATE}2, ...")
-    return int(digits)
+    return count
 
 
 def _number(row: Mapping[str, str], name: str, where: str, *, above: bool = False) -> float:
@@ -169,12 +170,13 @@ def _number(row: Mapping[str, str], name: str, where: str, *, above: bool = Fals
 
 def _whole(row: Mapping[str, str], name: str, where: str) -> int:
     text = row[name].strip()
-    if not _counts(text):
+    count = _count(text)
+    if count is None:
         raise InputError(f"{name} is {shown(text)}", where=where, valid=f"1 to {MOST_NODES}")
-    return int(text)
+    return count
 
 
-def _counts(text: str) -> bool:
-    """Whether it is a number of nodes; Python reads no integer of thousands of digits."""
-    whole = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_NODES))
-    return whole and 1 <= int(text) <= MOST_NODES
+def _count(text: str) -> int | None:
+    """A number of nodes; None if it is none."""
+    count = whole(text)
+    return count if count is not None and 1 <= count <= MOST_NODES else None
