@@ -40,6 +40,7 @@ rescale_down_s = 0
 weight = 2
 priority = -1.5
 mem_per_gpu = "16G"
+mps = false
 trial = {sweep = "lr", settings = {lr = "1"}, metric = "loss", goal = "max", first = 9, factor = 2}
 
 [[job]]
@@ -145,6 +146,7 @@ def test_the_full_example_has_every_key() -> None:
         ("mem_per_gpu = 1024", "mem_per_gpu", 1024),
         ('mem_per_gpu = "1k"', "mem_per_gpu", 1024),
         ('mem_per_gpu = "2T"', "mem_per_gpu", 2 * 2**40),
+        ("mps = true", "mps", True),
         ("retries = 3", "retries", 3),
         ("after = []", "after", ()),
     ],
@@ -225,6 +227,9 @@ FAULTS = [
     ("priority = 1979-05-27", ["priority: ", "is a date or time"]),
     ('mem_per_gpu = "16 G"', ["mem_per_gpu: '16 G'", '"16G"']),
     ("mem_per_gpu = 0", ["mem_per_gpu: 0"]),
+    ("mps = 1", ["mps: 1 is an integer", "true or false"]),
+    ("gpus = 2\nmps = true", ["mps: true, and the job needs more than one GPU"]),
+    ("nodes = 2\nmps = true", ["mps: true, and the job needs more than one GPU"]),
     ("trial = 3", ["trial: 3 is an integer", "a table"]),
     ("trial = {metric = 'loss'}", ["trial: sweep is missing"]),
     ("trial = {sweep = 'a', rung = 3}", ["trial: unknown key 'rung'", "first"]),

@@ -189,6 +189,7 @@ def test_each_line_is_plain_json(tmp_path: Path) -> None:
         "since_s": None,
         "ends_s": None,
         "planned": True,
+        "seats": 0,
     }
 
 
