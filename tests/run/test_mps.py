@@ -6,12 +6,17 @@ The daemon keeps the account: a client that ends while its GPU has work is a lin
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from site_of_test import Site, wait_for
+
+from hpcext.cli import top_view
+from hpcext.executors.gpu_facts import GpuFacts
+from hpcext.manager import reading
 
 NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
 
@@ -72,6 +77,25 @@ def begin(site: Site, *more: str) -> None:
     site.start("run", str(site.jobs), "--gpus", "2", "--dir", str(site.pilot), *more)
 
 
+def check_shown(site: Site) -> None:
+    """One machine of two GPUs, of which one is shared: so it is counted and drawn."""
+    (pilot,) = site.document("dashboard", str(site.pilot))["pilots"]
+    nodes = {node["name"].partition("/")[2]: node for node in pilot["nodes"]}
+    drawn = {name: [gpu["name"] for gpu in node["gpus"]] for name, node in nodes.items()}
+    short = {name: [gpu.rpartition(":")[2] for gpu in gpus] for name, gpus in drawn.items()}
+    assert short == {"": ["0"], "mps": ["1a", "1b"]}
+    use = {"1": GpuFacts(1, "NVIDIA Fake", 0.5)}
+    rows = {row[0]: row for row in top_view.node_rows(reading.read(site.pilot), use).values()}
+    assert [rows[node["name"]][1:4] for node in nodes.values()] == [
+        ("1/1", "1", ""), ("2/2", "2 3", "50%"),
+    ]  # fmt: skip
+    told = site.path / "hpcext.prom"
+    assert site.run("metrics", "--textfile", str(told)).code == 0
+    text = told.read_text()
+    for name, value in {"nodes": 1, "gpus": 2, "gpus_held": 2}.items():
+        assert re.search(rf"^hpcext_{name}{{.*}} {value}.0$", text, re.MULTILINE), (name, text)
+
+
 def test_secondaries_share_a_gpu_and_leave_it_in_order(shared: Site) -> None:
     """One has a GPU, two share the other, the fourth waits; one is cancelled, one is promoted."""
     shared.write_jobs(
@@ -95,6 +119,8 @@ def test_secondaries_share_a_gpu_and_leave_it_in_order(shared: Site) -> None:
     (daemon,) = daemons(shared)
     # Its time is not that of the job that it began with, nor are its signals.
     assert account(shared)[0] == "start GPU-0001 blocks 0 told []"
+
+    check_shown(shared)
 
     victim = wait_for(lambda: shared.steps("first"), "a step")[0].pid
     shared.run_until_done("cancel", str(shared.pilot), "first")
