@@ -73,9 +73,10 @@ class Seat:
         OSError
             There is no daemon to be had.
         """
-        for path in (self._directory, self._log, self._pipe):
+        for path in (self._directory, self._log):
             _make_private(path)
         with self._door():
+            _make_private(self._pipe)
             held = os.open(self._directory / "seats", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(held, fcntl.LOCK_SH)
             if self._ask("get_server_list") is None:
