@@ -7,8 +7,6 @@ All signals are blocked and dealt with one after the other in one loop, which sl
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
 import resource
@@ -21,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpcext import documents, protocol
 from hpcext.launch import command, devices, leader, tree
+from hpcext.launch.papers import Papers
 from hpcext.launch.script import Script
 
 if TYPE_CHECKING:
     from hpcext.launch.mps import Seat
-
-MANAGER = "hpcext.manager/1"
 
 TAKEN = 75
 """Exit code when another supervisor has this attempt already: nothing was run."""
@@ -42,7 +39,6 @@ REMIND_S = 1.0
 that are forked later, such as the workers of a torchrun that was still importing."""
 
 LOOK_S = 1.0  # for orders, and the leader of a batch job, of which no signal tells
-RECORD_PAUSE_MAX_S = 5.0
 KILL_PAUSE_S = 0.02
 KILL_PAUSE_MAX_S = 1.0
 
@@ -99,8 +95,7 @@ class Supervisor:
     """
 
     def __init__(self, directory: Path, launch: dict[str, Any], index: int | None = None) -> None:
-        self._directory = directory
-        self._identity = {"attempt": int(launch["attempt"]), "op": int(launch["op"])}
+        self._attempt = int(launch["attempt"])
         self._me = protocol.Process.me()
         self._argv = [str(word) for word in launch["argv"]]
         self._cwd = str(launch["cwd"])
@@ -108,14 +103,13 @@ class Supervisor:
         several = int(self._added.get("HPCEXT_NUM_NODES", 1)) > 1
         self._index = (protocol.step_index() if several else 0) if index is None else index
         self._several = several or self._index > 0
-        self._own = protocol.node_directory(directory, self._index)
+        self._papers = Papers(directory, launch, self._index)
         self._log = Path(launch["log"])
         if self._index:
             self._log = self._log.with_name(f"log.node-{self._index}.txt")
         self._gpus = len(launch["gpus"]) or int(self._added.get("HPCEXT_NUM_GPUS", 0))
         self._kill_grace_s = float(launch["kill_grace_s"])
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
-        self._manager = Path(launch["manager"]) if launch.get("manager") else None
         self._notices = bool(launch.get("notices"))
         self._seat = _seat(launch.get("mps"))
         self._leader = leader.Leader.of(launch.get("leader", "none"), self._suspend_timeout_s)
@@ -143,41 +137,8 @@ class Supervisor:
         self._kill_pause_s = KILL_PAUSE_S
 
     def claim(self) -> bool:
-        """Be the only supervisor of this attempt; False if another one is.
-
-        Raises
-        ------
-        OSError
-            Nobody is.
-        """
-        document = {
-            "schema": protocol.SUPERVISOR,
-            **self._identity,
-            "pid": self._me.pid,
-            "start": self._me.start,
-            "boot_id": tree.boot_id(),
-            "at": time.time(),
-            **self._place(),
-        }
-        if self._index:
-            self._own.mkdir(mode=0o700, exist_ok=True)
-        target = self._own / protocol.SUPERVISOR_FILE
-        temporary = target.with_name(f".{target.name}.{self._me.pid}-{self._me.start}")
-        with open(temporary, "wb") as file:
-            try:
-                file.write(json.dumps(document).encode() + b"\n")
-                file.flush()
-                # A link to a finished file: complete from the first instant, and exclusive.
-                os.link(temporary, target)
-            except FileExistsError:
-                return False
-            finally:
-                os.unlink(temporary)
-            # On disk before the command begins: after a crash of the machine too, it is known
-            # that this attempt has run.
-            os.fsync(file.fileno())
-        documents.sync_directory(self._own)
-        return True
+        """Be the only supervisor of this attempt, as :meth:`Papers.claim` has it."""
+        return self._papers.claim(self._me, self._place())
 
     def _place(self) -> dict[str, Any]:
         """Where Slurm has put us, and on which GPUs."""
@@ -200,7 +161,7 @@ class Supervisor:
         if self._seat is not None:
             self._seat.take()
         command.become_reaper()
-        title = command.heading(self._identity["attempt"], self._gpus)
+        title = command.heading(self._attempt, self._gpus)
         log = command.open_log(self._log, title)
         self._started_at = time.time()
         try:
@@ -220,10 +181,10 @@ class Supervisor:
             self._react(self._wait())
         if self._seat is not None:
             self._seat.leave()
-        suspended = self._suspended()
+        suspended = self._papers.suspended()
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
-        self._record(code, suspended)
+        self._papers.record(self._end_of(code, suspended=suspended))
         if suspended:
             return protocol.EXIT_SUSPENDED
         return code if code >= 0 else 128 - code
@@ -268,7 +229,7 @@ class Supervisor:
             # A session that has just registered has not heard of an earlier suspension.
             if self._suspend_asked_at is not None:
                 self._tell_suspend()
-            if self._script.held and self._suspended():
+            if self._script.held and self._papers.suspended():
                 self._script.release(suspended=True)
             self._obey()
             self._hand_down()
@@ -282,30 +243,15 @@ class Supervisor:
 
     def _obey(self) -> None:
         """Do what the manager has written down, where its signals do not reach us."""
-        try:
-            order = documents.read_json(self._directory / protocol.ORDER_FILE, protocol.ORDER)
-        except (OSError, ValueError):
-            return
-        if any(order.get(key) != value for key, value in self._identity.items()):
-            return
-        if order.get("order") == "suspend" and self._suspend_asked_at is None:
+        order = self._papers.order()
+        if order == "suspend" and self._suspend_asked_at is None:
             self._suspend()
-        elif order.get("order") == "end" and self._kill_asked_at is None:
+        elif order == "end" and self._kill_asked_at is None:
             self._end()
 
     def _suspend(self) -> None:
         self._suspend_asked_at = self._suspend_asked_at or time.time()
         self._tell_suspend()
-
-    def _session(self) -> protocol.Process | None:
-        """The process whose session has registered."""
-        try:
-            report = documents.read_json(
-                self._directory / protocol.REPORT_FILE, protocol.REPORT, owner=os.getuid()
-            )
-            return protocol.Process(int(report["pid"]), int(report["start"]))
-        except documents.UNFIT:
-            return None
 
     def _is_here(self, session: protocol.Process) -> bool:
         """Whether a session still runs, below us: on another node its pid means nothing."""
@@ -330,7 +276,7 @@ class Supervisor:
         A session has time to save. What has none is told as the batch system would have done it.
         """
         self._notice_at = self._notice_at or time.time()
-        if self._session() is not None:
+        if self._papers.session() is not None:
             self._spare()
             self._suspend()
         else:
@@ -352,7 +298,7 @@ class Supervisor:
             self._look_s = time.monotonic() + LOOK_S
             self._obey()
             if self._leader is not None:
-                self._follow(self._leader.look(now_s, saves=self._session() is not None))
+                self._follow(self._leader.look(now_s, saves=self._papers.session() is not None))
 
     def _follow(self, signum: int | None) -> None:
         """Do what the batch system did to the leader of its job, which is in another session."""
@@ -366,13 +312,13 @@ class Supervisor:
     def _tell_suspend(self) -> None:
         if self._kill_s is not None:
             return
-        session = self._session()
+        session = self._papers.session()
         processes = self._tree()
         if session is not None and session.alive() and session in processes:
             steps = [each for each in processes if tree.program(each) == "srun"]
             self._script.hold([session, *steps])
         else:
-            self._script.release(suspended=self._suspended())
+            self._script.release(suspended=self._papers.suspended())
         for process in processes:
             tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S
@@ -413,20 +359,15 @@ class Supervisor:
         Told once more with each news: only a launcher of ranks is ever asked, and it knows what it
         has heard of already.
         """
-        if self._pid and (self._directory / protocol.RESCALE_FILE).exists():
+        if self._pid and self._papers.resized():
             main = protocol.Process.of(self._pid)
             if main is not None and self._exit_code is None:
                 tree.tell(main, protocol.NEWS_SIGNAL)
 
     def _relay(self) -> None:
         """Tell the manager that there is news, if there is a manager."""
-        if self._manager is None:
-            return
-        with contextlib.suppress(*documents.UNFIT):
-            document = documents.read_json(self._manager, MANAGER, owner=os.getuid())
-            if document.get("boot_id", tree.boot_id()) == tree.boot_id():
-                manager = protocol.Process(int(document["pid"]), int(document["start"]))
-                manager.send(protocol.NEWS_SIGNAL)
+        if (manager := self._papers.manager()) is not None:
+            manager.send(protocol.NEWS_SIGNAL)
 
     # The end.
 
@@ -446,11 +387,11 @@ class Supervisor:
 
     def _leftovers(self) -> None:
         """The command has ended, and something of its tree has not."""
-        if self._warned and self._notice_at is None and self._session() is not None:
+        if self._warned and self._notice_at is None and self._papers.session() is not None:
             return
-        session = self._session() if self._suspend_asked_at is not None else None
+        session = self._papers.session() if self._suspend_asked_at is not None else None
         # It is rank 0's, which may be on another node.
-        elsewhere = self._several and not self._suspended()
+        elsewhere = self._several and not self._papers.suspended()
         if session is None or not (self._is_here(session) or elsewhere):
             self._empty(LEFTOVER_GRACE_S)
         elif self._kill_s is None:
@@ -463,21 +404,10 @@ class Supervisor:
         self._exit_code = exit_code
         self._main_ended_at = time.time()
 
-    def _suspended(self) -> bool:
-        """Whether there is an acknowledgement of a suspension of this attempt."""
-        path = self._directory / protocol.SUSPENDED_FILE
-        try:
-            document = documents.read_json(path, protocol.SUSPENDED)
-        except (OSError, ValueError):
-            return False
-        return all(document.get(key) == value for key, value in self._identity.items())
-
-    def _record(self, exit_code: int, suspended: bool) -> None:
-        """Write ``exit.json``, on a full disk as soon as there is room, or until told to end."""
+    def _end_of(self, exit_code: int, *, suspended: bool) -> dict[str, Any]:
+        """How the attempt ended."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        document = {
-            "schema": protocol.EXIT,
-            **self._identity,
+        return {
             "exit_code": exit_code,
             "suspended": suspended,
             "started_at": self._started_at,
@@ -488,20 +418,6 @@ class Supervisor:
             "ended_at": time.time(),
             "cpu_s": usage.ru_utime + usage.ru_stime,
         }
-        pause_s = KILL_PAUSE_S
-        while True:
-            try:
-                documents.write_json(self._own / protocol.EXIT_FILE, document)
-                return
-            except OSError as error:
-                failure = error
-            # Who removes the directory wants nothing recorded in it; all else may pass.
-            if isinstance(failure, FileNotFoundError | NotADirectoryError):
-                return
-            if signal.sigtimedwait({signal.SIGTERM}, pause_s):
-                sys.stderr.write(f"hpcext: the end was not recorded: {failure}\n")
-                return
-            pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
 
 
 def _seat(document: Mapping[str, str] | None) -> Seat | None:

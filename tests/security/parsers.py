@@ -38,7 +38,7 @@ from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.lease_book import LeaseBook
 from hpcext.launch import sweep
 from hpcext.launch.leader import Leader
-from hpcext.launch.supervisor import Supervisor
+from hpcext.launch.papers import Papers
 from hpcext.manager import journal, locks, lsf_job, lsf_suspend, spool, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.batch_job import Submitted
@@ -174,8 +174,7 @@ def in_mind(directory: Path) -> object:
 
 def registered(directory: Path) -> object:
     """What a supervisor takes for the session of its training."""
-    supervisor: Any = types.SimpleNamespace(_directory=directory)
-    return Supervisor._session(supervisor)
+    return Papers(directory, {"attempt": 3, "op": 7}, 0).session()
 
 
 def checkpoint(path: Path) -> object:

@@ -1,0 +1,145 @@
+"""What a supervisor reads and writes of its attempt: one file for each thing that can be said.
+
+Who says what is in :mod:`hpcext.protocol`. All that a training or a manager wrote may be absent,
+older than this attempt, or nonsense; then nothing was said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcext import documents, protocol
+from hpcext.launch import tree
+
+MANAGER = "hpcext.manager/1"
+
+RECORD_PAUSE_S, RECORD_PAUSE_MAX_S = 0.02, 5.0
+"""Between two tries to write on a full disk."""
+
+
+class Papers:
+    """The files of one attempt, on one of its nodes.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the attempt, absolute.
+    launch : Mapping
+        ``launch.json``.
+    index : int
+        Of this node.
+    """
+
+    def __init__(self, directory: Path, launch: Mapping[str, Any], index: int) -> None:
+        self._directory = directory
+        self._own = protocol.node_directory(directory, index)
+        self._identity = {"attempt": int(launch["attempt"]), "op": int(launch["op"])}
+        self._manager = Path(launch["manager"]) if launch.get("manager") else None
+
+    # Written.
+
+    def claim(self, me: protocol.Process, place: Mapping[str, Any]) -> bool:
+        """Be the only supervisor of this attempt; False if another one is.
+
+        Raises
+        ------
+        OSError
+            Nobody is.
+        """
+        document = {
+            "schema": protocol.SUPERVISOR,
+            **self._identity,
+            "pid": me.pid,
+            "start": me.start,
+            "boot_id": tree.boot_id(),
+            "at": time.time(),
+            **place,
+        }
+        if self._own != self._directory:
+            self._own.mkdir(mode=0o700, exist_ok=True)
+        target = self._own / protocol.SUPERVISOR_FILE
+        temporary = target.with_name(f".{target.name}.{me.pid}-{me.start}")
+        with open(temporary, "wb") as file:
+            try:
+                file.write(json.dumps(document).encode() + b"\n")
+                file.flush()
+                # A link to a finished file: complete from the first instant, and exclusive.
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(temporary)
+            # On disk before the command begins: after a crash of the machine too, it is known
+            # that this attempt has run.
+            os.fsync(file.fileno())
+        documents.sync_directory(self._own)
+        return True
+
+    def record(self, end: Mapping[str, Any]) -> None:
+        """Write ``exit.json``, on a full disk as soon as there is room, or until told to end."""
+        document = {"schema": protocol.EXIT, **self._identity, **end}
+        pause_s = RECORD_PAUSE_S
+        while True:
+            try:
+                documents.write_json(self._own / protocol.EXIT_FILE, document)
+                return
+            except OSError as error:
+                failure = error
+            # Who removes the directory wants nothing recorded in it; all else may pass.
+            if isinstance(failure, FileNotFoundError | NotADirectoryError):
+                return
+            if signal.sigtimedwait({signal.SIGTERM}, pause_s):
+                sys.stderr.write(f"hpcext: the end was not recorded: {failure}\n")
+                return
+            pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
+
+    # Read.
+
+    def order(self) -> str:
+        """What the manager has written down, where its signals do not reach us: suspend, end."""
+        order = self._of_this_attempt(protocol.ORDER_FILE, protocol.ORDER) or {}
+        return str(order.get("order", ""))
+
+    def suspended(self) -> bool:
+        """Whether there is an acknowledgement of a suspension of this attempt."""
+        return self._of_this_attempt(protocol.SUSPENDED_FILE, protocol.SUSPENDED) is not None
+
+    def resized(self) -> bool:
+        """Whether it was ever asked to change its size."""
+        return (self._directory / protocol.RESCALE_FILE).exists()
+
+    def session(self) -> protocol.Process | None:
+        """The process whose session has registered."""
+        path = self._directory / protocol.REPORT_FILE
+        try:
+            report = documents.read_json(path, protocol.REPORT, owner=os.getuid())
+            return protocol.Process(int(report["pid"]), int(report["start"]))
+        except documents.UNFIT:
+            return None
+
+    def manager(self) -> protocol.Process | None:
+        """Who wants to hear of news, if that is on this machine."""
+        if self._manager is None:
+            return None
+        try:
+            document = documents.read_json(self._manager, MANAGER, owner=os.getuid())
+            if document.get("boot_id", tree.boot_id()) != tree.boot_id():
+                return None
+            return protocol.Process(int(document["pid"]), int(document["start"]))
+        except documents.UNFIT:
+            return None
+
+    def _of_this_attempt(self, name: str, schema: str) -> dict[str, Any] | None:
+        try:
+            document = documents.read_json(self._directory / name, schema)
+        except (OSError, ValueError):
+            return None
+        same = all(document.get(key) == value for key, value in self._identity.items())
+        return document if same else None
