@@ -236,7 +236,7 @@ def objective_of(name: str) -> Objective:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError):
         near = did_you_mean(name, OBJECTIVES) or f"{', '.join(OBJECTIVES)}, or MODULE.FUNCTION"
-        raise ValueError(f"no {name!r}; {near}") from None
+        raise ValueError(f"no objective {name!r}; {near}") from None
     if not callable(found):
         raise ValueError(f"{name} is no function")
     return found  # type: ignore[no-any-return]

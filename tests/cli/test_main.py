@@ -81,6 +81,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "show", "more"], "too many arguments: 'more'"),
         (["--quite", "config", "show"], "unknown option '--quite'"),
         (["config", "show", "--or"], "unknown option '--or'"),
+        (["trace", "stat", "x", "--nodes", "many"], "--nodes: 'many' (valid: an integer)"),
+        (["resize", "jobs", "cnn", "more"], "GPUS: 'more' (valid: an integer)"),
+        (["launch", "--ranks", "9" * 99_999, "x"], "--ranks: '" + "9" * 60 + "'... (valid:"),
+        (["pilot", "submit", "x", "--log-format", "x"], "--log-format: unknown log-format 'x'"),
     ],
 )
 def test_usage_errors_are_one_line(
@@ -92,6 +96,28 @@ def test_usage_errors_are_one_line(
     assert re.fullmatch(r"hpcext: [^\n]+\n", err)
     assert expected in err
     assert err[:-1].isprintable()
+
+
+@pytest.mark.parametrize("prog", PARSERS)
+def test_two_dashes_are_no_value(prog: str) -> None:
+    parser, parse = PARSERS[prog]
+    for action in manual.options(parser):
+        if action.nargs is None:
+            name = action.option_strings[-1]
+            with pytest.raises(InputError, match=f"{name}: expected one argument"):
+                parse([*prog.split()[1:], f"{name}=--"])
+
+
+def test_another_path_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = ["trace", "generate", "summit", "--hours", "1", "--nodes", "3", "--output"]
+    long = tmp_path / ("x" * 300)
+    for path, what in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "no" / "x.csv", "No such file or directory"),
+        (long, "File name too long"),
+    ):
+        assert cli.main([*trace, str(path)]) == 2
+        assert capsys.readouterr().err == f"hpcext: {path}: {what}\n"
 
 
 def test_a_full_disk_is_one_line(

@@ -192,7 +192,7 @@ def test_no_policy_is_better_than_the_optimum(
         (["--gpus", "4", "--policy", "marble", "--compare"], "--compare: shows every policy"),
         (["--gpus", "4", "--policy", "pollux:p=9"], "--policy pollux: p=9: expected float <= 1.0"),
         (["--gpus", "4", "--plot", "x.xyz"], "--plot x.xyz: Format 'xyz' is not supported"),
-        (["--gpus", "4", "--plot", "/no/x.png"], "--plot /no/x.png: [Errno 2]"),
+        (["--gpus", "4", "--plot", "/no/x.png"], "--plot /no/x.png: No such file or directory"),
     ],
 )
 def test_bad_input_is_one_line(
