@@ -21,7 +21,7 @@ from hpcext.jobfields import metric
 from hpcext.jobfile import MAX_JOBS, parse_jobs
 from hpcext.manager import pilot as pilots
 from hpcext.manager import reading, spool
-from hpcext.text import clean, shown
+from hpcext.text import clean, counted, shown
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _RANGE = re.compile(r"(\d+)(?::(\d+))?\Z")
@@ -116,7 +116,7 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
         parse_jobs(text, "--grid", Path.cwd())
     if args.out is not None:
         _write(args.out, text)
-        out.line(f"{len(chosen)} jobs in {args.out}")
+        out.line(f"{counted(len(chosen), 'job')} in {args.out}")
     elif args.optuna is not None:
         base = str(Path.cwd())
         answer = spool.ask(_pilot(args), "submit", text=text, where="--optuna", base=base)

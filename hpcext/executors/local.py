@@ -15,9 +15,14 @@ from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.launch import devices, supervise, tree
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL, Process
+from hpcext.text import are, counted
 
 SWEEP_PAUSE_S = 0.01
 SWEEP_PAUSE_MAX_S = 1.0
+
+
+def _too_few(free: int) -> str:
+    return f"only {counted(free, 'GPU')} {are(free)} free"
 
 
 class LocalExecutor(ProcessExecutor):
@@ -48,7 +53,7 @@ class LocalExecutor(ProcessExecutor):
         files = AttemptFiles(self._directory, action)
         indices = self._free()[: total(action.alloc)]
         if len(indices) < total(action.alloc):
-            self._not_started(files, f"only {len(indices)} GPUs are free")
+            self._not_started(files, _too_few(len(indices)))
             return
         gpus = tuple(self._name(index) for index in indices)
         watch = Watch(files, gpus)
@@ -98,7 +103,7 @@ class LocalExecutor(ProcessExecutor):
             gpus = (*had[:wanted], *more[: max(0, wanted - len(had))])
             try:
                 if len(gpus) < wanted:
-                    raise OSError(errno.EBUSY, f"only {len(gpus)} GPUs are free")
+                    raise OSError(errno.EBUSY, _too_few(len(gpus)))
                 sizes.ask(action.resize, gpus, self._devices(gpus))
             except OSError as error:
                 why = str(error.strerror)

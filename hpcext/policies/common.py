@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, State
+from hpcext.text import counted
 
 ONE_NODE = (1, 1)
 """Where jobs run that say nothing of nodes, under the policies that share single nodes."""
@@ -10,7 +11,7 @@ ONE_NODE = (1, 1)
 
 def named(gpus: int) -> str:
     """``1 GPU``, ``3 GPUs``."""
-    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+    return counted(gpus, "GPU")
 
 
 def kinds_of(now: Snapshot) -> list[str]:
