@@ -194,6 +194,7 @@ def main(
     int
         0 done, 1 some job failed, 2 bad input, 3 no such manager or locked by another.
     """
+    _open_closed()
     words = sys.argv[1:] if argv is None else list(argv)
     # The error of a command line that cannot be parsed is wanted in the right form too.
     out = output.make(as_json="--json" in words, quiet="-q" in words or "--quiet" in words)
@@ -233,6 +234,16 @@ def _run(
         out.error(failure)
         return failure.exit_status
     return status
+
+
+def _open_closed() -> None:
+    """Let nothing else become the stdin, stdout or stderr that we were started without.
+
+    What is opened next would take its number: a journal, into which a job then prints.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _drop_output() -> None:
