@@ -120,6 +120,39 @@ def test_another_path_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert capsys.readouterr().err == f"hpcext: {path}: {what}\n"
 
 
+@pytest.mark.parametrize("program", ["main", "admin"])
+def test_an_interrupt_while_it_is_imported(program: str) -> None:
+    script = f"""
+import signal, sys
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "msgspec":
+            signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Slow())
+import hpcext.__main__
+sys.exit(hpcext.__main__.{program}())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, b"")
+
+
+def test_without_standard_streams(tmp_path: Path) -> None:
+    """Nothing that is opened gets their numbers: a job would write into it."""
+    held = tmp_path / "held"
+    script = f"""
+import os, sys
+from hpcext.cli import main
+assert main.main(["config", "show"]) == 0
+file = open({str(held)!r}, "w")
+assert file.fileno() > 2
+os.write(1, b"not there")
+"""
+    command = f"{shlex.join([sys.executable, '-c', script])} <&- >&- 2>&-"
+    ended = subprocess.run(["sh", "-c", command], check=False)
+    assert (ended.returncode, held.read_text()) == (0, "")
+
+
 def test_a_full_disk_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

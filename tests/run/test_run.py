@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -168,6 +169,7 @@ def test_an_interrupt_suspends_all_and_resume_goes_on(shared: Site, signum: int)
     manager.send_signal(signum)
     _, err = manager.communicate(timeout=60)
     assert manager.returncode == 128 + signum
+    assert re.search(r"ends when .* suspended, in 1 min 00 s at most; told again, at once", err)
     assert "hpcext run --resume" in err
     assert not shared.left_behind()
     document = shared.document("run", "--resume", str(shared.pilot))
