@@ -208,6 +208,9 @@ def test_verbs_from_another_terminal(site: Site) -> None:
     twice = site.run("submit", "verbs", str(site.jobs))
     assert (twice.code, "submitted 4" in twice.out) == (0, True)
 
+    (row,) = site.run("pilot", "list").out.splitlines()[1:]
+    assert row.split()[1] == "running"
+
     missing = site.run("cancel", "verbs", "nobody")
     assert (missing.code, "valid: held, gone, late" in missing.err) == (2, True)
     assert site.run("cancel", "nowhere", "held").code == 3
