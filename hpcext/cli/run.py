@@ -168,8 +168,10 @@ def manage(
             nonlocal ends
             # Whoever read our output may leave (| head); the jobs are to go on all the same.
             with contextlib.suppress(BrokenPipeError):
-                if engine.world.stopping and not ends and (ends := view.ending(engine)):
-                    out.note(ends)
+                if engine.world.stopping and not (ends or pilot.alone):
+                    ends = view.ending(engine)
+                    if ends:
+                        out.note(ends)
                 if show is not None:
                     show(view.rows(engine))
                 elif not as_json:
