@@ -14,6 +14,13 @@ def named(gpus: int) -> str:
     return counted(gpus, "GPU")
 
 
+def no_room(job: Job) -> str:
+    """Why a job waits that fits none of the nodes that there are, were they all free."""
+    if (job.nodes or ONE_NODE)[0] > 1:
+        return "too few nodes are large enough for it"
+    return "no node is large enough for it"
+
+
 def kinds_of(now: Snapshot) -> list[str]:
     """The kinds of GPUs that there are, in the order of the nodes."""
     return list(dict.fromkeys(node.kind for node in now.nodes.values()))

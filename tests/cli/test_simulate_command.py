@@ -335,7 +335,7 @@ BAD: list[tuple[list[str], str]] = [
     (["t.csv", "--nodes", "1x1", "--skip", "4"], "--skip: says nothing without --idle"),
     (["t.csv", "--idle", "i.csv", "--skip", "4"], "--skip: 4: the trace has no more changes"),
     (["t.csv", "--nodes", "1x1", "--policy", "marbel"], "did you mean marble?"),
-    (["t.csv", "--nodes", "1x1", "--policy", "pollux:p=9"], "p=9: expected float <= 1.0"),
+    (["t.csv", "--nodes", "1x1", "--policy", "pollux:p=9"], "p=9: expected a number <= 1.0"),
     (["t.csv", "--nodes", "1x1", "--policy", "marble", "--compare"], "--compare: chooses"),
     (["t.csv", "--nodes", "1x1", "--seed", "1", "--seed", "1"], "--seed: the same value twice"),
     (["t.csv", "--nodes", "1x1", "--seed", "-1"], "'-1': a whole number from 0 on"),
