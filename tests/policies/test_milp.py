@@ -106,6 +106,13 @@ def test_three_ways_to_one_optimum(solver: Solver) -> None:
     one()
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_optimum_that_is_found_while_the_problem_is_simplified(solver: Solver) -> None:
+    """HiGHS 1.16.0 names its value, and gives the start as its solution."""
+    idle, one = Trainer(1, 2, {0: 0.0, 2: 0.0}, 0.0, 0.0), Trainer(1, 1, {0: 0.0, 1: 1.0}, 0.0, 0.0)
+    agree(([idle, one], np.array([[False, True, True], [False] * 3]), 30.0), solver)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("solver", SOLVERS)
