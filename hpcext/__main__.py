@@ -1,7 +1,29 @@
-"""``python -m hpcext``."""
+"""The programs ``hpcext`` and ``hpcext-admin``; ``python -m hpcext`` is the first.
+
+To import what they are made of takes half a second, in which Ctrl-C is no reason for a traceback
+either: it ends with the status that :mod:`hpcext.cli.main` has for it.
+"""
 
 import sys
 
-from hpcext.cli.main import main
 
-sys.exit(main())
+def main() -> int:
+    """Run ``hpcext``."""
+    try:
+        from hpcext.cli import main as program  # noqa: PLC0415
+    except KeyboardInterrupt:
+        return 130
+    return program.main()
+
+
+def admin() -> int:
+    """Run ``hpcext-admin``."""
+    try:
+        from hpcext.cli import admin as program  # noqa: PLC0415
+    except KeyboardInterrupt:
+        return 130
+    return program.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

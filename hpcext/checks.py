@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -30,6 +30,9 @@ MAX_FILE_BYTES = 32 << 20
 MAX_STRING_BYTES = 64 << 10
 """Half of what Linux takes as one argument or variable (``MAX_ARG_STRLEN``, execve(2))."""
 
+
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+"""How msgspec calls types, and people."""
 
 Options = TypeVar("Options", bound=msgspec.Struct)
 
@@ -57,10 +60,23 @@ def read_options(kind: type[Options], given: str, where: str) -> Options:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        # "Expected `float` <= 1.0 - at `$.p`": both halves are for whoever typed it.
-        what, _, at = str(error).replace("`", "").partition(" - at $.")
-        given = f"{at}={clean(values[at][:SHOWN_CHARS])}: " if at in values else ""
-        raise InputError(f"{given}{what[0].lower()}{what[1:]}", where=where) from None
+        raise _not_this_value(kind, values, str(error), where) from None
+
+
+def _not_this_value(
+    kind: type[msgspec.Struct], values: Mapping[str, str], said: str, where: str
+) -> InputError:
+    """What msgspec said of an option, in words of people."""
+    # "Expected `float | null` <= 1.0 - at `$.p`": both halves are for whoever typed it.
+    what, _, at = said.replace("`", "").partition(" - at $.")
+    given = f"{at}={clean(values[at][:SHOWN_CHARS])}" if at in values else ""
+    choices = get_args(get_type_hints(kind).get(at))
+    if given and choices and all(isinstance(choice, str) for choice in choices):
+        return InputError(given, where=where, valid=", ".join(choices))
+    for name, words in _TYPES.items():
+        what = what.replace(f"Expected {name}", f"expected {words}")
+    what = what.replace(" | null", "").removesuffix(", got str")
+    return InputError(f"{given}: {what}" if given else what, where=where)
 
 
 def placed(error: InputError, *places: str) -> InputError:

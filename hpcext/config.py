@@ -272,11 +272,11 @@ def load_settings(
     for name, facts in SETTINGS.items():
         # An empty variable is an unset one, as in the XDG rules.
         if text := environ.get(facts["variable"], ""):
-            values[name] = _read(name, _from_text(text), facts["variable"])
+            values[name] = _read_said(name, text, facts["variable"])
             origins[name] = facts["variable"]
         if (given := (flags or {}).get(name)) is not None:
             flag = f"--{name.replace('_', '-')}"
-            values[name] = _read(name, _from_text(given), flag)
+            values[name] = _read_said(name, given, flag)
             origins[name] = flag
     return Settings(**values, origins=MappingProxyType(origins))
 
@@ -317,8 +317,18 @@ def _read(name: str, value: Any, where: str) -> Any:
         raise placed(error, where) from None
 
 
-def _from_text(value: Any) -> Any:
-    """A number where the text is one; flags and variables have no other types."""
+_NUMBERS = (_gpus, _interval_s, _nodes, _share, timeout_s)
+"""Readers of settings that may be numbers; all others are text, even where it is digits alone."""
+
+
+def _read_said(name: str, value: Any, where: str) -> Any:
+    """What a flag or a variable says: both are text."""
+    numeric = SETTINGS[name]["read"] in _NUMBERS
+    return _read(name, _number(value) if numeric else value, where)
+
+
+def _number(value: Any) -> Any:
+    """A number where the text is one."""
     if not isinstance(value, str):
         return value
     for kind in (int, float):

@@ -50,8 +50,8 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
         Names the file. Nothing was replaced, and no temporary file is left.
     """
     name = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
             file.write(data)
             file.flush()
@@ -63,8 +63,8 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(name)
-        if isinstance(error, OSError) and error.filename is None:
-            # A write into a full disk does not know where, and who reads of it wants to.
+        if isinstance(error, OSError):
+            # A write into a full disk does not know where, and all else names the draft.
             error.filename = str(path)
         raise
     if durable:

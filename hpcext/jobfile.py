@@ -19,7 +19,7 @@ from hpcext.core.trials import Trial
 from hpcext.profiles import Profiles
 from hpcext.scaling.curve import fewest_near_best
 from hpcext.scaling.kinds import curve_of
-from hpcext.text import SHOWN_CHARS, clean, did_you_mean, listed, shown
+from hpcext.text import SHOWN_CHARS, clean, counted, did_you_mean, listed, shown
 
 __all__ = [
     "KEYS",
@@ -342,9 +342,9 @@ def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str,
     curve, relative = profiles.curve(name, values.get("work_unit"))
     gpus = values.get("gpus", Gpus())
     if not any(gpus.min <= size <= gpus.max for size in curve):
-        wanted = str(gpus.min) if gpus.min == gpus.max else f"{gpus.min} to {gpus.max}"
+        from_ = "" if gpus.min == gpus.max else f"{gpus.min} to "
         raise InputError(
-            f"{shown(name)} is not measured on {wanted} GPUs",
+            f"{shown(name)} is not measured on {from_}{counted(gpus.max, 'GPU')}",
             valid=f"GPUs that it is measured on: {listed(map(str, curve))}",
             do=f"hpcext profile --name {name} --gpus {gpus.max} -- COMMAND measures more",
         )

@@ -56,6 +56,25 @@ def listed(words: Iterable[str], most: int = 12) -> str:
     return clean(", ".join(every[:most])) + more
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 GPU``, ``3 GPUs``.
+
+    Parameters
+    ----------
+    number : int
+    noun : str
+        In the singular.
+    plural : str
+        If an s does not make it.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
+
+
+def are(number: int) -> str:
+    """``is`` of one, ``are`` of any other number."""
+    return "is" if number == 1 else "are"
+
+
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """``did you mean WORD?`` with the nearest of the known words, or nothing.
 

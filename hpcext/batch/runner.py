@@ -16,6 +16,8 @@ TIMEOUT_S = 60.0
 
 _SAID_CHARS = 400
 
+_ELSEWHERE = "no slurm.conf is found here: run it where Slurm is set up, or set SLURM_CONF"
+
 
 def run(
     argv: Sequence[str],
@@ -53,6 +55,7 @@ def run(
             exit_code=ended.returncode,
             stdout=ended.stdout,
             stderr=ended.stderr,
+            do=_ELSEWHERE if "configuration source" in ended.stderr else "",
         )
     return ended.stdout
 

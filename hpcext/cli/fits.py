@@ -10,6 +10,7 @@ from hpcext.core.values import Job, Node
 from hpcext.jobfile import JobSpec
 from hpcext.manager.submissions import check_fits
 from hpcext.sim.sources import MOST_GPUS
+from hpcext.text import counted
 
 
 def check_specs(specs: Sequence[JobSpec], nodes: Sequence[Node], where: str) -> None:
@@ -64,7 +65,8 @@ def check_jobs(jobs: Iterable[Job], nodes: Sequence[Node], most: int, where: str
             known[need, least] = need <= _room(nodes, least, most)
         if not known[need, least]:
             each = f" with {least} GPUs each" if nodes and least > 1 else ""
-            what = f"needs {need} nodes{each}, and there are {_room(nodes, least, most)}"
+            room = _room(nodes, least, most)
+            what = f"needs {counted(need, 'node')}{each}, and {room} can be had"
             do = "say a larger machine, or leave the job out"
             raise InputError(what, where=f"{where}: job {job.name}", do=do)
     return count
@@ -77,7 +79,7 @@ def _check_spread(job: Job, nodes: Sequence[Node], where: str) -> None:
         gpus[node.kind] += node.gpus
     least, there = min(job.sizes), max(gpus.values(), default=MOST_GPUS)
     if least > there:
-        what = f"needs {least} GPUs, and there are {there}"
+        what = f"needs {counted(least, 'GPU')}, and {there} can be had"
         do = "say a larger machine, or leave the job out"
         raise InputError(what, where=f"{where}: job {job.name}", do=do)
 

@@ -8,13 +8,15 @@ from typing import Any
 from hpcext.cli import view
 from hpcext.cli.output import Output
 from hpcext.manager.harvest_report import PARTS
+from hpcext.text import counted
 
 TRAINERS = ("id", "trainer", "state", "done", "nodes", "most", "hours", "restarts", "in place")
 
 
 def show(out: Output, document: Mapping[str, Any]) -> None:
     """Print a report (:mod:`hpcext.manager.harvest_report`), with its efficiency."""
-    out.line(f"looked for {view.duration(document['seen_s'])}; {document['leases']} leases")
+    leases = counted(document["leases"], "lease")
+    out.line(f"looked for {view.duration(document['seen_s'])}; {leases}")
     offered = document["offered_node_h"]
     rows = [("idle, or leased", f"{offered:.2f}", "")]
     for key, text in PARTS.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ from hpcext.cli import (
     trials,
     verbs,
 )
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import HpcextError, InputError, refused
 from hpcext.text import did_you_mean, listed, shown
 
 COMMANDS: tuple[Callable[[Any], None], ...] = (
@@ -69,10 +68,12 @@ EXAMPLE = "example: "
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
 PIPE_CLOSED = 141
 """128 + SIGPIPE: whoever read our output has left."""
+
+
+_NUMBERS: dict[Any, str] = {int: "an integer", float: "a number"}
+"""What is valid where a parser has one of these types."""
 
 
 class Formatter(argparse.HelpFormatter):
@@ -96,13 +97,33 @@ class Parser(argparse.ArgumentParser):
         """Raise instead of printing the usage and leaving."""
         raise InputError(message, do=f"see {self.prog} --help")
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # Until Python 3.12, that of argparse takes the value of --name=-- for the end of options,
+        # and gives an empty list.
+        if action.option_strings and action.nargs is None and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected one argument")
+        return super()._get_values(action, arg_strings)
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        # That of argparse names the type as Python has it, and prints all of a value.
+        valid = _NUMBERS.get(action.type)
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            if valid is None:
+                raise
+        where = "".join(action.option_strings[-1:]) or str(action.metavar)
+        raise InputError(shown(arg_string), where=where, valid=valid)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # That of argparse suggests nothing.
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
+            flag = "".join(action.option_strings[-1:])
             raise InputError(
-                f"unknown {str(action.metavar or action.dest).lower()} {shown(value)}",
-                where="".join(action.option_strings[-1:]),
+                f"unknown {str(action.metavar or flag.lstrip('-') or action.dest).lower()} "
+                f"{shown(value)}",
+                where=flag,
                 valid=listed(known, most=40),
                 do=did_you_mean(str(value), known) or f"see {self.prog} --help",
             )
@@ -173,6 +194,7 @@ def main(
     int
         0 done, 1 some job failed, 2 bad input, 3 no such manager or locked by another.
     """
+    _open_closed()
     words = sys.argv[1:] if argv is None else list(argv)
     # The error of a command line that cannot be parsed is wanted in the right form too.
     out = output.make(as_json="--json" in words, quiet="-q" in words or "--quiet" in words)
@@ -208,11 +230,20 @@ def _run(
         raise
     except OSError as error:
         # A full disk, a directory that went away: nothing that a traceback would explain.
-        do = "free some space and try again" if error.errno in _NO_SPACE else ""
-        failure = HpcextError(error.strerror or str(error), where=str(error.filename or ""), do=do)
+        failure = refused(error)
         out.error(failure)
         return failure.exit_status
     return status
+
+
+def _open_closed() -> None:
+    """Let nothing else become the stdin, stdout or stderr that we were started without.
+
+    What is opened next would take its number: a journal, into which a job then prints.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _drop_output() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpcext.cli.output import Output
 from hpcext.cli.serving import until_ended
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import HpcextError, InputError, refused
 from hpcext.documents import write_file
 from hpcext.manager.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, samples
 from hpcext.manager.reading import Followers
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     try:
         write_file(args.textfile, generate_latest(registry), mode=0o644)
     except OSError as error:
-        raise HpcextError(error.strerror or str(error), where=str(args.textfile)) from None
+        raise refused(error, str(args.textfile)) from None
     return 0
 
 

@@ -16,7 +16,7 @@ from hpcext.config import Settings, load_settings
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
 from hpcext.jobfile import read_jobs
-from hpcext.manager import lsf_job, slurm_job
+from hpcext.manager import lsf_job, slurm_job, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_in_time
@@ -175,7 +175,11 @@ def show(args: argparse.Namespace, out: Output) -> int:
     rows = []
     for path, pilot in found:
         job_id, system = ids[path], pilot.batch or "slurm"
-        state = states.get(system, {}).get(job_id, unknown[system]) if job_id else ""
+        state = ""
+        if job_id:
+            state = states.get(system, {}).get(job_id, unknown[system])
+        elif not pilot.batch:
+            state = "running" if spool.manager_of(path) else "not running here"
         rows.append((pilot.id, str(job_id or ""), state, str(path)))
     out.table(("pilot", "job", "state", "directory"), rows)
     return 0

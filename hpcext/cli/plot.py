@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import HpcextError, InputError, refused
 
 INCHES_WIDE, INCHES_EACH = 8.0, 0.45
 
@@ -77,10 +77,14 @@ def save(figure: Any, path: Path) -> None:
 
     Raises
     ------
+    HpcextError
+        The file cannot be written.
     InputError
-        The file cannot be written, or its suffix is none that is known.
+        Its suffix is none that is known.
     """
     try:
         figure.savefig(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise refused(error, f"--plot {path}") from None
+    except ValueError as error:
         raise InputError(str(error), where=f"--plot {path}", valid="a .png, .svg or .pdf") from None

@@ -24,7 +24,7 @@ from hpcext.manager import profile as measuring
 from hpcext.manager.refine import gpu_kind
 from hpcext.profiles import Measurement, Profiles
 from hpcext.scaling.curve import fewest_near_best, shape
-from hpcext.text import clean, shown
+from hpcext.text import clean, counted, shown
 
 SECONDS = 60.0
 """Longest measurement of one size, if not said otherwise."""
@@ -95,7 +95,7 @@ def _measure(args: argparse.Namespace, argv: Sequence[str], out: Output) -> int:
     if name in profiles.names():
         profiles.load(name)  # refused now, if it is damaged, rather than when all is measured
     kind = "logical slots" if logical else profiles.gpu
-    out.line(f"{name}: {len(sizes)} runs of at most {seconds:g} s each, on {kind}")
+    out.line(f"{name}: {counted(len(sizes), 'run')} of at most {seconds:g} s each, on {kind}")
     found, stopped_by = measuring.measure(
         argv,
         sizes,
@@ -181,15 +181,11 @@ def _numbers(text: str) -> list[int]:
 
 def _told(size: measuring.Size) -> str:
     if size.error:
-        return f"{_gpus(size.gpus)}: {size.error}"
+        return f"{counted(size.gpus, 'GPU')}: {size.error}"
     unit = "samples" if size.samples_per_s is not None else "steps"
     rate = size.samples_per_s if size.samples_per_s is not None else size.steps_per_s
     known = "" if size.half_width is None else f" ± {size.half_width:.1%}"
-    return f"{_gpus(size.gpus)}: {rate:.4g} {unit}/s{known}, seen for {size.seconds:.1f} s"
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+    return f"{counted(size.gpus, 'GPU')}: {rate:.4g} {unit}/s{known}, seen for {size.seconds:.1f} s"
 
 
 def _report(

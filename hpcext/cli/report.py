@@ -16,7 +16,7 @@ from typing import Any
 from hpcext.cli import report_page, report_saved, report_view
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import HpcextError, InputError, refused
 from hpcext.documents import write_file
 from hpcext.manager import pilot as pilots
 from hpcext.manager import reading
@@ -163,4 +163,4 @@ def _write(path: Path, data: bytes) -> None:
     try:
         write_file(path, data, mode=0o644)
     except OSError as error:
-        raise HpcextError(error.strerror or str(error), where=str(path)) from None
+        raise refused(error, str(path)) from None

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hpcext.cli.output import Output
-from hpcext.core.errors import InputError
+from hpcext.core.errors import InputError, refused
 from hpcext.sim.papers import PAPERS, find_papers, reproduce
 from hpcext.sim.papers.study import FAR, How, Row, Study, Table
 
@@ -83,7 +83,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(error.strerror or str(error), where=f"--out {path}") from None
+        raise refused(error, f"--out {path}") from None
 
 
 def _document(studies: dict[str, Study], how: How) -> dict[str, Any]:

@@ -192,10 +192,16 @@ def manage(
             what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
             out.line(f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}")
         narrate = view.Narrator(out)
+        ends = ""
 
         def observe(engine: Engine, now_s: float) -> None:
+            nonlocal ends
             # Whoever read our output may leave (| head); the jobs are to go on all the same.
             with contextlib.suppress(BrokenPipeError):
+                if engine.world.stopping and not (ends or pilot.alone):
+                    ends = view.ending(engine)
+                    if ends:
+                        out.note(ends)
                 if show is not None:
                     show(view.rows(engine))
                 elif not as_json:

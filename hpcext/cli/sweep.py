@@ -14,14 +14,14 @@ from hpcext import documents
 from hpcext.cli.output import Output
 from hpcext.cli.space import Range, Space, propose
 from hpcext.config import load_settings
-from hpcext.core.errors import InputError
+from hpcext.core.errors import InputError, refused
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record
 from hpcext.jobfields import metric
 from hpcext.jobfile import MAX_JOBS, parse_jobs
 from hpcext.manager import pilot as pilots
 from hpcext.manager import reading, spool
-from hpcext.text import shown
+from hpcext.text import clean, counted, shown
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
@@ -116,7 +116,7 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
         parse_jobs(text, "--grid", Path.cwd())
     if args.out is not None:
         _write(args.out, text)
-        out.line(f"{len(chosen)} jobs in {args.out}")
+        out.line(f"{counted(len(chosen), 'job')} in {args.out}")
     elif args.optuna is not None:
         base = str(Path.cwd())
         answer = spool.ask(_pilot(args), "submit", text=text, where="--optuna", base=base)
@@ -132,7 +132,7 @@ def _write(path: Path, text: str) -> None:
             raise InputError(f"{path} exists", where="--out", do="choose another name")
         documents.write_file(path, text.encode(), mode=0o644)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
+        raise refused(error, str(path)) from None
 
 
 def _pilot(args: argparse.Namespace) -> Path:
@@ -196,6 +196,11 @@ def _trial(rules: Trial, chosen: dict[str, str]) -> Iterator[str]:
 
 def _toml(text: str) -> str:
     """A string of TOML: as JSON has it, but for what is not ASCII and the one character more."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Names of files may be any bytes.
+        raise InputError(f"{clean(text)} is not UTF-8, and a job file is", do="rename it") from None
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

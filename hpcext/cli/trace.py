@@ -31,7 +31,7 @@ from hpcext.sim.traces.swf import (
     swf_stats,
     write_swf,
 )
-from hpcext.text import listed
+from hpcext.text import counted, listed
 
 MOST_TEXT_BYTES = 4 << 20
 """The longest line of an export: ``bhist -UF`` prints all hosts of a job in one."""
@@ -187,7 +187,7 @@ def _write_log(
     if args.json:
         out.document(log_document(args.output, stats, None) | {"left_out": dict(left)})
         return 0
-    out.line(f"{args.output}: {stats.jobs} jobs of {span(stats.end_s - stats.start_s)}")
+    out.line(f"{args.output}: {counted(stats.jobs, 'job')} of {span(stats.end_s - stats.start_s)}")
     if left:
         out.note(f"left out: {_reasons(left)}")
     return 0
@@ -241,13 +241,14 @@ def holes(args: argparse.Namespace, out: Output) -> int:
     write_idle(args.output, tally(queue.changes(jobs, planned=args.planned)), planned=args.planned)
     if queue.too_large:
         out.note(
-            f"left out: {queue.too_large} jobs that need more than {nodes} nodes, the largest "
-            f"{queue.most_needed}"
+            f"left out: {counted(queue.too_large, 'job')} of more than {counted(nodes, 'node')}, "
+            f"the largest of {queue.most_needed}"
         )
     if queue.skipped:
-        out.note(f"left out: {queue.skipped} jobs that did not run, or the log does not say how")
+        skipped = counted(queue.skipped, "job")
+        out.note(f"left out: {skipped} that did not run, or the log does not say how")
     wait_s = queue.waited_s / max(1, queue.started)
-    said = f"{queue.started} jobs started, after {wait_s / 3600:.2g} h in the mean"
+    said = f"{counted(queue.started, 'job')} started, after {wait_s / 3600:.2g} h in the mean"
     left = {"started": queue.started, "skipped": queue.skipped, "too_large": queue.too_large}
     return _say_idle(args, out, tally.stats(nodes=nodes), said, left | {"mean_wait_s": wait_s})
 

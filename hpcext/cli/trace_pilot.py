@@ -16,7 +16,7 @@ from hpcext.manager import pilot as pilots
 from hpcext.policies import find_policy
 from hpcext.sim.piloted import Piloted
 from hpcext.sim.recording import write_recording
-from hpcext.text import clean, listed
+from hpcext.text import clean, counted, listed
 
 
 def add(actions: Any) -> None:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             }
         )
         return 0
-    jobs = f"{len(recording.jobs)} jobs, of which {adapting} adapt"
+    jobs = f"{counted(len(recording.jobs), 'job')}, of which {adapting} adapt"
     out.line(f"{args.output}: {jobs}, on {recording.machine}, in {span(past.now_s)}")
     if left:
         out.note(f"left out: {listed(left)}, which did not complete")

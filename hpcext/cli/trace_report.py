@@ -12,6 +12,7 @@ from hpcext.cli.output import Output
 from hpcext.cli.view import duration
 from hpcext.sim.traces.fragments import IdleStats
 from hpcext.sim.traces.swf import SwfStats
+from hpcext.text import counted
 
 PAPER = {
     "Summit": (68.1, 41.8, 31.5, 407, 0.086, 0.58, 0.10),
@@ -44,8 +45,8 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
     more : str
         What else there is to say in the first line.
     """
-    what = f"{path}: {stats.events} changes in {span(stats.end_s - stats.start_s)}"
-    out.line(f"{what}, {stats.nodes} nodes{f'; {more}' if more else ''}")
+    what = f"{path}: {counted(stats.events, 'change')} in {span(stats.end_s - stats.start_s)}"
+    out.line(f"{what}, {counted(stats.nodes, 'node')}{f'; {more}' if more else ''}")
     rows = zip(FIGURES, *map(_column, (_figures(stats), *PAPER.values())), strict=True)
     out.table(("figure", "here", *PAPER), list(rows))
     lengths = [each for each in stats.lengths if 5 <= each.minutes <= 240]
@@ -62,7 +63,7 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
 
 def say_log(out: Output, path: Path, stats: SwfStats, procs: int | None) -> None:
     """Print what a log is like; `procs`: processors of the machine, if that is known."""
-    out.line(f"{path}: {stats.jobs} jobs of {span(stats.end_s - stats.start_s)}")
+    out.line(f"{path}: {counted(stats.jobs, 'job')} of {span(stats.end_s - stats.start_s)}")
     out.table(("figure", "here"), _log_rows(stats, procs))
 
 

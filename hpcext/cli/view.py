@@ -8,6 +8,7 @@ from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
 from hpcext.core.values import Job, Record, State, total
 from hpcext.manager.report import busy_fraction, display_state, makespan, outlook_of, worth_of
+from hpcext.text import are, counted
 
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
@@ -131,6 +132,16 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
     for job in world.jobs.values():
         if job.state in {State.FAILED, State.CANCELLED}:
             out.line(f"{job.name}: {job.why}")
+
+
+def ending(engine: Engine) -> str:
+    """What a manager that was told to end waits for; empty where that is nothing."""
+    left = [job for job in engine.world.jobs.values() if job.state.active]
+    if not left:
+        return ""
+    most_s = max(job.suspend_timeout_s for job in left)
+    jobs = f"{counted(len(left), 'job')} {are(len(left))}"
+    return f"ends when {jobs} suspended, in {duration(most_s)} at most; told again, at once"
 
 
 class Narrator:

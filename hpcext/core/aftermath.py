@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcext.core.facts import Ended, Outcome
 from hpcext.core.values import Job, State
+from hpcext.text import counted
 
 BACKOFF_MAX_S = 60.0
 """Longest wait before a failed job is tried again."""
@@ -58,7 +59,7 @@ def _after_failure(
         failures = 1 if progressed else failures + 1
         wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
         if fact.exit_code in NOT_RETRIED or failures > job.retries:
-            why = f"failed {failures} time(s) in a row without new progress; last: {how}"
+            why = f"failed {counted(failures, 'time')} in a row without new progress; last: {how}"
             return State.FAILED, {"failures": failures, "why": why}
     return State.PENDING, {
         "failures": failures,

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 UNREADABLE = (ValueError, RecursionError)
 """What decoding raises for that which is not JSON, not UTF-8, or nested too deep."""
+
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_WRONG_PATH = (
+    errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+    errno.EACCES, errno.EROFS,
+)  # fmt: skip
 
 
 class HpcextError(Exception):
@@ -52,6 +60,25 @@ class InputError(HpcextError):
     """Bad input: a file, a flag, a request. Nothing was done; exit status 2."""
 
     exit_status = 2
+
+
+def refused(error: OSError, where: str = "") -> HpcextError:
+    """What the operating system refused, as an error of ours.
+
+    Parameters
+    ----------
+    error : OSError
+    where : str, optional
+        If the error itself does not say.
+
+    Returns
+    -------
+    HpcextError
+        An InputError where another path would do.
+    """
+    kind = InputError if error.errno in _WRONG_PATH else HpcextError
+    do = "free some space and try again" if error.errno in _NO_SPACE else ""
+    return kind(error.strerror or str(error), where=where or str(error.filename or ""), do=do)
 
 
 class NoManagerError(HpcextError):

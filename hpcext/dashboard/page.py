@@ -17,6 +17,7 @@ from hpcext.dashboard.words import clock, hours, percent, times
 from hpcext.executors.gpu_facts import GpuFacts, sharing
 from hpcext.manager.harvest_report import PARTS
 from hpcext.sim.report.markup import section, text
+from hpcext.text import counted
 
 REFRESH_S = 5
 """Without JavaScript the page is loaded again so often."""
@@ -173,7 +174,7 @@ def _node(node: NodeView, jobs: dict[str, JobView], view: PilotView) -> str:
         f"<li>{chart.chip(jobs[gpu.job], gpu.name) if gpu.job else chart.free(gpu.name)}</li>"
         for gpu in node.gpus
     ]
-    told = [f"{node.count} GPUs" if node.count != 1 else "1 GPU"]
+    told = [counted(node.count, "GPU")]
     if not node.count:
         told = ["wanted back"]
     if node.kind:
@@ -254,7 +255,7 @@ def _harvest(said: dict[str, Any]) -> str:
     ]
     caption = (
         f"Of {hours(offered)} node-hours that were idle or leased; "
-        f"{said['leases']} leases in {clock(said['seen_s'])}."
+        f"{counted(said['leases'], 'lease')} in {clock(said['seen_s'])}."
     )
     return section(
         "harvest",

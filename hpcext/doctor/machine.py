@@ -24,7 +24,7 @@ from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.executors.gpus import find_gpus
 from hpcext.launch import devices
 from hpcext.manager import locks
-from hpcext.text import clean
+from hpcext.text import clean, counted
 
 PACKAGES = (
     "numpy", "filelock", "msgspec", "psutil", "rich", "scipy", "threadpoolctl", "nvidia-ml-py",
@@ -115,7 +115,7 @@ def _framework(name: str) -> Finding:
     if gpus and seen == "0":
         says = f"{version}: sees none of the {gpus} GPUs"
         return Finding(name, "wrong", says, "install a build for the GPUs of this machine")
-    return Finding(name, "ok", f"{version}, {seen} GPUs" if gpus else version)
+    return Finding(name, "ok", f"{version}, {counted(int(seen), 'GPU')}" if gpus else version)
 
 
 def gpus(asked: Asked) -> Iterator[Finding]:
@@ -167,7 +167,8 @@ def _used(found: Iterable[GpuFacts], usable: Iterable[int], tool: str) -> Iterat
     do = f"{tool} shows whose they are; hpcext run --gpus N takes fewer"
     for gpu in found:
         if gpu.index in usable and gpu.processes:
-            says = f"GPU {gpu.index} is used by {gpu.processes} processes"
+            users = counted(gpu.processes, "process", "processes")
+            says = f"GPU {gpu.index} is used by {users}"
             if gpu.memory_used_bytes is not None:
                 says += f", {gpu.memory_used_bytes // _MIB} MiB"
             yield Finding("gpus", "note", says, do, why)

@@ -11,7 +11,7 @@ from hpcext.core.errors import BatchError
 from hpcext.doctor import leases, slurm_plugin
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.doctor.measured import saving_s
-from hpcext.text import clean, shown
+from hpcext.text import clean, counted, shown
 
 ANSWER_S = 20.0
 """So long a question waits: somebody sits in front of it."""
@@ -87,7 +87,7 @@ def _harvest(
         yield Finding(name, "wrong", says, "see sinfo, and set another one", why)
         return
     idle = sum(node.idle for node in nodes.values())
-    yield Finding(name, "ok", f"{shown(partition)}: {len(nodes)} nodes, {idle} idle now")
+    yield Finding(name, "ok", f"{shown(partition)}: {counted(len(nodes), 'node')}, {idle} idle now")
     site = leases.Site(
         release=release,
         config=config,

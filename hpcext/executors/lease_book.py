@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import shlex
 import shutil
 import sys
@@ -411,7 +412,7 @@ class LeaseBook:
             script = lease.directory / "lease.sh"
             words = [sys.executable, "-I", "-S", agent.__file__, str(lease.directory)]
             text = self._system.script(shlex.join(words), directory)
-            documents.write_file(script, text.encode())
+            documents.write_file(script, os.fsencode(text))
         except OSError as error:
             log.warning("no lease can be asked for: %s", error)
             return

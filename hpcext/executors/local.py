@@ -17,9 +17,14 @@ from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, tree
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL, Process
+from hpcext.text import are, counted
 
 SWEEP_PAUSE_S = 0.01
 SWEEP_PAUSE_MAX_S = 1.0
+
+
+def _too_few(free: int) -> str:
+    return f"only {counted(free, 'GPU')} {are(free)} free"
 
 
 class LocalExecutor(ProcessExecutor):
@@ -61,7 +66,7 @@ class LocalExecutor(ProcessExecutor):
         ((node, count),) = action.alloc.items()
         gpus = tuple(self._free(node)[:count])
         if len(gpus) < count:
-            self._not_started(files, f"only {len(gpus)} GPUs are free")
+            self._not_started(files, _too_few(len(gpus)))
             return
         watch = Watch(files, gpus)
         try:
@@ -112,7 +117,7 @@ class LocalExecutor(ProcessExecutor):
             gpus = (*had[:wanted], *more[: max(0, wanted - len(had))])
             try:
                 if len(gpus) < wanted:
-                    raise OSError(errno.EBUSY, f"only {len(gpus)} GPUs are free")
+                    raise OSError(errno.EBUSY, _too_few(len(gpus)))
                 sizes.ask(action.resize, gpus, self._devices(gpus))
             except OSError as error:
                 why = str(error.strerror)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -63,7 +64,8 @@ def write_script(
     manage = [sys.executable, "-m", "hpcext", *([] if as_log else ["--quiet"])]
     manage += ["run", "--resume", str(directory), *(["--log-format=json"] if as_log else [])]
     script = _SCRIPT.format(manage=shlex.join(manage), begin=begin, ends=ends, finish=finish)
-    documents.write_file(directory / SCRIPT, script.encode())
+    # As the file system has it: a path need not be UTF-8.
+    documents.write_file(directory / SCRIPT, os.fsencode(script))
     return directory / SCRIPT
 
 
@@ -102,9 +104,15 @@ class Submitted:
             if type(found.get("job_id")) is not int or type(found.get("options")) is not list:
                 raise ValueError(f"{self._file} names no job and its options")
             return found
+        except FileNotFoundError:
+            raise NoManagerError(
+                f"it was not submitted to {self._system}",
+                where=str(directory),
+                do=f"hpcext run --resume {directory} goes on with it here",
+            ) from None
         except (OSError, ValueError) as error:
             raise NoManagerError(
-                f"it was not submitted to {self._system} ({error})", where=str(directory)
+                f"which job of {self._system} it is cannot be read ({error})", where=str(directory)
             ) from None
 
     def job_of(self, directory: Path) -> int | None:

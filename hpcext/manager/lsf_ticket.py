@@ -143,7 +143,7 @@ def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:
     if not command.exists():
         lsf_suspend.write_command(directory, words, here)
     text = _SCRIPT.format(python=shlex.quote(sys.executable), command=shlex.quote(str(command)))
-    documents.write_file(directory / batch_job.SCRIPT, text.encode())
+    documents.write_file(directory / batch_job.SCRIPT, os.fsencode(text))
 
 
 def _found(here: LsfJob) -> Path | None:

@@ -9,7 +9,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.facts import Cancel, Drain, Fact, Hold, Release, Resize
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
-from hpcext.text import did_you_mean, listed
+from hpcext.text import counted, did_you_mean, listed
 
 
 def find_job(world: World, handle: str) -> Job:
@@ -66,9 +66,11 @@ def resize(world: World, words: Mapping[str, Any]) -> tuple[Fact, str]:
         raise InputError(f"{gpus!r} GPUs for job {job.name}", valid=f"1 to {most}")
     sizes = job.stated or job.sizes
     if gpus not in sizes:
-        raise InputError(f"{gpus} GPUs for job {job.name}", valid=f"{sizes[0]} to {sizes[-1]}")
+        valid = f"{sizes[0]} to {sizes[-1]}"
+        raise InputError(f"{counted(gpus, 'GPU')} for job {job.name}", valid=valid)
     _refuse_loss(job)
-    return Resize(job.id, gpus), f"{job.name} gets {gpus} GPUs as soon as they are free"
+    when = f"as soon as {'it is' if gpus == 1 else 'they are'} free"
+    return Resize(job.id, gpus), f"{job.name} gets {counted(gpus, 'GPU')} {when}"
 
 
 def cancel(world: World, words: Mapping[str, Any]) -> tuple[Fact, str]:

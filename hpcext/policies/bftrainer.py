@@ -236,7 +236,7 @@ def objective_of(name: str) -> Objective:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError, RecursionError):
         near = did_you_mean(name, OBJECTIVES) or f"{', '.join(OBJECTIVES)}, or MODULE.FUNCTION"
-        raise ValueError(f"no {shown(name)}; {near}") from None
+        raise ValueError(f"no objective {shown(name)}; {near}") from None
     if not callable(found):
         raise ValueError(f"{shown(name)} is no function")
     return found  # type: ignore[no-any-return]

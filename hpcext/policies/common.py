@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, State
+from hpcext.text import counted
 
 ONE_NODE = (1, 1)
 """Where jobs run that say nothing of nodes, under the policies that share single nodes."""
@@ -10,7 +11,14 @@ ONE_NODE = (1, 1)
 
 def named(gpus: int) -> str:
     """``1 GPU``, ``3 GPUs``."""
-    return f"{gpus} GPU" if gpus == 1 else f"{gpus} GPUs"
+    return counted(gpus, "GPU")
+
+
+def no_room(job: Job) -> str:
+    """Why a job waits that fits none of the nodes that there are, were they all free."""
+    if (job.nodes or ONE_NODE)[0] > 1:
+        return "too few nodes are large enough for it"
+    return "no node is large enough for it"
 
 
 def kinds_of(now: Snapshot) -> list[str]:

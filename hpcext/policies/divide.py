@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
 from hpcext.policies.apportion import Table, apportion
-from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named
+from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named, no_room
 from hpcext.policies.kinds import share
 from hpcext.policies.machine import Widths, free_of, machine_of
 from hpcext.policies.place import Shape, Wish, place
@@ -170,7 +170,8 @@ def settle(
     for node, gpus in (reserved or {}).items():
         free[node] = max(0, free[node] - gpus)
     asks = asks_of(now, grants)
-    waits = {ask.job.id: "the GPUs are worth more to other jobs" for ask in asks}
+    worth = "the GPUs are worth more to other jobs"
+    waits = {ask.job.id: worth if ask.shapes else no_room(ask.job) for ask in asks}
     asks = [ask for ask in asks if ask.shapes]
     if not asks:
         return Target(grants, waits)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
-from hpcext.policies.common import keep, movable, named
+from hpcext.policies.common import keep, movable, named, no_room
 from hpcext.policies.divide import Ask, asks_of
 from hpcext.policies.place import Wish, place
 
@@ -142,7 +142,7 @@ def _size(ask: Ask, gpus: int) -> int:
 
 def _needs(ask: Ask, gpus: int) -> str:
     if not ask.shapes:
-        return "next in the queue; no node is large enough for it"
+        return f"next in the queue; {no_room(ask.job)}"
     shape = ask.shapes[_size(ask, gpus)]
     where = f"on each of {shape.nodes} nodes" if shape.nodes > 1 else "on one node"
     return f"next in the queue; waits for {named(shape.gpus)} {where}"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, State, Target, per_node
 from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named
+from hpcext.text import are
 
 
 def allocate(now: Snapshot) -> Target:
@@ -51,7 +52,7 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
         return grant
     if not best:
         small = min(nodes, key=lambda node: now.nodes[node].gpus)
-        why = f"stays on {has} GPUs: {small} is too small for the size that was asked for"
+        why = f"stays on {named(has)}: {small} is too small for the size that was asked for"
         return Grant(grant.alloc, grant.role, why)
     asked = has not in job.sizes
     if grant.role is Role.PRIMARY and not asked:
@@ -162,4 +163,7 @@ def _waits(job: Job, free: dict[str, int]) -> str:
         return f"next in the queue; needs {named(min(job.sizes))} on each of {fewest} nodes"
     if not left:
         return "next in the queue; waits for a GPU to come free"
-    return f"next in the queue; needs at least {min(job.sizes)} GPUs where {left} are free"
+    return (
+        f"next in the queue; waits for {named(min(job.sizes))} on one node, and {left} {are(left)} "
+        f"free; with a gpus.min of {left} it could start now"
+    )

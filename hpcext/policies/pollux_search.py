@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcext.core.values import Alloc, Snapshot, Target, total
 from hpcext.policies import genetic
-from hpcext.policies.common import fixed, keep, kinds_of
+from hpcext.policies.common import fixed, keep, kinds_of, no_room
 from hpcext.policies.divide import Ask, Counts, On, Values, asks_of, granted, only
 from hpcext.policies.fitness import Machine, allowed, floor, realloc, speedups
 from hpcext.policies.place import Shape
@@ -31,7 +31,7 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
     able = [_loose(ask, now) for ask in every if ask.shapes]
     asks = allowed(able)
     if not asks:
-        return Target(kept, {ask.job.id: "there are no such nodes" for ask in every})
+        return Target(kept, {ask.job.id: no_room(ask.job) for ask in every})
     market = matrices(now, asks, p, delay_s, [max(ask.shapes) for ask in able])
     rng = np.random.default_rng(seed)
     capacity = np.array(list(free.values()))

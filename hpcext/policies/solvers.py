@@ -90,10 +90,12 @@ def highs(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
     start = highspy.HighsSolution()
     start.col_value = [each.varValue for each in variables]
     model.setSolution(start)
-    if model.run() == highspy.HighsStatus.kError:
-        raise HpcextError(
-            "HiGHS failed", do="use one thread wherever else this process uses HiGHS, or CBC"
-        )
+    _run_highs(model, highspy)
+    optimal = model.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    if optimal and not _is_what_it_says(model):
+        # HiGHS 1.16.0 may have found the optimum while it simplified, and then gives the start.
+        model.clearSolver()
+        _run_highs(model, highspy)
     status, info = model.getModelStatus(), model.getInfo()
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     if found:
@@ -104,6 +106,21 @@ def highs(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
         highspy.HighsModelStatus.kUnboundedOrInfeasible,
     )
     return Search(found, status in none, info.mip_dual_bound)
+
+
+def _run_highs(model: Any, highspy: Any) -> None:
+    if model.run() == highspy.HighsStatus.kError:
+        raise HpcextError(
+            "HiGHS failed", do="use one thread wherever else this process uses HiGHS, or CBC"
+        )
+
+
+def _is_what_it_says(model: Any) -> bool:
+    """Whether the solution of HiGHS has the value that it names."""
+    values, costs = model.getSolution().col_value, model.getLp().col_cost_
+    value = math.fsum(cost * each for cost, each in zip(costs, values, strict=True))
+    said = model.getInfo().objective_function_value
+    return math.isclose(value, said, rel_tol=PROVEN, abs_tol=PROVEN)
 
 
 def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
@@ -123,19 +140,25 @@ def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
     pulp = importlib.import_module("pulp")
     with tempfile.TemporaryDirectory(prefix="hpcext-cbc-") as place:
         log = Path(place) / "log"
-        # One thread and a fixed seed are what CBC does unless it is told otherwise.
-        solver = pulp.COIN_CMD(
-            path=_cbc_path(), msg=False, timeLimit=time_s, logPath=str(log), warmStart=True,
-            gapRel=limit.gap, maxNodes=limit.nodes,
-        )  # fmt: skip
-        solver.tmpDir = place
-        try:
-            problem.solve(solver)
-        except pulp.PulpSolverError as error:
+        # Its preprocessing may cut off the optimum and prove the rest (2.10.3, of a sum that is to
+        # be 0 to 3.5), and without it may crash where there is no solution.
+        for options in (["preprocess off"], []):
+            # One thread and a fixed seed are what CBC does unless it is told otherwise.
+            solver = pulp.COIN_CMD(
+                path=_cbc_path(), msg=False, timeLimit=time_s, logPath=str(log), warmStart=True,
+                gapRel=limit.gap, maxNodes=limit.nodes, options=options,
+            )  # fmt: skip
+            solver.tmpDir = place
+            try:
+                problem.solve(solver)
+                break
+            except pulp.PulpSolverError as error:
+                failure = error
+        else:
             # It crashes, for one, where the working directory has been removed.
             raise HpcextError(
-                f"CBC failed: {error}", do="see that the working directory is there"
-            ) from None
+                f"CBC failed: {failure}", do="see that the working directory is there"
+            )
         printed = dict(
             re.findall(r"^(Objective value|Lower bound): +(\S+)$", log.read_text(), re.M)
         )

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, total
-from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named
+from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named, no_room
 from hpcext.policies.total_time import Interval
 
 
@@ -165,7 +165,7 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
             _take(free, alloc)
             grants[job.id] = _granted(job, alloc)
     waits = {
-        job.id: f"waits for {named(sizes[job.id])}" if sizes[job.id] else "there are no such nodes"
+        job.id: f"waits for {named(sizes[job.id])}" if sizes[job.id] else no_room(job)
         for job in rest
         if job.id not in grants
     }

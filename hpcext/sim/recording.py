@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from hpcext.checks import read_text
-from hpcext.core.errors import UNREADABLE, HpcextError, InputError
+from hpcext.core.errors import UNREADABLE, InputError, refused
 from hpcext.core.estimate import GoodputReport
 from hpcext.core.values import Node
 from hpcext.documents import is_later, not_of, write_file
@@ -229,7 +229,7 @@ def write_recording(path: Path, recording: Recording) -> None:
     try:
         write_file(path, msgspec.json.format(data, indent=1) + b"\n", mode=0o644)
     except OSError as error:
-        raise HpcextError(error.strerror or str(error), where=clean(str(path))) from None
+        raise refused(error, clean(str(path))) from None
 
 
 def encoded(recording: Recording, where: str = "") -> bytes:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from hpcext import __version__
-from hpcext.core.errors import UNREADABLE, HpcextError, InputError
+from hpcext.core.errors import UNREADABLE, InputError, refused
 from hpcext.documents import write_file
 from hpcext.sim.outcome import Run
 from hpcext.text import shown
@@ -88,7 +88,7 @@ def digest(path: Path) -> str:
             while piece := file.read(_CHUNK_BYTES):
                 found.update(piece)
     except OSError as error:
-        raise InputError(error.strerror or str(error), where=str(path)) from None
+        raise refused(error, str(path)) from None
     return found.hexdigest()
 
 
@@ -120,7 +120,7 @@ class Store:
             if not self._timings.exists():
                 self._write_timings({})
         except OSError as error:
-            raise InputError(error.strerror or str(error), where=str(folder)) from None
+            raise refused(error, str(folder)) from None
 
     def path(self, key: Key) -> Path:
         """Where a run is, or would be."""
@@ -140,7 +140,7 @@ class Store:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise InputError(error.strerror or str(error), where=str(path)) from None
+            raise refused(error, str(path)) from None
         except UNREADABLE as error:
             raise _foreign(path, f"is not a whole run: {error}") from None
         if file.schema != SCHEMA:
@@ -169,7 +169,7 @@ class Store:
             if wall_s is not None:
                 self._write_timings({**self.timings(), key.name: wall_s})
         except OSError as error:
-            raise HpcextError(error.strerror or str(error), where=str(path)) from None
+            raise refused(error, str(path)) from None
         return path
 
     def timings(self) -> dict[str, float]:

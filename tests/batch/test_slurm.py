@@ -113,6 +113,12 @@ def test_an_error_carries_everything(said: Path) -> None:
     assert error.argv[0] == "sh"
 
 
+def test_where_slurm_is_not_set_up() -> None:
+    said = "sinfo: fatal: Could not establish a configuration source"
+    with pytest.raises(BatchError, match="run it where Slurm is set up, or set SLURM_CONF"):
+        runner.run(["sh", "-c", f"echo '{said}' >&2; exit 1"])
+
+
 def test_a_command_that_is_not_there() -> None:
     with pytest.raises(BatchError, match="sbatch-nowhere is not there"):
         runner.run(["sbatch-nowhere"])

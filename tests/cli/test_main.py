@@ -81,6 +81,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["config", "show", "more"], "too many arguments: 'more'"),
         (["--quite", "config", "show"], "unknown option '--quite'"),
         (["config", "show", "--or"], "unknown option '--or'"),
+        (["trace", "stat", "x", "--nodes", "many"], "--nodes: 'many' (valid: an integer)"),
+        (["resize", "jobs", "cnn", "more"], "GPUS: 'more' (valid: an integer)"),
+        (["launch", "--ranks", "9" * 99_999, "x"], "--ranks: '" + "9" * 60 + "'... (valid:"),
+        (["pilot", "submit", "x", "--log-format", "x"], "--log-format: unknown log-format 'x'"),
     ],
 )
 def test_usage_errors_are_one_line(
@@ -92,6 +96,61 @@ def test_usage_errors_are_one_line(
     assert re.fullmatch(r"hpcext: [^\n]+\n", err)
     assert expected in err
     assert err[:-1].isprintable()
+
+
+@pytest.mark.parametrize("prog", PARSERS)
+def test_two_dashes_are_no_value(prog: str) -> None:
+    parser, parse = PARSERS[prog]
+    for action in manual.options(parser):
+        if action.nargs is None:
+            name = action.option_strings[-1]
+            with pytest.raises(InputError, match=f"{name}: expected one argument"):
+                parse([*prog.split()[1:], f"{name}=--"])
+
+
+def test_another_path_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = ["trace", "generate", "summit", "--hours", "1", "--nodes", "3", "--output"]
+    long = tmp_path / ("x" * 300)
+    for path, what in (
+        (tmp_path, "Is a directory"),
+        (tmp_path / "no" / "x.csv", "No such file or directory"),
+        (long, "File name too long"),
+    ):
+        assert cli.main([*trace, str(path)]) == 2
+        assert capsys.readouterr().err == f"hpcext: {path}: {what}\n"
+
+
+@pytest.mark.parametrize("program", ["main", "admin"])
+def test_an_interrupt_while_it_is_imported(program: str) -> None:
+    script = f"""
+import signal, sys
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "msgspec":
+            signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Slow())
+import hpcext.__main__
+sys.exit(hpcext.__main__.{program}())
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, b"")
+
+
+def test_without_standard_streams(tmp_path: Path) -> None:
+    """Nothing that is opened gets their numbers: a job would write into it."""
+    held = tmp_path / "held"
+    script = f"""
+import os, sys
+from hpcext.cli import main
+assert main.main(["config", "show"]) == 0
+file = open({str(held)!r}, "w")
+assert file.fileno() > 2
+os.write(1, b"not there")
+"""
+    command = f"{shlex.join([sys.executable, '-c', script])} <&- >&- 2>&-"
+    ended = subprocess.run(["sh", "-c", command], check=False)
+    assert (ended.returncode, held.read_text()) == (0, "")
 
 
 def test_a_full_disk_is_one_line(

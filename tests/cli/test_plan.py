@@ -190,9 +190,12 @@ def test_no_policy_is_better_than_the_optimum(
         (["--gpus", "1"], "needs at least 2 GPUs, and node1 has 1"),
         (["--gpus", "4", "--policy", "marbel"], "did you mean marble?"),
         (["--gpus", "4", "--policy", "marble", "--compare"], "--compare: shows every policy"),
-        (["--gpus", "4", "--policy", "pollux:p=9"], "--policy pollux: p=9: expected float <= 1.0"),
+        (
+            ["--gpus", "4", "--policy", "pollux:p=9"],
+            "--policy pollux: p=9: expected a number <= 1.0",
+        ),
         (["--gpus", "4", "--plot", "x.xyz"], "--plot x.xyz: Format 'xyz' is not supported"),
-        (["--gpus", "4", "--plot", "/no/x.png"], "--plot /no/x.png: [Errno 2]"),
+        (["--gpus", "4", "--plot", "/no/x.png"], "--plot /no/x.png: No such file or directory"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,13 @@ def test_too_many_combinations(script: Path, capsys: pytest.CaptureFixture[str])
 def test_no_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", str(tmp_path / "no.py"), "--grid", "a=1"]) == 2
     assert "is no file" in capsys.readouterr().err
+
+
+def test_a_name_that_no_job_file_can_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / os.fsdecode(b"train\xff.py")
+    script.touch()
+    assert main(["sweep", str(script), "--grid", "lr=1"]) == 2
+    err = capsys.readouterr().err
+    assert "/train\\udcff.py is not UTF-8, and a job file is; rename it" in err

@@ -145,7 +145,8 @@ def test_a_node_that_comes_again_smaller_keeps_what_fits_it(engine: Engine) -> N
     assert run(engine, 1, f.NodeJoined(v.Node("n", 4))) == ["suspend 2"]
     assert run(engine, 2, end(engine, "2", f.Outcome.SUSPENDED, 85)) == []
     assert engine.world.jobs["2"].why == (
-        "next in the queue; needs at least 3 GPUs where 1 are free"
+        "next in the queue; waits for 3 GPUs on one node, and 1 is free; with a gpus.min of 1 "
+        "it could start now"
     )
     assert run(engine, 3, end(engine, "1", f.Outcome.COMPLETED)) == ["start 2 3"]
 

@@ -180,7 +180,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, 2, busy=(0, 1))
     found, used = machine.gpus(asked())
     assert (found.verdict, used.verdict) == ("ok", "note")
-    assert used.says == "GPU 1 is used by 1 processes, 3 MiB"  # the other one is not ours
+    assert used.says == "GPU 1 is used by 1 process, 3 MiB"  # the other one is not ours
     stand_in(monkeypatch, 0, "Driver Not Loaded")
     (found,) = machine.gpus(asked())
     assert (found.verdict, found.says) == ("note", "none on this machine: Driver Not Loaded")

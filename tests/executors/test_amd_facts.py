@@ -69,7 +69,7 @@ def test_what_the_doctor_says(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus, used, divided = machine.gpus(Asked(None))
     assert (gpus.verdict, gpus.do) == ("ok", "")
     assert gpus.says.startswith(f"{NAME}: 2 of AMD, by ROCR_VISIBLE_DEVICES")
-    assert used.says == "GPU 2 is used by 1 processes, 4096 MiB"
+    assert used.says == "GPU 2 is used by 1 process, 4096 MiB"
     assert used.do.startswith("amd-smi process shows")
     assert (divided.name, divided.verdict, divided.do) == ("gpu sharing", "note", "")
 

@@ -126,6 +126,13 @@ def test_faults_of_flags_and_variables_name_them(files: tuple[Path, Path]) -> No
         assert variable.value.where == "HPCEXT_SUSPEND_TIMEOUT_S"
 
 
+def test_words_may_be_digits(files: tuple[Path, Path]) -> None:
+    found = config.load_settings(environ={"HPCEXT_HARVEST_PARTITION": "2024"})
+    assert found.harvest_partition == "2024"
+    with pytest.raises(InputError, match="unknown policy '7'"):
+        config.load_settings({"policy": "7"})
+
+
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
 @pytest.mark.usefixtures("as_root")
 def test_a_site_file_that_others_can_write_is_refused(files: tuple[Path, Path], mode: int) -> None:

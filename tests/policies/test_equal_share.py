@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from market import job, sizes, snapshot
+from market import answer, job, sizes, snapshot
 
 from hpcext.core.values import total
 from hpcext.policies import find_policy
@@ -19,6 +20,14 @@ def test_equal_within_what_jobs_may_have() -> None:
 
 def test_who_comes_late_waits() -> None:
     assert sizes("equal_share", snapshot([job(n) for n in range(1, 4)], a=2)) == {"1": 1, "2": 1}
+
+
+@pytest.mark.parametrize("policy", ["equal_share", "pollux", "tiresias", "fixed"])
+def test_who_fits_no_node_is_told(policy: str) -> None:
+    too_wide, too_many = job(1, sizes=(4,)), job(2, sizes=(1,), nodes=(3, 3))
+    for each, what in ((too_wide, "no node is"), (too_many, "too few nodes are")):
+        why = answer(policy, snapshot([each], a=2, b=2)).waits[each.id]
+        assert why.endswith(f"{what} large enough for it")
 
 
 def test_shares_go_by_weight() -> None:

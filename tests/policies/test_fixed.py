@@ -58,7 +58,9 @@ def test_gpus_on_several_nodes_are_counted_together() -> None:
     over = job(1, sizes=(1, 2, 4), nodes=(2, 4))
     target = answer("fixed:gpus=4", snapshot([over], a=2, b=2, c=2))
     assert dict(target.grants["1"].alloc) == {"a": 2, "b": 2}
-    assert waits("fixed:gpus=4", over, job(2), a=2)["1"].endswith("no node is large enough for it")
+    assert waits("fixed:gpus=4", over, job(2), a=2)["1"].endswith(
+        "too few nodes are large enough for it"
+    )
 
 
 def test_a_job_gets_what_its_user_asked_for_as_soon_as_there_is_room() -> None:

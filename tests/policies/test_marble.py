@@ -89,7 +89,8 @@ def test_a_job_that_does_not_fit_keeps_those_behind_it_waiting() -> None:
     target = ask(running(1, 4, 4), job(2, 4, sizes=(3, 4)), job(3, 1), job(4, 1))
     assert brief(target) == {"1": "n 4 primary"}
     assert target.waits == {
-        "2": "next in the queue; needs at least 3 GPUs where 2 are free",
+        "2": "next in the queue; waits for 3 GPUs on one node, and 2 are free; "
+        "with a gpus.min of 2 it could start now",
         "3": "waits behind j2",
         "4": "waits behind j2",
     }

@@ -106,6 +106,13 @@ def test_three_ways_to_one_optimum(solver: Solver) -> None:
     one()
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_optimum_that_is_found_while_the_problem_is_simplified(solver: Solver) -> None:
+    """HiGHS 1.16.0 names its value, and gives the start as its solution."""
+    idle, one = Trainer(1, 2, {0: 0.0, 2: 0.0}, 0.0, 0.0), Trainer(1, 1, {0: 0.0, 1: 1.0}, 0.0, 0.0)
+    agree(([idle, one], np.array([[False, True, True], [False] * 3]), 30.0), solver)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -388,6 +395,16 @@ def test_constraints_against_all_divisions(solver: Solver) -> None:
         against_all(problem, solver)
 
     one()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_best_division_is_at_the_edge_of_a_constraint(solver: Solver) -> None:
+    """CBC's preprocessing cuts it off: 2 of the one and 1 of the other are exactly 3.5."""
+    first = Table(np.array([0, 2, 3, 4, 5]), np.array([6.5, 6.0, 0.0, 0.0, 0.0]))
+    other = Table(np.array([0, 1, 4, 5]), np.array([-1.0, 0.0, 0.0, 0.0]))
+    edge = Constraint("c0", {0: 2.0, 1: -0.5}, {}, 0.0, 3.5)
+    answer = solve_counts([first, other], 3, [edge], solver=solver)
+    assert (answer.counts, answer.value) == ((2, 1), 6.0)
 
 
 @pytest.mark.slow

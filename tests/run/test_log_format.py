@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,9 @@ def test_a_batch_job_prints_them_if_it_is_to(tmp_path: Path, as_log: bool) -> No
     script = batch_job.write_script(tmp_path, as_log=as_log).read_text()
     assert ("--log-format=json" in script) == as_log
     assert ("--quiet" in script) != as_log
+
+
+def test_its_script_names_any_directory(tmp_path: Path) -> None:
+    directory = tmp_path / os.fsdecode(b"p\xff")
+    directory.mkdir()
+    assert b"/p\xff" in batch_job.write_script(directory).read_bytes()

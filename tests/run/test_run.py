@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -168,6 +169,7 @@ def test_an_interrupt_suspends_all_and_resume_goes_on(shared: Site, signum: int)
     manager.send_signal(signum)
     _, err = manager.communicate(timeout=60)
     assert manager.returncode == 128 + signum
+    assert re.search(r"ends when .* suspended, in 1 min 00 s at most; told again, at once", err)
     assert "hpcext run --resume" in err
     assert not shared.left_behind()
     document = shared.document("run", "--resume", str(shared.pilot))
@@ -205,6 +207,9 @@ def test_verbs_from_another_terminal(site: Site) -> None:
     assert "waits for held" in site.run("why", "verbs", "late").out
     twice = site.run("submit", "verbs", str(site.jobs))
     assert (twice.code, "submitted 4" in twice.out) == (0, True)
+
+    (row,) = site.run("pilot", "list").out.splitlines()[1:]
+    assert row.split()[1] == "running"
 
     missing = site.run("cancel", "verbs", "nobody")
     assert (missing.code, "valid: held, gone, late" in missing.err) == (2, True)

@@ -91,7 +91,7 @@ def test_the_document_and_the_files(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["marbel"], "PAPER: unknown paper 'marbel' (valid: marble, doubling, bftrainer"),
         (["lb_bsp"], "unknown paper 'lb_bsp'"),
         (["marble", "--seed", "-1"], "--seed: -1 (valid: 0 to 4294967295)"),
-        (["marble", "--seed", "x"], "invalid int value: 'x'"),
+        (["marble", "--seed", "x"], "--seed: 'x' (valid: an integer)"),
         (["marble", "--workers", "0"], "--workers: 0 (valid: 1 to 1024)"),
         (["marble", "--data", "/no/such"], "--data /no/such: no such directory"),
         (["marble", "--out", "/dev/null/x"], "--out /dev/null/x: Not a directory"),

@@ -64,7 +64,7 @@ def test_idle(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         tmp_path / "n",
     )
     out, _ = trace(capsys, "idle", "--from", source, "-o", goal, "--names", names)
-    assert "1 changes in 29.0 s, 4 nodes; 14 records" in out
+    assert "1 change in 29.0 s, 4 nodes; 14 records" in out
     assert names.read_text() == "n1\nn2\nn3\nn4\n"
     assert list(read_idle(goal)) == [
         Change(0, (), ()), Change(10, (0, 1), ()), Change(29, (), ()),
@@ -94,8 +94,8 @@ def test_holes(capsys: pytest.CaptureFixture[str], tmp_path: Path, log: Path) ->
     out, err = trace(capsys, "holes", "--from", log, "-o", goal)
     assert "6 changes in 10 min 00 s, 4 nodes; 4 jobs started, after 0.0063 h in the mean" in out
     assert err == (
-        "hpcext: left out: 1 jobs that need more than 4 nodes, the largest 9\n"
-        "hpcext: left out: 1 jobs that did not run, or the log does not say how\n"
+        "hpcext: left out: 1 job of more than 4 nodes, the largest of 9\n"
+        "hpcext: left out: 1 job that did not run, or the log does not say how\n"
     )
     assert list(read_idle(goal)) == [
         Change(0, (3,), ()), Change(20, (), (3,)), Change(60, (3,), ()), Change(100, (), (3,)),

@@ -20,6 +20,9 @@ FIT = "tensorflow/train_fit.py"
 ENDS = {"keras": "final", "ranks": "end", "one": "end"}
 """Of which job what line is the last, with a digest of its weights."""
 
+IMPORTS_S = 300
+"""Eight processes import their frameworks at once, perhaps on two busy cores."""
+
 
 def train(
     slurm: Cluster, place: Site, name: str, script: str, *words: str, ranks: int = 0
@@ -59,7 +62,7 @@ def told(place: Site, job: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_preempted_they_end_as_if_nothing_had_been(slurm: Cluster, place: Site) -> None:
     """Lightning handles Slurm's SIGTERM, if it is let; TensorFlow has threads of its own."""
     keras = train(slurm, place, "keras", FIT)
@@ -76,12 +79,13 @@ def test_preempted_they_end_as_if_nothing_had_been(slurm: Cluster, place: Site) 
     )
     options = ("--partition=harvest", "--nodelist=n1")
     job = submit(place, *options, nodes=1, words=("--requeue",))
-    slurm.wait_for(gate.with_name("here").exists, "the gate of keras")
+    slurm.wait_for(gate.with_name("here").exists, "the gate of keras", IMPORTS_S)
     for name in ("ranks", "one"):
-        slurm.wait_for(lambda name=name: "1.2" in reached(place, name), f"the gate of {name}")
+        gated = f"the gate of {name}"
+        slurm.wait_for(lambda name=name: "1.2" in reached(place, name), gated, IMPORTS_S)
     for name, word in ENDS.items():
         alone = f"{name}-alone"
-        slurm.wait_for(lambda alone=alone, word=word: said(place, alone, word), alone)
+        slurm.wait_for(lambda alone=alone, word=word: said(place, alone, word), alone, IMPORTS_S)
     slurm.as_user("sbatch", "--partition=urgent", "--nodelist=n1", "--exclusive", "--wrap=sleep 1")
     slurm.wait_for(lambda: told(place, "1"), "the suspension of keras")
     gate.write_text("go")

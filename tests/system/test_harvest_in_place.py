@@ -164,7 +164,7 @@ def test_a_node_that_dies_costs_the_steps_since_the_last_checkpoint(
     assert done["lost_steps"] <= 10
     assert again % 10 == 0
     wide.check(lambda line: (line["at"] > _began(place, 2)) == (line["step"] >= again))
-    assert first not in leases(slurm)
+    slurm.wait_for(lambda: first not in leases(slurm), "the end of the lease that is left")
     nothing_left(slurm, place)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hpcext import __version__
-from hpcext.core.errors import HpcextError
+from hpcext.core.errors import refused
 from hpcext.documents import write_file
 from hpcext.sim.comparison import Row, compared
 from hpcext.sim.measures import MEASURES
@@ -65,7 +65,7 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
         try:
             write_file(folder / name, data, mode=0o644)
         except OSError as error:
-            raise HpcextError(error.strerror or str(error), where=str(folder / name)) from None
+            raise refused(error, str(folder / name)) from None
     return folder / PAGE
 
 

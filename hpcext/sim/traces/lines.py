@@ -111,7 +111,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InputError("not a regular file", where=where, valid="a text file, or one of gzip")
         with io.BufferedReader(io.FileIO(fd, closefd=False), BUFFER_BYTES) as file:
-            if file.peek(2)[:2] != MAGIC:
+            try:
+                begins = file.peek(2)[:2]
+            except OSError as error:
+                raise InputError(f"cannot be read: {error.strerror}", where=where) from None
+            if begins != MAGIC:
                 yield cast(BinaryIO, file)
                 return
             with gzip.GzipFile(fileobj=file) as packed:
@@ -179,7 +183,8 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
             _write(file, path, lines)
         draft.replace(path)
     except BaseException as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         if isinstance(error, OSError):
             error.filename = str(path)  # the draft's name says nothing to whoever reads it
         raise
