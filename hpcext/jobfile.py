@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,18 +36,21 @@ __all__ = [
 
 
 class Gpus(msgspec.Struct, frozen=True):
-    """GPUs per node that a job can use; ``optimal`` None: not stated."""
+    """GPUs per node that a job can use; ``optimal`` None: not stated.
 
-    min: int = 1
-    max: int = 1
-    optimal: int | None = None
+    The limits are for what is decoded: a submission that was kept and is damaged.
+    """
+
+    min: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
+    max: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
+    optimal: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] | None = None
 
 
 class Nodes(msgspec.Struct, frozen=True):
     """Nodes that a job can use."""
 
-    min: int = 1
-    max: int = 1
+    min: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_NODES)] = 1
+    max: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_NODES)] = 1
 
 
 class JobSpec(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from hpcext import documents
 from hpcext.batch import lsf, lsf_idle, slurm, slurm_idle, slurm_site
-from hpcext.core.errors import BatchError, InputError
+from hpcext.core.errors import BatchError, InputError, JournalError
+from hpcext.manager.submissions import Submissions
 from hpcext.numerals import whole
 from hpcext.policies import find_policy
 from hpcext.protocol import Allocation, Attempt, Process
@@ -107,3 +109,14 @@ def test_digits_are_those_of_ascii_everywhere() -> None:
         if re.search(r"\.is(decimal|digit|numeric)\(|\\d", path.read_text())
     }
     assert found == {"cli/sweep.py", "jobfields.py", "launch/supervise.py", "numerals.py"}
+
+
+@pytest.mark.parametrize("most", [1025, 10**9, 10**18, 10**19])
+def test_a_kept_job_of_more_gpus_than_there_can_be_is_refused(tmp_path: Path, most: int) -> None:
+    """Its sizes are enumerated."""
+    spec = {"name": "a", "command": ["true"], "gpus": {"min": 1, "max": most}}
+    (tmp_path / "a.json").write_text(
+        json.dumps({"schema": "hpcext.submission/1", "first_id": 1, "jobs": [spec]})
+    )
+    with pytest.raises(JournalError, match=r"`int` <= 1024"):
+        _ = Submissions(tmp_path).jobs
