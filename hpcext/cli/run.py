@@ -19,7 +19,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.facts import NodeJoined, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
-from hpcext.executors.seats import MOST, Shared, check
+from hpcext.executors.seats import MOST, Shared, check, memory
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import pilot as pilots
 from hpcext.manager.places import host
@@ -103,6 +103,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.dry_run:
         node = Node(host(), len(gpus) - (shared is not None))
         offers = [node, shared.as_node(host())] if shared else [node]
+        check_fits(specs, offers, str(args.jobs), seat_bytes=memory(shared))
         return _dry_run(specs, offers, settings, args, out)
     directory = pilots.create(
         specs,
@@ -262,7 +263,6 @@ def _dry_run(
     out: Output,
 ) -> int:
     """Let the engine take its first step, and say what it would do."""
-    check_fits(specs, offers, str(args.jobs))
     engine = Engine(find_policy(settings.policy))
     jobs = admit(specs, 1, {})
     engine.step(0.0, [*map(NodeJoined, offers), *(Submitted(job) for job in jobs)])

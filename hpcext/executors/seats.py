@@ -84,12 +84,18 @@ def of_seat(directory: Path, shared: Shared) -> dict[str, Any]:
 def _limits(shared: Shared) -> dict[str, str]:
     """An equal part of the memory; of the processors twice that, which NVIDIA's page advises."""
     limits = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(100, -(-200 // shared.seats)))}
-    found = next((gpu for gpu in gpu_facts() if gpu.index == shared.index), None)
-    if found is not None and found.memory_bytes:
-        most = found.memory_bytes // shared.seats >> 20
+    if (most := memory(shared)) is not None:
         # A client's own first GPU is the only one that it sees.
-        limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={most}M"
+        limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={most >> 20}M"
     return limits
+
+
+def memory(shared: Shared | None) -> int | None:
+    """Bytes of the GPU that a job on a seat has; None where the driver does not say it."""
+    known = {gpu.index: gpu.memory_bytes for gpu in gpu_facts()} if shared else {}
+    if shared is None or not (every := known.get(shared.index)):
+        return None
+    return every // shared.seats
 
 
 def check(shared: Shared, where: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.facts import Fact, Submitted
+from hpcext.executors.seats import memory
 from hpcext.jobfile import parse_jobs
 from hpcext.manager import spool
 from hpcext.manager.requests import VERBS
@@ -79,7 +80,8 @@ class Inbox:
             suspend_timeout_s=self._pilot.suspend_timeout_s,
             profiles=self._profiles,
         )
-        check_fits(specs, self._pilot.offers(), where, self._pilot.nodes)
+        offers, most = self._pilot.offers(), memory(self._pilot.shared)
+        check_fits(specs, offers, where, self._pilot.nodes, seat_bytes=most)
         if not self._pilot.requeue:
             check_in_time(specs, self._left_s(), where)
         try:

@@ -33,7 +33,7 @@ from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.leases import Terms
-from hpcext.executors.seats import Shared, machine_of
+from hpcext.executors.seats import Shared, machine_of, memory
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
@@ -193,7 +193,7 @@ def create(
         stay=stay,
         shared=shared,
     )
-    check_fits(specs, pilot.offers(), where, nodes)
+    check_fits(specs, pilot.offers(), where, nodes, seat_bytes=memory(shared))
     path = _make_directory(pilot, settings.state_dir, directory)
     if specs:
         Submissions(path / "submissions").add("first", specs)

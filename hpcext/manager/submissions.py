@@ -91,9 +91,16 @@ class Submissions:
 
 
 def check_fits(
-    specs: Sequence[JobSpec], offers: Sequence[Node], where: str, nodes: int = 1
+    specs: Sequence[JobSpec],
+    offers: Sequence[Node],
+    where: str,
+    nodes: int = 1,
+    *,
+    seat_bytes: int | None = None,
 ) -> None:
     """Refuse jobs that can never run on so many nodes like the first; or on a seat, if one is one.
+
+    Of a seat it may be known how much of the GPU's memory it has.
 
     Raises
     ------
@@ -109,6 +116,13 @@ def check_fits(
                 "false, and the only GPU here is shared",
                 where=f"{place}: mps",
                 valid="true, for a job that can run on a part of a GPU",
+            )
+        if spec.mps and seat_bytes is not None and (spec.mem_per_gpu or 0) > seat_bytes:
+            raise InputError(
+                f"needs {spec.mem_per_gpu} bytes of a GPU, and a seat on the shared one has "
+                f"{seat_bytes}",
+                where=f"{place}: mem_per_gpu",
+                do="say mps = false, or share the GPU among fewer",
             )
         if spec.gpus.min > node.gpus and not (spec.mps and seats):
             raise InputError(

@@ -223,6 +223,16 @@ def test_a_job_that_needs_a_gpu_of_its_own_is_refused_where_there_is_none(shared
     assert "[[job]] 1 (main): mps" in finished.err
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_job_that_needs_more_memory_than_a_seat_has_is_refused(
+    shared: Site, more: tuple[str, ...]
+) -> None:
+    shared.write_jobs(client(shared, "small"), client(shared, "large", mem_per_gpu="41G"))
+    finished = shared.run("run", str(shared.jobs), "--mps", "2", *more)
+    assert finished.code == 2
+    assert "[[job]] 2 (large): mem_per_gpu: needs 44023414784 bytes of a GPU" in finished.err
+
+
 def put_in_path(site: Site, script: str) -> None:
     """Have another program be the daemon's."""
     program = site.path / "bin" / "nvidia-cuda-mps-control"
