@@ -83,6 +83,8 @@ class LeaseBook:
         How long others stayed idle.
     busy : callable
         Whether anything was started on a lease that has not ended.
+    hear : callable
+        Have what ran on a lease say how it ended: called before the engine hears that it is gone.
     loss : callable, optional
         What it costs to give up a node. With it leases are given back that are more than `want`;
         without, those alone on which nothing has run for a while.
@@ -100,6 +102,7 @@ class LeaseBook:
         want: Callable[[], int],
         seen: Callable[[], Fragments],
         busy: Callable[[Lease], bool],
+        hear: Callable[[Lease], None],
         loss: Loss | None = None,
     ) -> None:
         self._directory = directory
@@ -112,6 +115,7 @@ class LeaseBook:
         self._want = want
         self._seen = seen
         self._busy = busy
+        self._hear = hear
         self._loss = loss
         self._steady = Steady()
         self._refused: dict[str, float] = {}
@@ -233,6 +237,8 @@ class LeaseBook:
 
     def _over(self, lease: Lease) -> None:
         """It is gone, with all that ran there."""
+        # What was suspended has said so; to the engine nothing runs on a node that is lost.
+        self._hear(lease)
         del self.leases[lease.number]
         if lease.joined:
             self._emit(NodeLost(lease.node, lease.unneeded()))

@@ -164,6 +164,7 @@ class LeaseExecutor:
             want=want,
             seen=seen,
             busy=self._busy,
+            hear=self._hear,
             loss=loss,
         )
 
@@ -395,6 +396,11 @@ class LeaseExecutor:
         return any(
             part.lease == lease.number for watch in self._watches.values() for part in watch.parts
         )
+
+    def _hear(self, lease: Lease) -> None:
+        for watch in list(self._watches.values()):
+            if any(part.lease == lease.number for part in watch.parts):
+                self._look(watch)
 
     def _look(self, watch: _Watch) -> None:
         files = watch.files

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpcext import documents
 from hpcext.batch import runner
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import Fact, NodeJoined, NodeLost
+from hpcext.core.facts import Ended, Fact, NodeJoined, NodeLost, Outcome
 from hpcext.core.fragments import Fragments, Seen
 from hpcext.core.values import Node
 from hpcext.executors import lease_account, lease_book
@@ -84,6 +84,7 @@ class Harvester:
         self.want = 9
         self.seen = Fragments()
         self.busy: set[int] = set()
+        self.unheard: dict[str, Ended] = {}
         self.loss: Loss | None = None
         self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
         self.loop = asyncio.new_event_loop()
@@ -93,8 +94,13 @@ class Harvester:
         return LeaseBook(
             directory=self.path, name=NAME, terms=self.terms, emit=self.facts.append,
             loop=self.loop, began_at=1000.0, want=lambda: self.want,
-            seen=lambda: self.seen, busy=self.is_busy, loss=self.loss,
+            seen=lambda: self.seen, busy=self.is_busy, hear=self.hear, loss=self.loss,
         )  # fmt: skip
+
+    def hear(self, lease: Lease) -> None:
+        """What ran on its node has ended, and has not been heard yet."""
+        if (end := self.unheard.pop(lease.node, None)) is not None:
+            self.facts.append(end)
 
     def is_busy(self, lease: Lease) -> bool:
         return lease.number in self.busy
@@ -168,8 +174,10 @@ def test_a_lease_from_its_hole_to_its_end(one: Harvester, slurm: ScriptedSlurm) 
     assert one.took() == [NodeJoined(replace(node, gpus=0))]
     slurm.jobs[1][0] = "COMPLETED"
     slurm.nodes["n1"] = "allocated"
+    # Had the engine lost the node first, nothing would have been suspended there.
+    one.unheard["n1"] = Ended("1", 7, Outcome.SUSPENDED)
     one.cycle()
-    assert one.took() == [NodeLost("n1")]
+    assert one.took() == [Ended("1", 7, Outcome.SUSPENDED), NodeLost("n1")]
     assert not lease.directory.exists()
     account = lease_account.load(one.path.parent)
     assert account.leases == 2

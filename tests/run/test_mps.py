@@ -54,11 +54,11 @@ def account(site: Site) -> list[str]:
 
 
 def daemons(site: Site) -> list[psutil.Process]:
-    """Those of this site that run."""
+    """Those of this site that run; not who asks one something just now."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if any(word.endswith("nvidia-cuda-mps-control") for word in words):
+        if words[-1:] == ["-d"] and words[-2].endswith("nvidia-cuda-mps-control"):
             environ = process.environ() if process.is_running() else {}
             if environ.get("CUDA_MPS_LOG_DIRECTORY", "").startswith(str(site.path)):
                 found.append(process)
@@ -158,15 +158,15 @@ def test_secondaries_share_a_gpu_and_leave_it_in_order(shared: Site) -> None:
 
 
 def test_a_manager_that_dies_leaves_its_clients_alone(shared: Site) -> None:
-    shared.write_jobs(shared.counter("main"), client(shared, "first"), client(shared, "second"))
+    names = ("first", "second")
+    shared.write_jobs(shared.counter("main", gated=True), *(client(shared, name) for name in names))
     begin(shared, "--mps", "2")
-    wait_for(lambda: len(told(shared, "first")) == 1, "a client")
-    wait_for(lambda: shared.steps("first"), "a step")
+    wait_for(lambda: all(shared.steps(name) for name in names), "a step of each")
     shared.started[0].kill()
     shared.started[0].wait()
     (daemon,) = daemons(shared)
-    shared.open("first")
-    shared.open("second")
+    for name in ("main", *names):
+        shared.open(name)
     finished = shared.run("run", "--resume", str(shared.pilot))
     assert finished.code == 0, finished
     assert "FAULT" not in " ".join(account(shared))
