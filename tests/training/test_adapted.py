@@ -349,7 +349,7 @@ def test_a_batch_grows_and_each_sample_is_trained_once(
 
 def test_a_rank_that_dies_before_the_report(nursery: Nursery, tmp_path: Path) -> None:
     """The other one does not wait for ever, and the next attempt goes on from the checkpoint."""
-    job = Forked(nursery, tmp_path, SCRIPT, "--epochs=1", ranks=2)
+    job = Forked(nursery, tmp_path, SCRIPT, "--epochs=4", ranks=2)
     dead = job.run("--die=45")
     assert dead.code != 0
     assert dead.suspended is None

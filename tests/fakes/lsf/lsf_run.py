@@ -104,10 +104,11 @@ def _kill_left(site: Site, job: Job) -> bool:
     """Kill what the job has started anywhere, as LSF does that tracks it (LSF_PROCESS_TRACKING)."""
     marks = {f"LSB_JOBID={job.id}".encode(), f"LSF_ENVDIR={site.directory}".encode()}
     found = False
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    # Not by glob, which looks at each path itself: of a process that ends just then that is ESRCH.
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            if marks <= set(path.read_bytes().split(b"\0")):
-                os.kill(int(path.parent.name), signal.SIGKILL)
+            if marks <= set(Path(f"/proc/{name}/environ").read_bytes().split(b"\0")):
+                os.kill(int(name), signal.SIGKILL)
                 found = True
     return found
 
