@@ -40,7 +40,7 @@ test-slurm: test-environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(RELEASE),tests/system/in-release $(RELEASE)) pytest tests/system
 
 test-environment:
-	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount g++:g++ \
+	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount ip:iproute2 g++:g++ \
 		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind \
 		lua5.1:lua5.1 lua5.4:lua5.4 zsh:zsh fish:fish patch:patch logrotate:logrotate chromium:chromium \
 		prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter

@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.checks import integer, known_keys, number, parse_toml, placed, read_text, string
+from hpcext.core import ways
 from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
 from hpcext.jobfields import MAX_GPUS, timeout_s
@@ -107,6 +108,11 @@ def _band(value: Any) -> str:
     return str(value)
 
 
+def _notify(value: Any) -> str:
+    ways.read_way(string(value))
+    return str(value)
+
+
 def _row(read: Callable[[Any], Any], help: str, variable: str) -> dict[str, Any]:
     """What is known of a setting beside its default."""
     return {"read": read, "help": help, "variable": variable}
@@ -134,6 +140,8 @@ class Settings:
     harvest_gpus : int or "auto"
     harvest_autoscale : str
         ``none``, or a band, see :mod:`hpcext.core.band`.
+    notify : str
+        ``none``, or a way, see :mod:`hpcext.core.ways`. It may hold a secret.
     origins : Mapping[str, str]
         Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
     """
@@ -229,11 +237,21 @@ class Settings:
             "HPCEXT_HARVEST_AUTOSCALE",
         ),
     )
+    # Not HPCEXT_NOTIFY: that one is the supervisor's, for its training.
+    notify: str = field(
+        default=ways.NONE,
+        metadata=_row(
+            _notify,
+            "how to tell that jobs fail or a pilot ends: mail, webhook:URL, command:COMMAND",
+            "HPCEXT_PILOT_NOTIFY",
+        ),
+    )
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
-        """Every setting, in types that JSON and TOML have."""
+        """Every setting, in types that JSON and TOML have, to be shown: without secrets."""
         found = {name: getattr(self, name) for name in SETTINGS}
+        found["notify"] = ways.shown_way(self.notify)
         return {name: str(v) if isinstance(v, Path) else v for name, v in found.items()}
 
 

@@ -19,6 +19,9 @@ from hpcext.numerals import whole
 MAX_FILE_BYTES = 1 << 20
 """Files written by others (reports, requests) that are larger are refused unread."""
 
+_DRAFT_CHARS = 12
+_HEXADECIMAL = set("0123456789abcdef")
+
 UNFIT = (OSError, ValueError, LookupError, TypeError, OverflowError)
 """What comes of a document that is not there, or does not hold what it should: ``int(1e999)``."""
 
@@ -49,7 +52,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
     OSError
         Names the file. Nothing was replaced, and no temporary file is left.
     """
-    name = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    name = path.with_name(f".{path.name}.{os.urandom(_DRAFT_CHARS // 2).hex()}")
     try:
         fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
@@ -71,48 +74,109 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
         sync_directory(path.parent)
 
 
+def drafts(path: Path) -> list[Path]:
+    """What a :func:`write_file` that was killed has left beside a file."""
+    start = f".{path.name}."
+    found = []
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(path.parent) as there,
+    ):
+        for entry in there:
+            end = entry.name.removeprefix(start)
+            is_draft = len(entry.name) == len(start) + _DRAFT_CHARS == len(start) + len(end)
+            if is_draft and set(end) <= _HEXADECIMAL and entry.is_file(follow_symlinks=False):
+                found.append(path.with_name(entry.name))
+    return sorted(found)
+
+
 def write_json(path: Path, document: Mapping[str, Any], *, durable: bool = True) -> None:
     """Replace a file by a JSON document, as :func:`write_file` does."""
     write_file(path, json.dumps(document).encode() + b"\n", durable=durable)
 
 
-def read_untrusted(path: Path, *, owner: int | None = None) -> bytes:
-    """Read a small regular file that somebody else wrote.
+def open_regular(path: Path | str, *, dir_fd: int | None = None) -> int:
+    """A descriptor to read a regular file by, whatever lies there; the caller closes it.
 
     Parameters
     ----------
-    path : pathlib.Path
-    owner : int, optional
-        The uid that must own it.
+    path : pathlib.Path or str
+    dir_fd : int, optional
+        The directory that a relative path begins at.
 
     Raises
     ------
     FileNotFoundError
         It is not there.
     ValueError
-        It is a link, a FIFO, a device, somebody else's, or larger than :data:`MAX_FILE_BYTES`.
+        It is a link, a FIFO, a device, a directory, or cannot be opened.
     """
+    name = os.path.basename(path)
+    # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, flags, dir_fd=dir_fd)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ValueError(f"{path.name}: cannot be opened ({error.strerror})") from None
-    try:
-        facts = os.fstat(fd)
-        # Before open(), which raises for a directory and leaves the descriptor open.
-        if not stat.S_ISREG(facts.st_mode):
-            raise ValueError(f"{path.name}: not a regular file")
-        if owner is not None and facts.st_uid != owner:
-            raise ValueError(f"{path.name}: owned by uid {facts.st_uid}, not {owner}")
-        with open(fd, "rb", closefd=False) as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    finally:
+        raise ValueError(f"{name}: cannot be opened ({error.strerror})") from None
+    # Before open(), which raises for a directory and leaves the descriptor open.
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-    if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"{path.name}: larger than {MAX_FILE_BYTES} bytes")
+        raise ValueError(f"{name}: not a regular file")
+    return fd
+
+
+def open_own(path: Path, *, dir_fd: int | None = None) -> int:
+    """As :func:`open_regular`, of a file that is this user's own."""
+    fd = open_regular(path, dir_fd=dir_fd)
+    if (owner := os.fstat(fd).st_uid) != os.geteuid():
+        os.close(fd)
+        raise ValueError(f"{path.name}: owned by uid {owner}, not {os.geteuid()}")
+    return fd
+
+
+def read_untrusted(
+    path: Path,
+    *,
+    most_bytes: int | None = MAX_FILE_BYTES,
+    of_anybody: bool = False,
+    dir_fd: int | None = None,
+) -> bytes:
+    """Read a regular file that somebody else may have put there.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    most_bytes : int, optional
+        Larger ones are refused unread; None for those that this user alone has ever written.
+    of_anybody : bool
+        It need not be this user's own: nothing of it is obeyed.
+    dir_fd : int, optional
+        The directory that a relative path begins at.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is not there.
+    ValueError
+        It is a link, a FIFO, a device, somebody else's, or too large.
+    """
+    fd = open_regular(path, dir_fd=dir_fd) if of_anybody else open_own(path, dir_fd=dir_fd)
+    with open(fd, "rb") as file:
+        if most_bytes is None:
+            return file.read()
+        size = os.fstat(fd).st_size
+        # It may grow while it is read.
+        data = b"" if size > most_bytes else file.read(most_bytes + 1)
+    if max(size, len(data)) > most_bytes:
+        raise ValueError(f"{path.name}: larger than {most_bytes} bytes")
     return data
+
+
+def read_own(path: Path) -> bytes:
+    """Read a file that this user alone has ever written, however large."""
+    return read_untrusted(path, most_bytes=None)
 
 
 def decoded(data: bytes | str) -> Any:
@@ -129,8 +193,10 @@ def decoded(data: bytes | str) -> Any:
         raise ValueError(f"not JSON ({error})") from None
 
 
-def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str, Any]:
-    """Read a JSON object of a given schema that somebody else wrote.
+def read_json(path: Path, schema: str, *, dir_fd: int | None = None) -> dict[str, Any]:
+    """Read a JSON object of a given schema, which somebody else may have put there.
+
+    What is in such documents is obeyed, or believed: it must be this user's own file.
 
     Raises
     ------
@@ -139,7 +205,7 @@ def read_json(path: Path, schema: str, *, owner: int | None = None) -> dict[str,
     ValueError
         It is not such a document; the message says why.
     """
-    data = read_untrusted(path, owner=owner)
+    data = read_untrusted(path, dir_fd=dir_fd)
     try:
         document = decoded(data)
     except ValueError as error:

@@ -61,6 +61,77 @@ def command(value: Any) -> tuple[str, ...]:
     return argv
 
 
+SHELL = ("/bin/sh", "-c")
+"""What runs a command whose job says that it is one for a shell."""
+
+_SHELLS = re.compile(r"(?:.*/)?(?:sh|bash|dash|ksh|zsh|fish|csh|tcsh)")
+_MEANT_FOR_A_SHELL = re.compile(r"\|\|?|&&?|;|[0-9]?>{1,2}|<")
+
+
+def for_shell(value: Any) -> tuple[str, ...]:
+    """The argv of a command that a shell is to run."""
+    if not isinstance(value, str):
+        raise wrong(value, "a string, since shell = true")
+    if not string(value).strip():
+        raise InputError("empty", valid='what to run, as in "python train.py"')
+    return (*SHELL, value)
+
+
+def shell_only(value: str | list[str]) -> str:
+    """What a command has that only a shell would understand, and it is to run without one.
+
+    Parameters
+    ----------
+    value : str or list of str
+        As a file states it, and :func:`command` takes it.
+
+    Returns
+    -------
+    str
+        The first such thing, empty if there is none: an operator, a variable, a pattern of names.
+    """
+    text = value if isinstance(value, str) else ""
+    argv = shlex.split(text) if text else list(value)
+    if any(map(_is_shell, argv, argv[1:])):
+        return ""  # What follows is for that one.
+    alone = next((word for word in argv if _MEANT_FOR_A_SHELL.fullmatch(word)), "")
+    return _unquoted(text) if text else alone
+
+
+def loses_failures(text: str) -> bool:
+    """Whether a shell would tell only how the last part of a pipe ended."""
+    return "pipefail" not in text and bool(_PIPE.search(_QUOTED.sub("x", text)))
+
+
+def _is_shell(word: str, option: str) -> bool:
+    return bool(_SHELLS.fullmatch(word) and re.fullmatch(r"-[a-z]*c", option))
+
+
+_PIPE = re.compile(r"(?<!\|)\|(?!\|)")
+_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_UNQUOTED = re.compile(
+    r"\|\|?|&&|&(?=\s|$)|;|>{1,2}|<|\$(?:[A-Za-z_][A-Za-z0-9_]*|[{(])|`|(?<=\s)~(?=/|\s|$)|(?<=\s)[^\s=]*\*\S*"
+)
+
+
+def _unquoted(text: str) -> str:
+    # Of a quotation something has to stay: "a"* is a pattern, too. In double quotes a shell would
+    # fill in variables.
+    def kept(match: re.Match[str]) -> str:
+        inside = re.search(r"\$(?:[A-Za-z_{(])\w*", match[0]) if match[0][0] == '"' else None
+        return inside[0] if inside else "x"
+
+    found = _UNQUOTED.search(_QUOTED.sub(kept, text))
+    return found[0] if found else ""
+
+
+def shell(value: Any) -> bool:
+    """Whether a shell runs the command."""
+    if not isinstance(value, bool):
+        raise wrong(value, "true or false")
+    return value
+
+
 def gpus(value: Any) -> dict[str, int]:
     """How many GPUs: ``min``, ``max`` and, where stated, ``optimal``."""
     return _range(value, MAX_GPUS, ("min", "max", "optimal"))

@@ -6,7 +6,7 @@ What each key may hold is in :mod:`hpcext.jobfields`; what jobs say of each othe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,6 +93,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         It may share a GPU with other jobs through MPS, as a secondary.
     trial : Trial or None
         What it is in its sweep.
+    shell : bool
+        The last word of its command is the text of a shell.
     """
 
     name: str
@@ -118,6 +120,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     mem_per_gpu: int | None = None
     mps: bool = False
     trial: Trial | None = None
+    shell: bool = False
 
 
 MAX_JOBS = 100_000
@@ -159,6 +162,7 @@ def read_jobs(
     suspend_timeout_s: float = 60.0,
     profiles: Profiles | None = None,
     empty: bool = False,
+    doubts: list[str] | None = None,
 ) -> tuple[JobSpec, ...]:
     """Read and check a job file.
 
@@ -171,6 +175,8 @@ def read_jobs(
         Where ``scaling = "NAME"`` is looked up.
     empty : bool
         It may have no jobs.
+    doubts : list of str, optional
+        Gets what is allowed, and hardly meant.
 
     Returns
     -------
@@ -187,7 +193,9 @@ def read_jobs(
     where = clean(str(path))
     if empty and not parse_toml(text, where):
         return ()
-    return parse_jobs(text, where, base, suspend_timeout_s=suspend_timeout_s, profiles=profiles)
+    return parse_jobs(
+        text, where, base, suspend_timeout_s=suspend_timeout_s, profiles=profiles, doubts=doubts
+    )
 
 
 def parse_jobs(
@@ -198,6 +206,7 @@ def parse_jobs(
     known: Collection[str] = (),
     suspend_timeout_s: float = 60.0,
     profiles: Profiles | None = None,
+    doubts: list[str] | None = None,
 ) -> tuple[JobSpec, ...]:
     """Read and check the text of a job file.
 
@@ -214,6 +223,8 @@ def parse_jobs(
         For jobs that do not say.
     profiles : Profiles, optional
         Where ``scaling = "NAME"`` is looked up.
+    doubts : list of str, optional
+        As of :func:`read_jobs`.
 
     Raises
     ------
@@ -238,7 +249,31 @@ def parse_jobs(
     _check_directories(specs, str(base), where)
     _check_dependencies(specs, numbers, known, where)
     _check_trials(specs, where)
+    if doubts is not None:
+        doubts += _about_shells(specs, [table["command"] for table in tables], where)
     return tuple(specs)
+
+
+def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str) -> Iterator[str]:
+    """Warn of commands that are meant for a shell and have none, and of what a shell hides."""
+    found = [
+        (spec.name, what)
+        for spec, command in zip(specs, commands, strict=True)
+        if not spec.shell and (what := fields.shell_only(command))
+    ]
+    if found:
+        jobs = listed((name for name, _ in found), most=8)
+        yield (
+            f"{where}: no shell runs the command of {jobs}, so {shown(found[0][1])} is passed on "
+            "as it stands; if a shell is to run it, say shell = true"
+        )
+    hidden = [spec.name for spec in specs if spec.shell and fields.loses_failures(spec.command[-1])]
+    if hidden:
+        yield (
+            f"{where}: of a pipe a shell tells how the last part ended alone, so a training that "
+            f"fails before it counts as completed: {listed(hidden, most=8)}; put it last, "
+            'or say command = ["bash", "-o", "pipefail", "-c", "..."]'
+        )
 
 
 def _tables(document: dict[str, Any], where: str) -> list[Any]:
@@ -270,6 +305,7 @@ def _place(where: str, number: int, table: Any) -> str:
 _FIELDS: Mapping[str, Callable[[Any], Any]] = {
     "name": fields.name,
     "command": fields.command,
+    "shell": fields.shell,
     "gpus": lambda value: Gpus(**fields.gpus(value)),
     "nodes": lambda value: Nodes(**fields.nodes(value)),
     "scaling": fields.scaling,
@@ -304,7 +340,8 @@ def _job(
         known_keys(table, KEYS)
         values = dict(defaults)
         for key, value in table.items():
-            values[key] = _FIELDS[key](value)
+            for_shell = key == "command" and table.get("shell") is True
+            values[key] = (fields.for_shell if for_shell else _FIELDS[key])(value)
     except InputError as error:
         raise placed(error, place, key) from None
     for key in ("name", "command"):

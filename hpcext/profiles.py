@@ -24,7 +24,7 @@ import filelock
 import msgspec
 from msgspec import Meta
 
-from hpcext import documents, jobfields
+from hpcext import documents, jobfields, private
 from hpcext.core.errors import UNREADABLE, HpcextError, InputError
 from hpcext.scaling.curve import robust_mean, shape
 from hpcext.text import clean, did_you_mean, listed, shown
@@ -178,7 +178,7 @@ class Profiles:
         """
         path = self._path(name)
         try:
-            data = documents.read_untrusted(path, owner=os.getuid())
+            data = documents.read_untrusted(path)
             return msgspec.json.decode(data, type=Profile)
         except FileNotFoundError:
             raise self._unknown(name) from None
@@ -308,7 +308,7 @@ class Profiles:
         """Be the only one who changes profiles; errors of the disk become one line."""
         where = clean(str(path))
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.make(self.directory)
             with warnings.catch_warnings():
                 # Where there is no flock, filelock warns and falls back to a marker file: that
                 # serves here, since a manager that finds it locked goes on without writing.

@@ -15,6 +15,7 @@ One *attempt* is one run of a job's command. Its directory holds, in the order t
 ``rescale.json``    manager        the GPUs to have, without stopping (:data:`RESCALE`)
 ``rescaled.json``   launcher       the GPUs that it has since (:data:`RESCALED`)
 ``suspended.json``  session        the acknowledgement of a suspension (:data:`SUSPENDED`)
+``rehearsal.json``  session        what it was like before and after (:data:`REHEARSAL`)
 ``exit.json``       supervisor     the tree is empty: exit code, rusage (:data:`EXIT`)
 ==================  =============  ==============================================================
 
@@ -43,8 +44,14 @@ REPORT = "hpcext.report/1"
 """What a manager reads of it: ``attempt`` and ``op`` as in the environment, ``step``,
 ``resumed_step``, ``saved_step``, ``done`` (work since the job began), ``rate`` (work per second, or
 null), ``metrics`` (numbers by name, null for one that is not finite any more), ``in_place``, the
-instants ``registered_at``, ``restored_at`` and ``first_step_at`` (null before the first step), and
-``goodput``: null, or an object.
+instants ``registered_at``, ``restored_at`` and ``first_step_at`` (null before the first step),
+``goodput``: null, or an object; and of a training that cannot write a checkpoint ``cannot_save``
+(why, in a few words; null once it can), ``declined`` (how many suspensions of this attempt it has
+answered by going on) and ``waits_to_save`` (true: it is over, and tries to write its last one).
+
+Where ``suspendable`` is false (it is true if not said) the training has come to no place yet at
+which it could be suspended: of the rest only ``metrics`` and ``notes`` count. ``notes`` is a list
+of sentences, eight at most, that the user should know.
 
 ``goodput`` has the gradient ``noise_scale`` and the ``initial_batch``, both in samples. It may have
 ``most_batch``, ``least_per_gpu`` (1), ``most_per_gpu`` and ``accumulates`` (true): samples of a
@@ -64,6 +71,11 @@ ORDER = "hpcext.order/1"
 RESCALE = "hpcext.rescale/1"
 RESCALED = "hpcext.rescaled/1"
 SUSPENDED = "hpcext.suspended/1"
+REHEARSAL = "hpcext.rehearsal/1"
+"""Written where ``HPCEXT_REHEARSAL`` is 1: ``step``, at which it was suspended or went on;
+``state``, fingerprints of what the process has then, by kind; ``steps``, of the next ones in this
+process the ``step``, its ``metrics`` and the ``state`` after it; ``went_on_s``, what they took.
+"""
 EXIT = "hpcext.exit/1"
 LAUNCH_FILE = "launch.json"
 SUPERVISOR_FILE = "supervisor.json"
@@ -72,7 +84,13 @@ ORDER_FILE = "order.json"
 RESCALE_FILE = "rescale.json"
 RESCALED_FILE = "rescaled.json"
 SUSPENDED_FILE = "suspended.json"
+REHEARSAL_FILE = "rehearsal.json"
 EXIT_FILE = "exit.json"
+REHEARSAL_VARIABLE = "HPCEXT_REHEARSAL"
+
+LAST_STEP = "last-step"
+"""Beside these files: the number of the last step done, in decimal digits. The session writes it
+in place at each step, so that what a killed attempt did is known; read when it has ended."""
 
 EXIT_SUSPENDED = 85
 """Exit code of a supervisor whose job suspended itself. A hint: the file is the proof."""
@@ -377,6 +395,11 @@ def without_task() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in gone}
 
 
+def rehearsing() -> bool:
+    """Whether a training is to write down what a suspension leaves of it."""
+    return os.environ.get(REHEARSAL_VARIABLE) == "1"
+
+
 def forget_flags() -> None:
     """Take from our environment what flags of sbatch say of our job, and not of others."""
     for name in ("HPCEXT_GPUS", "HPCEXT_SCALING", "HPCEXT_TRAINER"):
@@ -394,19 +417,22 @@ def environ() -> Mapping[str, str]:
     return os.environ
 
 
-def keep_compiled(directory: Path) -> None:
-    """Have what ``torch.compile`` makes kept in a directory, unless the user says where.
+def compiled(directory: Path) -> dict[str, str]:
+    """What has ``torch.compile`` keep in a directory what it makes, of which some is run again.
 
-    Call it before anything is compiled.
-
-    Parameters
-    ----------
-    directory : pathlib.Path
+    To be set before Python starts: PyTorch says where, in ``/tmp``, when an optimizer is made.
     """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "inductor"))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(directory / "triton"))
-    # The default since PyTorch 2.5.
-    os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "1")
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"),
+        "TRITON_CACHE_DIR": str(directory / "triton"),
+        # The default since PyTorch 2.5.
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+    }
+
+
+def keep_compiled(directory: Path) -> None:
+    """Have this process keep it there, whatever was said before."""
+    os.environ.update(compiled(directory))
 
 
 def user_directory(kind: str) -> Path:

@@ -9,7 +9,7 @@ number without stopping, in this order:
 ``ready-NUMBER-RANK``       new rank   it has done all that it can do without the others
 ``group.json``              launcher   the next group: its number, its size, and who stays
 ``begun-NUMBER``            rank 0     the old group has stopped between two steps
-``store-NUMBER``            rank 0     where the group's store listens (on several nodes)
+``store-NUMBER``            rank 0     how the group's store is reached (on several nodes)
 ``formed.json``             rank 0     the group has done its first step, or refuses to change
 ``rescaled.json``           launcher   who left has ended (in the attempt's directory)
 ==========================  =========  =======================================================
@@ -36,7 +36,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcext import documents, protocol
 from hpcext.numerals import whole
@@ -94,6 +94,23 @@ class Formed:
     number: int
     why: str = ""
     stall_s: float | None = None
+
+
+class Way(NamedTuple):
+    """How the store of a group on several nodes is reached.
+
+    Attributes
+    ----------
+    hosts : tuple of str
+        Names and addresses of the node of rank 0, to be tried in this order.
+    port : int
+    key : str
+        Who has it is let in; this directory is its user's alone.
+    """
+
+    hosts: tuple[str, ...]
+    port: int
+    key: str
 
 
 class Rendezvous:
@@ -184,14 +201,16 @@ class Rendezvous:
         """Whether the new group is being formed."""
         return self._has(f"begun-{number}")
 
-    def publish(self, number: int, port: int) -> None:
-        """On rank 0: the store of a group listens."""
-        self._write(f"store-{number}", {"host": self.host, "port": port})
+    def publish(self, number: int, way: Way) -> None:
+        """On rank 0: the store of a group can be reached."""
+        self._write(f"store-{number}", way._asdict())
 
-    def published(self, number: int) -> tuple[str, int] | None:
-        """Host and port of the store of a group, if it listens."""
+    def published(self, number: int) -> Way | None:
+        """How the store of a group is reached, if it is there."""
         document = self._read(f"store-{number}")
-        return (str(document["host"]), int(document["port"])) if document else None
+        if document is None:
+            return None
+        return Way(tuple(document["hosts"]), int(document["port"]), str(document["key"]))
 
     # What the launcher says.
 

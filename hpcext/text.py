@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,6 +34,54 @@ def clean(text: str) -> str:
 
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
+
+
+_KEPT = re.compile(r"(\x1b\[[0-9;:]{0,40}m|\x1b\[[0-2]?K)")
+"""Colours and the like, and what clears a line; ECMA-48, SGR and EL."""
+
+_BEGUN = re.compile(r"\x1b(?:\[[0-9;:]{0,40})?\Z")
+
+_MOVES = "\n\t\r\b"
+
+
+class Harmless:
+    """What a program wrote, for a terminal: it can do nothing but write on the lines that it has.
+
+    Colours stay, and what progress bars need: carriage return, backspace, clearing of the line. All
+    else that does not print is shown as :func:`clean` shows it: what would move the cursor to
+    other lines, set a title, make links, ask the terminal for an answer, or turn the direction of
+    writing.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._rest = ""
+        self._coloured = False
+
+    def feed(self, data: bytes) -> str:
+        """What is to be shown of some more of it; the end of it may be shown with the next."""
+        text = self._rest + self._decoder.decode(data)
+        begun = _BEGUN.search(text)
+        self._rest = text[begun.start() :] if begun else ""
+        return self._shown(text[: begun.start()] if begun else text)
+
+    def end(self) -> str:
+        """What is left, and the end of colours."""
+        text = self._rest + self._decoder.decode(b"", final=True)
+        self._rest = ""
+        return self._shown(text) + ("\x1b[0m" if self._coloured else "")
+
+    def _shown(self, text: str) -> str:
+        parts = _KEPT.split(text)
+        # Every second one is a sequence that stays.
+        self._coloured = self._coloured or len(parts) > 1
+        parts[::2] = map(_harmless, parts[::2])
+        return "".join(parts)
+
+
+def _harmless(text: str) -> str:
+    good = text.isprintable()
+    return text if good else "".join(c if c in _MOVES else clean(c) for c in text)
 
 
 def shown(value: Any) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import own_state
 from amd_machine import make_nodes
 from site_of_test import Site
 
@@ -21,6 +22,30 @@ from hpcext.launch import devices
 # compile all of ours that it imports: a third of the time of a short command.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+# Before any module of ours is asked where that is.
+_PLACE = own_state.begin()
+_BEFORE = own_state.entries(own_state.user_state())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Have the run fail whose tests left something in the user's own state directory."""
+    if hasattr(session.config, "workerinput"):
+        return
+    tests = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    left = list(own_state.left_by(tests, own_state.user_state(), _BEFORE))
+    for path in left:
+        sys.stderr.write(f"\nleft by tests: {path}: give them the XDG_STATE_HOME of own_state.py\n")
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure() -> None:
+    """Leave nothing of the tests' own place."""
+    if _PLACE is not None:
+        own_state.end(_PLACE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -87,7 +87,8 @@ def _choices(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 
 def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     found = [action for action in parser._actions if action.option_strings]
-    return [action for action in found if action.dest != "help"]
+    # Those that every command has are explained once, in the page of the program.
+    return [action for action in found if action.dest not in {"help", "quiet"}]
 
 
 def arguments(parser: argparse.ArgumentParser) -> list[str]:

@@ -1,14 +1,15 @@
 """Put files in place and take them out again, each as a whole, and none that is not ours.
 
 The manifest is written before the first file: whenever an installation is cut short, running it
-again, or ``uninstall``, finds all that it left.
+again, or ``uninstall``, finds all that it left, drafts of files that were being written among it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,12 @@ class Place:
     def save(self, what: Manifest) -> None:
         """Write the manifest."""
         manifest.save(self.on_disk(self.home), what)
+
+    @property
+    def own(self) -> list[Path]:
+        """Directories that are ours by their names, the inner one first: the manifest cannot say
+        of those which it lies in that they were made."""
+        return [self.home, *(each for each in self.home.parents if each.name == "hpcext")]
 
 
 @dataclass(frozen=True)
@@ -104,9 +111,10 @@ def plan(place: Place, pieces: Sequence[Piece]) -> list[Change]:
         A place is not root's alone, or holds a file that is not what was installed.
     """
     installed = place.installed() or Manifest()
-    changes = []
     for piece in pieces:
         place.check(piece.path)
+    changes = _drafts(place, [*installed.files, *(str(piece.path) for piece in pieces)])
+    for piece in pieces:
         changes.append(Change(_verb(place, piece, installed), piece.path, piece))
     wanted = {str(piece.path) for piece in pieces}
     # From an older version, or from an installation with other directories.
@@ -150,7 +158,8 @@ def apply(place: Place, changes: Sequence[Change], built_for: str = "") -> None:
     before = place.installed() or Manifest()
     pieces = [change.piece for change in changes if change.piece]
     after = {str(piece.path): [digest(piece.data)] for piece in pieces}
-    left = {str(each.path): before.files[str(each.path)] for each in changes if not each.piece}
+    out = {str(each.path) for each in changes if not each.piece}
+    left = {name: known for name, known in before.files.items() if name in out}
     old = {**before.files, **left}
     # Both checksums, while it is not known which of the two files is there.
     during = {name: [*old.get(name, []), *after.get(name, [])] for name in {**old, **after}}
@@ -186,13 +195,15 @@ def plan_removal(place: Place, flag: str) -> list[Change]:
         Nothing is installed there.
     """
     installed = place.installed()
-    if installed is None:
+    cut_short = any(place.on_disk(each).is_dir() for each in place.own)
+    if installed is None and not cut_short:
         raise InputError(
             "nothing is installed",
             where=clean(str(place.on_disk(place.home))),
             do=f"say the {flag} that was given to install",
         )
-    return _removals(place, installed)
+    installed = installed or Manifest()
+    return [*_drafts(place, list(installed.files)), *_removals(place, installed)]
 
 
 def remove(place: Place, changes: Sequence[Change]) -> None:
@@ -202,14 +213,33 @@ def remove(place: Place, changes: Sequence[Change]) -> None:
         if change.verb == "remove":
             place.on_disk(change.path).unlink()
     kept = [str(change.path) for change in changes if change.verb == "changed"]
+    above = {str(each) for each in (place.home, *place.home.parents)}
+    # As long as the manifest is there, what it names is found again.
+    _remove_directories(place, set(installed.directories) - above)
     if kept:
         files = {name: installed.files[name] for name in kept}
         place.save(msgspec.structs.replace(installed, files=files))
     else:
-        (place.on_disk(place.home) / manifest.NAME).unlink()
-    for name in sorted(installed.directories, reverse=True):
+        (place.on_disk(place.home) / manifest.NAME).unlink(missing_ok=True)
+    _remove_directories(place, {*map(str, place.own), *installed.directories} & above)
+
+
+def _remove_directories(place: Place, names: Collection[str]) -> None:
+    for name in sorted(names, reverse=True):
         with contextlib.suppress(OSError):  # not empty: somebody else uses it
             place.on_disk(Path(name)).rmdir()
+
+
+def _drafts(place: Place, names: Sequence[str]) -> list[Change]:
+    """What was being written when an installation was killed."""
+    changes = []
+    for path in (place.home / manifest.NAME, *map(Path, names)):
+        place.check(path.parent)
+        for draft in documents.drafts(place.on_disk(path)):
+            # In a directory like /tmp somebody else may have a file of such a name.
+            if draft.lstat().st_uid in {0, os.geteuid()}:
+                changes.append(Change("remove", path.with_name(draft.name)))
+    return list(dict.fromkeys(changes))
 
 
 def _removals(place: Place, installed: Manifest) -> list[Change]:

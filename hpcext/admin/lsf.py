@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcext.admin import sources
 from hpcext.admin.edits import Edit, read
 from hpcext.admin.install import Piece, Place
-from hpcext.admin.trust import ROOT, check_command
+from hpcext.admin.trust import ROOT, check_command, check_word
 from hpcext.core.errors import InputError
 from hpcext.text import clean
 
@@ -32,6 +32,12 @@ SCRIPTS = (
 COMMAND_MARK = b"@HPCEXT@"
 """Stands in the scripts for the command."""
 
+MAX_LEAD_MARK = b"@MAX_LEAD_S@"
+"""Stands in them for the longest lead of a suspendable job."""
+
+MAX_LEAD_S, MAX_LEADS_S = 600, (10, 86_400)
+"""It, where a site does not say another; and what a site may say."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -45,11 +51,14 @@ class Site:
         ``hpcext`` as jobs run it; not needed to uninstall.
     root : pathlib.Path
         What stands for ``/``; no file names it.
+    max_lead_s : int
+        The longest lead that a job may ask for: a queue waits no longer for it.
     """
 
     serverdir: Path
     command: Path | None = None
     root: Path = ROOT
+    max_lead_s: int = MAX_LEAD_S
 
     @property
     def home(self) -> Path:
@@ -76,16 +85,16 @@ def pieces(site: Site) -> list[Piece]:
         raise InputError(
             "no such directory", where=where, valid="LSF_SERVERDIR, as lsf.conf has it"
         )
-    # It becomes a word of a shell in lsb.queues.
-    if not re.fullmatch(r"[\w./+@=,-]+", str(site.serverdir), re.ASCII):
-        raise InputError(where, valid="letters, digits and . / + @ = , _ -")
+    check_word(site.serverdir)
     command = check_command(site.command, (site.serverdir,), is_there=site.root == ROOT)
-    return [Piece(site.serverdir / name, script(name, command), 0o755) for name in SCRIPTS]
+    scripts = ((name, script(name, command, site.max_lead_s)) for name in SCRIPTS)
+    return [Piece(site.serverdir / name, data, 0o755) for name, data in scripts]
 
 
-def script(name: str, command: Path) -> bytes:
+def script(name: str, command: Path, max_lead_s: int = MAX_LEAD_S) -> bytes:
     """A script as it is put in place: it calls that command, and looks for no other."""
     text = (sources.find() / "lsf_scripts" / name).read_bytes()
+    text = text.replace(MAX_LEAD_MARK, b"%d" % max_lead_s)
     return text.replace(COMMAND_MARK, os.fsencode(command))
 
 

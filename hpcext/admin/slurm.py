@@ -5,6 +5,7 @@ Files of the site are never edited: what is to be added to them is shown.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -15,9 +16,10 @@ from pathlib import Path
 from hpcext.admin import sources
 from hpcext.admin.install import Piece, Place
 from hpcext.admin.slurm_conf import Files
-from hpcext.admin.trust import ROOT, check_command
+from hpcext.admin.trust import ROOT, check_command, check_trusted, check_word
 from hpcext.checks import read_text
 from hpcext.core.errors import HpcextError, InputError
+from hpcext.extras import need
 from hpcext.text import clean
 
 USR = Path("/usr/local")
@@ -29,6 +31,7 @@ BUILT = {"hpcext.so": 0o644, "hpcext-batch": 0o755}
 
 LUA = ("rules.lua", "job_submit.lua", "cli_filter.lua")
 _SAID_CHARS = 400
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,12 @@ def release(include: Path) -> str:
     Raises
     ------
     InputError
-        There are none.
+        There are none, or others can change them.
     """
+    check_word(include)
     for name in ("slurm_version.h", "slurm.h"):
         path = include / "slurm" / name
+        check_trusted(path)
         if path.exists():
             found = re.search(r"SLURM_VERSION_NUMBER\s+0x([0-9a-fA-F]{6})", read_text(path))
             if found:
@@ -129,44 +134,58 @@ def pieces(site: Site) -> list[Piece]:
 def _built(hooks: Path, include: Path) -> dict[str, bytes]:
     """Compile the plugin; the sources may be where nobody can write."""
     release(include)
-    make = shutil.which("make")
-    if make is None:
-        raise InputError("make is not installed", do="install make and a C compiler")
-    flags = "" if include == INCLUDE else f"SLURM_CPPFLAGS=-I{include}"
+    # Before anything reads it: it says which others are read.
+    check_trusted(include / "slurm" / "spank.h")
+    # -isystem: with -I their warnings would be errors of ours.
+    flags = [] if include == INCLUDE else [f"SLURM_CPPFLAGS=-isystem {include}"]
+    for path in _headers(_make(hooks, "headers", *flags), hooks):
+        # slurmstepd runs as root what is made of them.
+        check_trusted(path)
     with tempfile.TemporaryDirectory(prefix="hpcext-build-") as build:
-        words = [make, "-s", "-C", str(hooks), f"BUILD={build}", "all", *filter(None, [flags])]
-        ended = subprocess.run(
-            words,
-            # What root happens to have set (CC, CFLAGS, MAKEFLAGS) is not for this.
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=BUILD_S,
-            check=False,
-        )
-        if ended.returncode:
-            lines = ended.stderr.splitlines()
-            said = [line for line in lines if "error:" in line] or lines[-1:]
-            raise HpcextError(
-                f"the plugin does not compile: {clean('; '.join(said))[:_SAID_CHARS]}",
-                where=str(hooks),
-                do="are make, a C compiler and the headers of this Slurm installed?",
-            )
+        _make(hooks, f"BUILD={build}", "all", *flags)
         return {name: (Path(build) / name).read_bytes() for name in BUILT}
 
 
+def _headers(rules: str, hooks: Path) -> set[Path]:
+    """What the compiler reads apart from our own sources, of the rules that ``cc -M`` writes."""
+    words = (word for word in rules.split() if word != "\\" and not word.endswith(":"))
+    paths = {Path(os.path.normpath(hooks / word)) for word in words}
+    return {path for path in paths if path.parent != hooks}
+
+
+def _make(hooks: Path, *words: str) -> str:
+    """Run make on the sources of the plugin; what it prints."""
+    make = shutil.which("make", path=_PATH)
+    if make is None:
+        raise InputError("make is not installed", do="install make and a C compiler")
+    ended = subprocess.run(
+        [make, "-s", "-C", str(hooks), *words],
+        # What root happens to have set (CC, CFLAGS, MAKEFLAGS) is not for this.
+        env={"PATH": _PATH, "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=BUILD_S,
+        check=False,
+    )
+    if ended.returncode:
+        lines = ended.stderr.splitlines()
+        said = [line for line in lines if "error:" in line] or lines[-1:]
+        raise HpcextError(
+            f"the plugin does not compile: {clean('; '.join(said))[:_SAID_CHARS]}",
+            where=str(hooks),
+            do="are make, a C compiler and the headers of this Slurm installed?",
+        )
+    return ended.stdout
+
+
 def manual_pages(pages: Path, to: Path) -> list[Piece]:
-    """The manual pages; none where docutils, which makes them, is not installed."""
-    try:
-        import docutils.core  # noqa: PLC0415  (an extra, and slow to import)
-        from docutils.writers import manpage  # noqa: PLC0415
-    except ImportError:
-        return []
+    """The manual pages, which docutils makes."""
+    core, manpage = need("docutils.core"), need("docutils.writers.manpage")
     found = []
     for page in sorted(pages.glob("*.rst")):
-        text = docutils.core.publish_string(
+        text = core.publish_string(
             page.read_text(encoding="utf-8"),
             writer=manpage.Writer(),  # a name is for docutils 0.22 and later
             settings_overrides={"input_encoding": "utf-8", "output_encoding": "utf-8"},

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcext import private
 from hpcext.core.errors import InputError
+from hpcext.private import Weakness
 from hpcext.text import clean
 
-ROOT = Path("/")
-
-MOST_LINKS = 40
-"""As many as Linux follows (path_resolution(7))."""
+ROOT = private.ROOT
 
 
 def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) -> None:
@@ -36,7 +34,20 @@ def check_trusted(path: Path, *, everybody: bool = False, below: Path = ROOT) ->
     InputError
         Names the first place that is not root's alone. Who is not root may use his own files.
     """
-    _walk(path, everybody, below, MOST_LINKS)
+    if not path.is_absolute() or ".." in path.parts:
+        raise InputError(clean(str(path)), valid="an absolute path without ..")
+    try:
+        for place, facts in private.walk(path, below):
+            if fault := private.fault(place, facts):
+                raise _refuse(fault)
+            if everybody and not stat.S_ISLNK(facts.st_mode) and not facts.st_mode & 0o001:
+                raise InputError(
+                    "other users cannot reach it",
+                    where=clean(str(place)),
+                    do="use a copy that they can, as under /opt",
+                )
+    except OSError as error:
+        raise InputError(str(error.strerror), where=clean(str(error.filename or path))) from None
 
 
 def check_command(
@@ -65,9 +76,7 @@ def check_command(
             do="give its absolute path with --hpcext",
         )
     for path in (command, *others):
-        # Paths are words of plugstack.conf, of a Lua string and of shells.
-        if not re.fullmatch(r"[\w./+@=,-]+", str(path), re.ASCII):
-            raise InputError(clean(str(path)), valid="letters, digits and . / + @ = , _ -")
+        check_word(path)
     if not is_there:
         return command
     # Jobs of all users run it: whoever could change it would run as all of them.
@@ -77,43 +86,18 @@ def check_command(
     return command
 
 
-def _walk(path: Path, everybody: bool, below: Path, links: int) -> None:
-    if not path.is_absolute() or ".." in path.parts:
-        raise InputError(clean(str(path)), valid="an absolute path without ..")
-    for place in (*reversed(path.parents), path):
-        if place in below.parents:
-            continue
-        try:
-            facts = place.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        where = clean(str(place))
-        if facts.st_uid not in {0, os.geteuid()}:
-            raise _not_ours(where, f"belongs to uid {facts.st_uid}", "chown root")
-        if stat.S_ISLNK(facts.st_mode):
-            if not links:
-                raise InputError("too many links", where=where)
-            # In a directory that is trusted; where it leads must be, too.
-            target = Path(os.path.normpath(place.parent / os.readlink(place)))
-            _walk(target, everybody, below, links - 1)
-            continue
-        # In one like /tmp (sticky) nobody can rename or remove an entry of root.
-        sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
-        if facts.st_mode & 0o022 and not sticky:
-            mode = f"mode {stat.S_IMODE(facts.st_mode):04o}"
-            raise _not_ours(where, f"others can write to it ({mode})", "chmod go-w")
-        if everybody and not facts.st_mode & 0o001:
-            raise InputError(
-                "other users cannot reach it",
-                where=where,
-                do="use a copy that they can, as under /opt",
-            )
+def check_word(path: Path) -> None:
+    """Refuse a path that is more than one word where it will stand: in ``plugstack.conf``, in
+    ``lsb.queues``, in a Lua string, for make and for shells."""
+    if not re.fullmatch(r"[\w./+@=,-]+", str(path), re.ASCII):
+        raise InputError(clean(str(path)), valid="letters, digits and . / + @ = , _ -")
 
 
-def _not_ours(where: str, what: str, remedy: str) -> InputError:
+def _refuse(fault: Weakness) -> InputError:
+    where = clean(str(fault.place))
     return InputError(
-        what,
+        fault.what,
         where=where,
         valid="owned by root and writable by root alone",
-        do=f"{remedy} {where}, or choose another place",
+        do=f"{fault.remedy} {where}, or choose another place",
     )

@@ -148,10 +148,9 @@ class LsfLeasing:
     def submit(self, order: Order, script: Path) -> int:
         """Ask for a lease."""
         command = lsf.submit_command(options(order))
-        text = script.read_text(encoding="utf-8")
         # The manager may be in a job of LSF itself: a ticket.
         environ = lsf_inside.environ_of_others()
-        return lsf.parse_job_id(runner.run(command, stdin=text, environ=environ))
+        return lsf.parse_job_id(runner.run(command, script=script, environ=environ))
 
     def cancel(self, job_id: int) -> None:
         """End one; bkill(1)."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from hpcext import documents
 from hpcext.core.errors import BatchError
 from hpcext.text import clean
 
@@ -24,7 +27,7 @@ def run(
     *,
     environ: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
-    stdin: str = "",
+    script: Path | None = None,
 ) -> str:
     """Run a command of a batch system and give what it printed.
 
@@ -35,7 +38,9 @@ def run(
     environ : Mapping[str, str], optional
         In place of ours.
     timeout_s : float
-    stdin : str
+    script : pathlib.Path, optional
+        A file of ours that it reads: as its standard input, because by its name it might find
+        another one there.
 
     Returns
     -------
@@ -47,7 +52,7 @@ def run(
     BatchError
         It is not there, failed, or took too long; carries argv, exit code and both outputs.
     """
-    ended = _ended(argv, environ, timeout_s, stdin)
+    ended = _ended(argv, environ, timeout_s, script)
     if ended.returncode:
         raise BatchError(
             f"{argv[0]} failed: {_said(ended.stderr) or f'exit code {ended.returncode}'}",
@@ -68,18 +73,25 @@ def everything_said(argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> str
     BatchError
         It is not there, or took too long.
     """
-    ended = _ended(argv, None, timeout_s, "")
+    ended = _ended(argv, None, timeout_s)
     return ended.stdout + ended.stderr
 
 
 def _ended(
-    argv: Sequence[str], environ: Mapping[str, str] | None, timeout_s: float, stdin: str
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None,
+    timeout_s: float,
+    script: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
+    try:
+        stdin = documents.open_own(script) if script else os.open(os.devnull, os.O_RDONLY)
+    except (OSError, ValueError) as error:
+        raise BatchError(f"{script or os.devnull} cannot be read: {error}") from None
     try:
         return subprocess.run(
             argv,
             env=dict(environ) if environ is not None else None,
-            input=stdin,
+            stdin=stdin,
             capture_output=True,
             text=True,
             errors="replace",
@@ -96,6 +108,8 @@ def _ended(
         raise BatchError(
             f"{argv[0]} gave no answer within {timeout_s:g} s", argv=argv, do="try again later"
         ) from None
+    finally:
+        os.close(stdin)
 
 
 def _said(text: str) -> str:

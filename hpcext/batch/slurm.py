@@ -58,9 +58,9 @@ class End(NamedTuple):
     end_s: float | None
 
 
-def submit_command(script: str, options: Sequence[str]) -> list[str]:
-    """Submit a script; sbatch(1)."""
-    return ["sbatch", "--parsable", *options, script]
+def submit_command(options: Sequence[str]) -> list[str]:
+    """Submit the script on standard input; sbatch(1)."""
+    return ["sbatch", "--parsable", *options]
 
 
 def parse_job_id(text: str) -> int:

@@ -57,8 +57,9 @@ class SlurmLeasing:
             "--open-mode=append",
             "--chdir=/",
         ]
-        command = slurm.submit_command(str(script), words)
-        return slurm.parse_job_id(runner.run(command, environ=protocol.without_slurm()))
+        command = slurm.submit_command(words)
+        said = runner.run(command, environ=protocol.without_slurm(), script=script)
+        return slurm.parse_job_id(said)
 
     def cancel(self, job_id: int) -> None:
         """End one."""

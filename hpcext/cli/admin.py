@@ -21,6 +21,7 @@ from hpcext.cli import completion
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError
+from hpcext.extras import need
 
 Run = Callable[[argparse.Namespace, Output], int]
 
@@ -33,7 +34,7 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
         epilog="example: hpcext-admin install slurm --dry-run",
     )
     parser.add_argument("--version", action="version", version=f"hpcext {__version__}")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(quiet=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_install(commands)
     _add_uninstall(commands)
@@ -68,6 +69,13 @@ def _add_install(commands: Any) -> None:
         "--no-man", action="store_true", help="leave the manual pages to another package"
     )
     for_lsf = _add_lsf(systems, install_lsf, "put the esub and the job starter in place")
+    for_lsf.add_argument(
+        "--max-lead",
+        metavar="SECONDS",
+        type=int,
+        default=lsf.MAX_LEAD_S,
+        help="longest lead that a suspendable job may ask for (default: %(default)s)",
+    )
     for each in (for_slurm, for_lsf):
         each.add_argument(
             "--hpcext",
@@ -175,6 +183,8 @@ def install_slurm(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin install slurm``."""
     command = _command(args, args.usr)
     site = slurm.Site(args.usr, args.conf_dir, args.include, command, args.prefix, not args.no_man)
+    if site.manual:
+        need("docutils", otherwise="or say --no-man")
     release = slurm.release(site.include)
     changes = installing.plan(site.place, slurm.pieces(site))
     out.line(f"hpcext {__version__} for Slurm {release}")
@@ -183,15 +193,16 @@ def install_slurm(args: argparse.Namespace, out: Output) -> int:
     _show_edits(left, out)
     if left:
         out.line("then: scontrol reconfigure, or restart slurmctld if a plugin is new to it")
-    if site.manual and not any("man" in change.path.parts for change in changes):
-        out.note("no manual pages: docutils, which makes them, is not installed")
     _document(changes, args, out, slurm=release, left=as_json(left))
     return 0
 
 
 def install_lsf(args: argparse.Namespace, out: Output) -> int:
     """Run ``hpcext-admin install lsf``."""
-    site = lsf.Site(args.serverdir, _command(args, slurm.USR), args.prefix)
+    least, most = lsf.MAX_LEADS_S
+    if not least <= args.max_lead <= most:
+        raise InputError(str(args.max_lead), where="--max-lead", valid=f"{least} to {most}")
+    site = lsf.Site(args.serverdir, _command(args, slurm.USR), args.prefix, args.max_lead)
     changes = installing.plan(site.place, lsf.pieces(site))
     out.line(f"hpcext {__version__} for LSF")
     _carry_out(site.place, changes, args, out)

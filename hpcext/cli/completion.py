@@ -14,6 +14,8 @@ from hpcext import protocol
 from hpcext.cli.output import Output
 from hpcext.config import POLICIES, load_settings
 from hpcext.core.errors import HpcextError
+from hpcext.extras import need
+from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submissions
 
@@ -60,18 +62,19 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 def answer(parser: argparse.ArgumentParser) -> None:
     """Tell the shell what may come next and end, if this process was started for that."""
-    if "_ARGCOMPLETE" in protocol.environ():
+    if asked():
         _argcomplete().autocomplete(
             parser, always_complete_options=False, default_completer=candidates
         )
 
 
+def asked() -> bool:
+    """Whether this process was started by a tab key."""
+    return "_ARGCOMPLETE" in protocol.environ()
+
+
 def _argcomplete() -> Any:
-    try:
-        return importlib.import_module("argcomplete")
-    except ImportError:
-        do = "pip install 'hpcext[completion]'"
-        raise HpcextError("argcomplete is not installed", do=do) from None
+    return need("argcomplete")
 
 
 def candidates(
@@ -81,7 +84,7 @@ def candidates(
     if action.metavar in {"PILOT", "HARVESTER"}:
         return pilot_names(prefix)
     if action.metavar == "JOB":
-        return job_names(getattr(parsed_args, "pilot", ""))
+        return job_names(getattr(parsed_args, "pilot", None))
     if action.dest == "policy":
         return POLICIES
     if action.metavar == "JOBS.toml":
@@ -103,10 +106,13 @@ def pilot_names(prefix: str) -> Iterable[str]:
     return names if any(name.startswith(prefix) for name in names) else ids
 
 
-def job_names(pilot: str) -> Iterable[str]:
-    """Names of the jobs of a pilot, without what became of them: that takes longer."""
+def job_names(pilot: str | None) -> Iterable[str]:
+    """Names of the jobs of a pilot, by default the newest, without what became of them: that takes
+    longer."""
     try:
-        return Submissions(pilots.find(pilot, load_settings().state_dir) / "submissions").names
+        state_dir = load_settings().state_dir
+        directory = pilots.find(pilot, state_dir) if pilot else choosing.newest(state_dir)
+        return Submissions(directory / "submissions").names
     except HpcextError:
         return ()
 

@@ -15,18 +15,20 @@ def add(subparsers: Any) -> None:
     """Register the commands."""
     parser = subparsers.add_parser(
         "config",
-        help="show the settings, or check a file of them",
+        help="show the settings, or check a settings file",
         epilog="example: hpcext config show --origin",
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     check_ = actions.add_parser(
         "check",
-        help="check a file, or all that would be read",
+        help="check a settings file, or all that commands read",
         epilog="example: hpcext config check site_configs/workstation.toml",
     )
     check_.add_argument("file", nargs="?", type=Path, metavar="FILE")
     show_ = actions.add_parser(
-        "show", help="show what holds now", epilog="example: hpcext config show --origin"
+        "show",
+        help="show the settings as commands see them",
+        epilog="example: hpcext config show --origin",
     )
     show_.add_argument("--origin", action="store_true", help="say where each value came from")
     for action, run in ((check_, check), (show_, show)):

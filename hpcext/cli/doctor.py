@@ -25,20 +25,20 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--submit",
         action="store_true",
-        help="find out by a job of two minutes what only a job can tell (LSF)",
+        help="submit a job of two minutes, and check what only a job can (LSF)",
     )
     parser.add_argument("--queue", default="", metavar="NAME", help="where --submit submits it")
     parser.add_argument(
         "--job",
         type=Path,
         metavar="JOBS.toml",
-        help="begin the first training of a file, suspend it, and begin it again",
+        help="start the first training of a file, suspend it, and resume it",
     )
     parser.add_argument(
         "--probe",
         default="",
         metavar="PARTITION",
-        help="train on a node that is idle there, have a job preempt it, and go on (Slurm)",
+        help="train on an idle node of this partition, let a job preempt it, and go on (Slurm)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)

@@ -16,17 +16,16 @@ from hpcext.batch import system
 from hpcext.batch.leasing import Idle, Leasing
 from hpcext.cli import harvest_view, view
 from hpcext.cli.output import Output
-from hpcext.cli.run import add_output, manage, name_after
+from hpcext.cli.run import add_detach, add_notify, add_output, begin, name_after, read_job_file
 from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.band import read_band
-from hpcext.core.errors import InputError, NoManagerError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.executors.leases import Hole, Terms, requests
 from hpcext.jobfields import MAX_GPUS
-from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.jobfile import JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager import reading
 from hpcext.manager.harvest_report import harvest_document
-from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import Submissions
 from hpcext.policies import find_policy
 from hpcext.sim.harvested import Offered, efficiency
@@ -51,47 +50,53 @@ def add(subparsers: Any) -> None:
     )
     start_.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     _add_where(start_)
-    start_.add_argument("--max-nodes", type=int, help="leases at once (default: 64, or as set)")
-    start_.add_argument("--max-parallel", type=int, help="trainers that run at once")
-    start_.add_argument("--policy", default="bftrainer", help="who gets which (default: bftrainer)")
-    start_.add_argument("--objective", help="throughput, efficiency or priority")
+    start_.add_argument("--max-nodes", type=int, help="most nodes at once (default: 64, or as set)")
+    start_.add_argument("--max-parallel", type=int, help="most trainings at once")
+    start_.add_argument(
+        "--policy", default="bftrainer", help="how to share nodes (default: bftrainer)"
+    )
+    start_.add_argument(
+        "--objective", help="what to make largest: throughput, efficiency or priority"
+    )
     start_.add_argument(
         "--forward-looking",
         type=float,
         metavar="S",
-        help="seconds ahead in which a change must pay",
+        help="make only changes that pay within so many seconds",
     )
     start_.add_argument(
         "--interval",
         type=float,
         default=15,
         metavar="S",
-        help="seconds between two looks at the batch system (default: 15)",
+        help="ask the batch system every so many seconds (default: 15)",
     )
     start_.add_argument(
         "--least",
         type=float,
         default=180,
         metavar="S",
-        help="shorter holes are left alone (default: 180)",
+        help="take no node that is idle for fewer seconds (default: 180)",
     )
     start_.add_argument(
         "--idle",
         type=float,
         default=60,
         metavar="S",
-        help="seconds that a lease is kept on which nothing runs (default: 60)",
+        help="give a node back on which nothing ran for so many seconds (default: 60)",
     )
     start_.add_argument(
         "--autoscale",
         metavar="LOW:HIGH",
-        help="take only so many nodes that their utility is within this, as 0.4:0.7",
+        help="hold as many nodes as keep their utility within this band, as 0.4:0.7",
     )
     start_.add_argument("--name", help="name of the harvester (default: that of the file)")
     start_.add_argument("--dir", type=Path, help="its directory; must not exist")
     start_.add_argument(
         "--stay", action="store_true", help="wait for more jobs when all are done, until drained"
     )
+    add_notify(start_)
+    add_detach(start_)
     add_output(start_)
     start_.set_defaults(run=start)
     report_ = actions.add_parser(
@@ -131,16 +136,11 @@ def start(args: argparse.Namespace, out: Output) -> int:
     ):
         if not least <= seconds <= MAX_S:
             raise InputError(f"{seconds:g}", where=flag, valid=f"{least} to {MAX_S} seconds")
-    settings = load_settings(flags={"policy": _policy(args)})
+    settings = load_settings(flags={"policy": _policy(args), "notify": args.notify})
     find_policy(settings.policy, "--policy")
     specs: tuple[JobSpec, ...] = ()
     if args.jobs is not None:
-        specs = read_jobs(
-            args.jobs,
-            suspend_timeout_s=settings.suspend_timeout_s,
-            profiles=profiles_for(settings.state_dir / "profiles"),
-            empty=args.stay,
-        )
+        specs = read_job_file(args.jobs, settings, out, empty=args.stay)
     elif not (args.stay and args.name):
         raise InputError("no job file", valid="JOBS.toml, or --stay and --name NAME")
     terms = make_terms(
@@ -158,6 +158,8 @@ def start(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         where=str(args.jobs or ""),
+        file=args.jobs,
+        notify=settings.notify,
         name=args.name or name_after(args.jobs),
         gpus=range(terms.gpus),
         logical=terms.logical,
@@ -168,8 +170,8 @@ def start(args: argparse.Namespace, out: Output) -> int:
         stay=args.stay,
     )
     try:
-        return manage(directory, out, as_json=args.json)
-    except NoManagerError:
+        return begin(directory, args, out)
+    except HpcextError:
         # Another harvester has the partition: this one has never run.
         if not (directory / "journal.jsonl").exists():
             pilots.remove(directory, settings.state_dir)

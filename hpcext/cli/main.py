@@ -14,6 +14,7 @@ from hpcext.cli import (
     completion,
     config,
     dashboard,
+    detach,
     doctor,
     harvest,
     launch,
@@ -51,6 +52,7 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     simulate.add,
     trace.add,
     reproduce.add,
+    detach.add,
     verbs.add,
     top.add,
     report.add,
@@ -61,6 +63,8 @@ COMMANDS: tuple[Callable[[Any], None], ...] = (
     doctor.add,
 )
 """Each registers its commands: parsers whose defaults hold ``run(args, out) -> exit status``."""
+
+QUIET = ("-q", "--quiet")
 
 EXAMPLE = "example: "
 """What the last line of each help begins with."""
@@ -92,6 +96,26 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{**usual, **kwargs})
         # That of the innermost command wins: what is left over is measured by its options.
         self.set_defaults(parser=self)
+        self._mixing = False
+        # In any place: before the command and after it.
+        self.add_argument(
+            *QUIET, action="store_true", default=argparse.SUPPRESS, help="print nothing but errors"
+        )
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Read arguments; options may stand between those of a command that has no commands."""
+        takes_rest = {argparse.PARSER, argparse.REMAINDER}
+        whole = any(action.nargs in takes_rest for action in self._get_positional_actions())
+        # What completes words looks at one pass, in which all of them have their places.
+        if self._mixing or whole or completion.asked():
+            return super().parse_known_args(args, namespace)
+        self._mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixing = False
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
@@ -145,7 +169,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         epilog="example: hpcext run jobs.toml --gpus 6",
     )
     parser.add_argument("--version", action="version", version=f"hpcext {__version__}")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(quiet=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for add in COMMANDS:
         add(commands)
@@ -192,12 +216,13 @@ def main(
     Returns
     -------
     int
-        0 done, 1 some job failed, 2 bad input, 3 no such manager or locked by another.
+        0 done, 1 some job failed, 2 bad input, 3 no such manager or locked by another, 4 ended with
+        jobs left.
     """
     _open_closed()
     words = sys.argv[1:] if argv is None else list(argv)
     # The error of a command line that cannot be parsed is wanted in the right form too.
-    out = output.make(as_json="--json" in words, quiet="-q" in words or "--quiet" in words)
+    out = output.make(as_json="--json" in words, quiet=any(word in words for word in QUIET))
     try:
         status = _run(words, out, read)
         sys.stdout.flush()

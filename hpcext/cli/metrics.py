@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 import os
+import re
+import secrets
 import threading
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcext import private
+from hpcext.checks import read_text
 from hpcext.cli.output import Output
 from hpcext.cli.serving import until_ended
 from hpcext.config import load_settings
-from hpcext.core.errors import HpcextError, InputError, refused
+from hpcext.core.errors import InputError, refused
+from hpcext.dashboard.bounded import TOKEN_BYTES, BoundedHandler, BoundedServer
 from hpcext.documents import write_file
+from hpcext.extras import need
 from hpcext.manager.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, samples
 from hpcext.manager.reading import Followers
 from hpcext.numerals import whole
@@ -25,6 +33,11 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LISTEN = "127.0.0.1:9738"
+
+TOKEN_FILE = "metrics-token"
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,200}")
+"""What an Authorization header can hold; RFC 6750, section 2.1."""
 
 
 def add(subparsers: Any) -> None:
@@ -47,14 +60,26 @@ def add(subparsers: Any) -> None:
         metavar="FILE.prom",
         help="write a file for node_exporter once, and end",
     )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"who shows what is in it is answered; made if need be (default: {TOKEN_FILE} in the "
+        "state directory)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Answer until told to end; or write the file."""
-    registry = make_registry(Pilots(load_settings().state_dir))
+    need("prometheus_client")
+    settings = load_settings()
+    registry = make_registry(Pilots(settings.state_dir))
     if args.textfile is None:
-        return _serve(*read_address(args.listen), registry, out)
+        token_file = args.token_file or settings.state_dir / TOKEN_FILE
+        return _serve(read_address(args.listen), token_file, out, registry)
+    if args.token_file is not None:
+        raise InputError("a file needs no token", where="--token-file", do="leave it out")
     if args.textfile.suffix != ".prom":
         raise InputError(
             f"{args.textfile} would not be read", where="--textfile", valid="a name with .prom"
@@ -100,23 +125,43 @@ class Pilots:
 
 
 def make_registry(pilots: Pilots) -> CollectorRegistry:
-    """What a question is answered from.
+    """What a question is answered from."""
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415  (an extra)
 
-    Raises
-    ------
-    HpcextError
-        prometheus_client is not installed.
-    """
-    try:
-        from prometheus_client import CollectorRegistry  # noqa: PLC0415  (an extra)
-    except ImportError:
-        raise HpcextError(
-            "prometheus_client is not installed", do="pip install 'hpcext[metrics]'"
-        ) from None
     # Not asked what it has when it is registered: that would read every journal once more.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(pilots)
     return registry
+
+
+def read_token(path: Path) -> str:
+    """The token that Prometheus shows; made up and written where there is no such file.
+
+    Raises
+    ------
+    InputError
+        The file is another user's, all may read it, or it holds no token.
+    """
+    where, made = f"--token-file {path}", secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        private.make_missing(path.parent)
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with open(fd, "w", encoding="ascii") as file:
+                file.write(f"{made}\n")
+        facts = path.stat()
+    except OSError as error:
+        raise refused(error, where) from None
+    if facts.st_uid not in {0, os.getuid()} or facts.st_mode & 0o026:
+        valid = "a file of yours that others cannot read or change; its group may read it"
+        raise InputError(f"mode {facts.st_mode & 0o777:04o}", where=where, valid=valid)
+    token = read_text(path).strip()
+    if not _TOKEN.fullmatch(token):
+        valid = "16 to 200 letters, digits and -._~+/="
+        raise InputError(
+            "holds no token", where=where, valid=valid, do="remove it, and one is made"
+        )
+    return token
 
 
 def read_address(text: str) -> tuple[str, int]:
@@ -140,19 +185,62 @@ def read_address(text: str) -> tuple[str, int]:
     return host, number
 
 
-def _serve(host: str, port: int, registry: CollectorRegistry, out: Output) -> int:
-    from prometheus_client import start_http_server  # noqa: PLC0415  (an extra)
+class Server(BoundedServer):
+    """Answers Prometheus at ``/metrics``.
 
-    with until_ended():
-        try:
-            server, thread = start_http_server(port, host, registry)
-        except OSError as error:
-            raise InputError(
-                error.strerror or os.strerror(error.errno or 0), where=f"--listen {host}:{port}"
-            ) from None
-        bracketed = f"[{host}]" if ":" in host else host
-        out.line(f"http://{bracketed}:{server.server_port}/metrics")
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    Parameters
+    ----------
+    registry : CollectorRegistry
+    host : str
+    port : int
+    token : str
+    """
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int, token: str) -> None:
+        self.registry = registry
+        # Elsewhere a machine has names that it does not know; the token keeps browsers out.
+        self.hosts = {host, "localhost"} if ipaddress.ip_address(host).is_loopback else ()
+        super().__init__(Handler, host, port, token=token, where="--listen")
+
+
+class Handler(BoundedHandler):
+    """One connection."""
+
+    server: Server
+
+    def allowed(self) -> bool:
+        """Whether it has the token: RFC 6750, and ``credentials_file`` of Prometheus."""
+        kind, _, said = self.headers.get("Authorization", "").partition(" ")
+        return kind.lower() == "bearer" and self.is_token(said.strip())
+
+    def refusal(self) -> None:
+        """Say what is missing."""
+        self.send_error(HTTPStatus.UNAUTHORIZED, "the token of hpcext metrics is missing")
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        """Begin an answer."""
+        super().send_response(code, message)
+        if code == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+
+    def reply(self) -> None:
+        """Send the figures, in the form that was asked for."""
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415  (an extra)
+
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND, "the figures are at /metrics")
+            return
+        encode, kind = choose_encoder(self.headers.get("Accept", ""))
+        self.answer(kind, encode(self.server.registry))
+
+
+def _serve(
+    address: tuple[str, int], token_file: Path, out: Output, registry: CollectorRegistry
+) -> int:
+    with Server(registry, *address, read_token(token_file)) as server:
+        with until_ended():
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            out.line(f"{server.origin}/metrics")
+            out.note(f"it answers whoever shows the token of {token_file}; Ctrl-C ends it")
+        server.shutdown()
     return 0

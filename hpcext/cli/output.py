@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from hpcext.core.errors import HpcextError
-from hpcext.text import clean
+from hpcext.text import Harmless, clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,11 +31,13 @@ class Output:
     """Text: tables by rich on a terminal, aligned columns elsewhere.
 
     Whatever is given to it is made safe for a terminal (:func:`hpcext.text.clean`), so that a
-    job's name or message cannot move the cursor; :meth:`raw` alone passes bytes on as they are.
+    job's name or message cannot move the cursor; :meth:`raw` alone passes bytes on as they are, and
+    :meth:`copy` where no terminal is.
     """
 
     def __init__(self) -> None:
         self._live: Console | None = None
+        self._copied = Harmless()
         for stream in (sys.stdout, sys.stderr):
             # A character that the locale cannot show is no reason to fail.
             if isinstance(stream, io.TextIOWrapper):
@@ -150,6 +152,18 @@ class Output:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+    def copy(self, data: bytes) -> None:
+        """Copy some of what a job wrote: as it is, or made harmless for a terminal."""
+        if sys.stdout.isatty():
+            print(self._copied.feed(data), end="", flush=True)
+        else:
+            self.raw(data)
+
+    def copy_end(self) -> None:
+        """Nothing more is copied."""
+        if sys.stdout.isatty():
+            print(self._copied.end(), end="", flush=True)
 
     def error(self, error: HpcextError) -> None:
         """Print one line on stderr."""

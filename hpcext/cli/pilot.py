@@ -11,14 +11,12 @@ from typing import Any, Literal
 from hpcext.batch import lsf, slurm
 from hpcext.batch.system import NAMES, choose, jobs
 from hpcext.cli.output import Output
-from hpcext.cli.run import LOG_FORMATS, name_after
+from hpcext.cli.run import LOG_FORMATS, add_notify, name_after, read_job_file
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
-from hpcext.jobfile import read_jobs
 from hpcext.manager import lsf_job, slurm_job, spool
 from hpcext.manager import pilot as pilots
-from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
 
@@ -60,6 +58,7 @@ def add(subparsers: Any) -> None:
     submit_.add_argument("--policy", help=f"how to share the GPUs: {', '.join(POLICIES)}")
     submit_.add_argument("--name", help="name of the pilot (default: that of the file)")
     submit_.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
+    add_notify(submit_)
     submit_.add_argument(
         "--log-format",
         # Of the manager, not of this command.
@@ -90,7 +89,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     ):
         if not least <= value <= most:
             raise InputError(str(value), where=flag, valid=f"{least} to {most}")
-    settings = load_settings(flags={"policy": args.policy})
+    settings = load_settings(flags={"policy": args.policy, "notify": args.notify})
     system = choose(settings.batch)
     parse = lsf.parse_time_limit if system == "lsf" else slurm.parse_time_limit
     time_s = parse(args.time) if args.time else None
@@ -98,18 +97,16 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         raise InputError(
             f"{args.time}: its jobs would be suspended {args.lead} s before the end, so at once",
             where="--time",
-            do="give it more time, or a smaller --lead",
+            do="give it more time" + (", or a smaller --lead" if args.lead > MIN_LEAD_S else ""),
         )
-    specs = read_jobs(
-        args.jobs,
-        suspend_timeout_s=settings.suspend_timeout_s,
-        profiles=profiles_for(settings.state_dir / "profiles"),
-    )
+    specs = read_job_file(args.jobs, settings, out)
     if time_s is not None and not args.requeue:
         check_in_time(specs, time_s - args.lead, str(args.jobs))
     directory = pilots.create(
         specs,
         where=str(args.jobs),
+        file=args.jobs,
+        notify=settings.notify,
         name=args.name or name_after(args.jobs),
         gpus=range(args.gpus_per_node),
         logical=False,

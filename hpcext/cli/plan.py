@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from hpcext.admission import admit
+from hpcext.cli import plot
 from hpcext.cli.fits import check_specs
 from hpcext.cli.output import Output
-from hpcext.cli.plot import plot
 from hpcext.config import load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError
@@ -29,8 +29,18 @@ from hpcext.policies.common import ONE_NODE
 from hpcext.policies.kinds import share
 from hpcext.scaling.estimator import Sizes, speedups
 from hpcext.sim.sources import Group, numbered, read_nodes
+from hpcext.sim.workloads.jobfiles import unstated
 
 OPTIMUM = "optimum"
+
+SPEED = (
+    "speed in all: the sum of the jobs' speeds, each as a multiple of its own speed on one GPU;"
+    " optimum: the division for which that sum is largest"
+)
+SCORE = (
+    "score: what a policy makes as large as it can, in a unit of its own; best score: more than"
+    " that no division of these GPUs has. Scores of two policies cannot be compared"
+)
 
 VALID = "a number, or NxKIND:GPUS for each kind, as 2xa100:4,4xv100:8"
 
@@ -84,6 +94,8 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Run the command."""
+    if args.plot:
+        plot.check(args.plot)
     nodes = _nodes(args.nodes, args.gpus)
     if args.policy and args.compare:
         raise InputError("shows every policy", where="--compare", do="leave out --policy")
@@ -97,8 +109,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     best = _best(jobs, nodes)
     if args.plot:
         divisions = {each.policy: each.gpus for each in (*found, best)}
-        speeds = [f"{each.value:.2f}" for each in (*found, best)]
-        plot(args.plot, divisions, speeds, sum(node.gpus for node in nodes))
+        speeds = [f"speed {each.value:.2f}" for each in (*found, best)]
+        plot.plot(args.plot, divisions, speeds, sum(node.gpus for node in nodes))
     unknown = [job.name for job in jobs if not job.after and not _speeds(job, nodes[0].kind)]
     if args.json:
         document = {
@@ -114,7 +126,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         return 0
     _show(out, jobs, [*found, best])
     if unknown:
-        out.note(f"no scaling is known of {', '.join(unknown[:5])}: not counted in the speeds")
+        out.note(f"not counted in the speeds: {unstated(specs, unknown, work=False)}")
     return 0
 
 
@@ -197,9 +209,14 @@ def _show(out: Output, jobs: Sequence[Job], found: Sequence[Division]) -> None:
     rows = [(job.name, *(_given(each, job.name) for each in found)) for job in jobs]
     rows.append(("GPUs in all", *(str(sum(each.gpus.values())) for each in found)))
     rows.append(("speed in all", *(f"{each.value:.2f}" for each in found)))
-    rows.append(("objective", *(_figure(each.objective) for each in found)))
-    rows.append(("at most", *(_figure(each.bound) for each in found)))
+    scored = any(each.objective is not None for each in found)
+    if scored:
+        rows.append(("score", *(_figure(each.objective) for each in found)))
+        rows.append(("best score", *(_figure(each.bound) for each in found)))
     out.table(("job", *(each.policy for each in found)), rows)
+    out.line(SPEED)
+    if scored:
+        out.line(SCORE)
 
 
 def _given(division: Division, job: str) -> str:

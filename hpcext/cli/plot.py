@@ -1,18 +1,51 @@
-"""Pictures of plans and sweeps, with the plots extra (matplotlib)."""
+"""Pictures of plans and sweeps in a file, in the style of the report's plots (matplotlib)."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from hpcext.core.errors import HpcextError, InputError, refused
+from hpcext.core.errors import InputError, refused
+from hpcext.extras import need
+from hpcext.sim.report import canvas, style
+from hpcext.sim.report.style import LIGHT
+from hpcext.text import counted
 
-INCHES_WIDE, INCHES_EACH = 8.0, 0.45
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+DOTS_PER_INCH = 160
+
+INCHES_EACH = 0.4
 
 LABELLED = 24
 """With more jobs than this the legend would be larger than the picture."""
+
+SHADES = (1.0, 0.62, 0.38)
+"""How strong the colours are of the first five jobs, of the next five, and so on."""
+
+MOST_COLOURS = len(SHADES) * len(style.CURVES)
+
+CHARS_WIDE = 100
+"""So many small letters are as wide as the axis."""
+
+
+def check(path: Path) -> None:
+    """Refuse a picture that cannot be drawn, before anything is computed for it.
+
+    Raises
+    ------
+    InputError
+        matplotlib is not installed, or the suffix is none that is known.
+    """
+    need("matplotlib", "--plot")
+    if path.suffix.lower() not in SUFFIXES:
+        valid = "a name that ends in .png, .svg or .pdf"
+        raise InputError(str(path), where="--plot", valid=valid)
 
 
 def plot(
@@ -33,58 +66,80 @@ def plot(
 
     Raises
     ------
-    HpcextError
-        matplotlib is not installed.
     InputError
         The file cannot be written, or its suffix is none that is known.
     """
-    figure = new_figure(1.5 + INCHES_EACH * len(divisions))
-    axes = figure.subplots()
-    jobs = list(next(iter(divisions.values())))
+    jobs = list(dict.fromkeys(job for each in divisions.values() for job in each))
+    shown = [job for job in jobs if any(each.get(job) for each in divisions.values())]
+    rows = -(-len(shown) // 4) if len(shown) <= LABELLED else 0
+
+    def draw(figure: Figure) -> None:
+        from matplotlib import ticker  # noqa: PLC0415  (slow to import; an extra)
+
+        axes = figure.subplots()
+        _bars(axes, divisions, shown, gpus)
+        for row, title in enumerate(titles):
+            axes.text(gpus * 1.015, row, title, va="center", color=LIGHT[style.MUTED])
+        axes.set_yticks(range(len(divisions)), list(map(canvas.cut, divisions)))
+        axes.tick_params("y", labelcolor=LIGHT[style.INK])
+        axes.set_xlim(0, gpus)
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        axes.set_ylim(len(divisions) - 0.45, -0.55)
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(f"GPUs that each job begins with, of {counted(gpus, 'GPU')} in all")
+        if rows:
+            figure.legend(ncols=4, loc="outside lower center", alignment="left")
+
+    write(path, 0.9 + INCHES_EACH * len(divisions) + 0.2 * rows, draw)
+
+
+def _bars(
+    axes: Axes, divisions: Mapping[str, Mapping[str, int]], jobs: Sequence[str], gpus: int
+) -> None:
+    """The parts of the bars, each with its number, and the job's name where there is room."""
     begins = [0] * len(divisions)
-    for job in jobs:
+    for place, job in enumerate(jobs):
         widths = [each.get(job, 0) for each in divisions.values()]
-        axes.barh(list(divisions), widths, left=begins, label=job, edgecolor="white")
+        colour, edge = _colour(place), LIGHT[style.PAGE]
+        ink = edge if place % MOST_COLOURS < len(style.CURVES) else LIGHT[style.INK]
+        axes.barh(
+            range(len(divisions)), widths, 0.7, begins,
+            label=canvas.cut(job), color=colour, edgecolor=edge, linewidth=1,
+        )  # fmt: skip
+        for row, (begin, width) in enumerate(zip(begins, widths, strict=True)):
+            room = CHARS_WIDE * width / gpus
+            words = next((each for each in (f"{job}: {width}", str(width)) if len(each) < room), "")
+            if width and words:
+                axes.text(
+                    begin + width / 2, row, words, ha="center", va="center", size=8.0, color=ink
+                )
         begins = [begin + width for begin, width in zip(begins, widths, strict=True)]
-    for row, title in enumerate(titles):
-        axes.text(begins[row], row, f" {title}", va="center")
-    axes.axvline(gpus, color="grey", linewidth=1)
-    axes.margins(x=0.2)
-    axes.invert_yaxis()
-    axes.set_xlabel("GPUs")
-    if len(jobs) <= LABELLED:
-        axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.25))
-    save(figure, path)
 
 
-def new_figure(inches_high: float) -> Any:
-    """An empty figure of matplotlib.
-
-    Raises
-    ------
-    HpcextError
-        matplotlib is not installed.
-    """
-    try:
-        figures = importlib.import_module("matplotlib.figure")
-    except ImportError:
-        raise HpcextError("matplotlib is not installed", do="pip install 'hpcext[plots]'") from None
-    return figures.Figure(figsize=(INCHES_WIDE, inches_high), layout="constrained")
+def _colour(place: int) -> str:
+    """That of a curve of the report; of the sixth job on a paler one."""
+    shade = SHADES[place // len(style.CURVES) % len(SHADES)]
+    full = LIGHT[style.CURVES[place % len(style.CURVES)]]
+    pairs = (int(full[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - shade * (255 - each)):02x}" for each in pairs)
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write a figure.
+def write(path: Path, inches_high: float, draw: Callable[[Figure], None]) -> None:
+    """Let a figure be drawn, and write it.
 
     Raises
     ------
-    HpcextError
-        The file cannot be written.
     InputError
-        Its suffix is none that is known.
+        It cannot be written, or its suffix is none that is known.
+    HpcextError
+        There is no room for it.
     """
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise refused(error, f"--plot {path}") from None
-    except ValueError as error:
-        raise InputError(str(error), where=f"--plot {path}", valid="a .png, .svg or .pdf") from None
+    check(path)
+    with canvas.styled(path.stem):
+        figure = canvas.new_figure(inches_high)
+        draw(figure)
+        try:
+            figure.savefig(path, facecolor=LIGHT[style.PAGE], dpi=DOTS_PER_INCH)
+        except OSError as error:
+            raise refused(error, f"--plot {path}") from None

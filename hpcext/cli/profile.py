@@ -42,8 +42,12 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext profile --gpus 4 -- torchrun --nproc-per-node {gpus} train.py",
     )
     parser.add_argument("--name", help="name of the curve (default: that of the script)")
-    parser.add_argument("--gpus", help="on how many: 4 for 1 to 4, or 1,2,4 or 2-4 (default: all)")
-    parser.add_argument("--seconds", help=f"longest time on each number (default: {SECONDS:g})")
+    parser.add_argument(
+        "--gpus", help="numbers of GPUs to try: 4 for 1 to 4; or 1,2,4 or 2-4 (default: all)"
+    )
+    parser.add_argument(
+        "--seconds", help=f"measure each number at most so long (default: {SECONDS:g})"
+    )
     parser.add_argument("--list", action="store_true", help="show all curves")
     parser.add_argument("--show", metavar="NAME", help="show a curve and what it was made of")
     parser.add_argument("--best", metavar="NAME", help="print the best number of GPUs of a curve")

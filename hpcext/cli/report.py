@@ -18,6 +18,7 @@ from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError, refused
 from hpcext.documents import write_file
+from hpcext.extras import need
 from hpcext.manager import pilot as pilots
 from hpcext.manager import reading
 from hpcext.manager.accounting import Part, account
@@ -57,6 +58,8 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Show the report, or write it."""
     form, now = _format(args), time.time()
+    if form == "html":
+        need("matplotlib", "--format html")
     since = None if args.since is None else read_since(args.since, now)
     parts = list(_parts(_readings(args.pilots, out), since, out))
     document = account(parts, user=_own_name(), since=since, until=now)

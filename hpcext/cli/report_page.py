@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcext import __version__
 from hpcext.cli import report_saved
-from hpcext.cli.report_view import HEADINGS, figures, sentences
+from hpcext.cli.report_view import HEADINGS, figures, lost_steps, sentences
 from hpcext.core.values import Segment
 from hpcext.manager.accounting import COUNTS, REASONS, Part
 from hpcext.manager.reading import Reading
@@ -92,7 +92,13 @@ def _table(caption: str, what: str, rows: Sequence[Sequence[str]]) -> str:
 def _pilot(index: int, part: Part, said: Mapping[str, Any]) -> str:
     jobs = said["jobs"]
     happened = [
-        (each["name"], each["state"], *(f"{each[key]:,}" for key in COUNTS)) for each in jobs
+        (
+            each["name"],
+            each["state"],
+            *(f"{each[key]:,}" for key in COUNTS if key != "lost_steps"),
+            lost_steps(each),
+        )
+        for each in jobs
     ]
     reasons = {words: [f"{number(said[key])} GPU-hours"] for key, words in REASONS.items()}
     return markup.section(

@@ -7,7 +7,8 @@ from typing import Any
 
 from hpcext.cli import report_saved
 from hpcext.cli.output import Output
-from hpcext.manager.accounting import FIGURES, NUMBERS, REASONS
+from hpcext.core.saving import counted_lost
+from hpcext.manager.accounting import EXACT, FIGURES, NUMBERS, REASONS
 from hpcext.sim.report.files import as_csv
 from hpcext.sim.words import number
 
@@ -48,20 +49,25 @@ def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(number(row[key]) for key in FIGURES)
 
 
+def lost_steps(row: Mapping[str, Any]) -> str:
+    """Steps that had to be done again; documents of earlier releases do not say how exactly."""
+    return counted_lost(row["lost_steps"], exact=row.get(EXACT, not row["lost_steps"]))
+
+
 def sentences(total: Mapping[str, Any]) -> Iterator[str]:
     """What the figures say, in words."""
     held = total["held_gpu_h"]
     if not held:
         yield "no GPU was held"
         return
-    yield f"{total['training_gpu_h'] / held:.1%} of the time that GPUs were held jobs trained"
+    yield f"{total['training_gpu_h'] / held:.1%} of the GPU time that was held went into training"
     lost = {words: total[key] for key, words in REASONS.items() if total[key] > 0}
     if lost:
         told = ", ".join(f"{number(hours)} for {words}" for words, hours in lost.items())
-        yield f"starts, suspends, resizes and lost work by their reasons: {told}"
+        yield f"GPU-hours of starts, suspensions, resizes and lost work, by reason: {told}"
     yield (
         f"{total['attempts']:,} starts, {total['suspends']:,} suspensions, "
-        f"{total['rescales']:,} changes of size in place, {total['lost_steps']:,} steps lost"
+        f"{total['rescales']:,} changes of size in place, {lost_steps(total)} steps lost"
     )
 
 

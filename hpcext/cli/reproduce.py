@@ -14,6 +14,7 @@ import msgspec
 
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError, refused
+from hpcext.extras import need
 from hpcext.sim.papers import PAPERS, find_papers, reproduce
 from hpcext.sim.papers.study import FAR, How, Row, Study, Table
 
@@ -34,7 +35,9 @@ def add(subparsers: Any) -> None:
         epilog="example: hpcext reproduce marble --quick",
     )
     parser.add_argument("paper", metavar="PAPER", help=f"one of {', '.join(PAPERS)}, or all")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="recorded data, where it is used")
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="recorded data, for papers that need some"
+    )
     parser.add_argument(
         "--seed", type=int, nargs="+", default=SEEDS, metavar="N", help="default: 0 1 2"
     )
@@ -49,6 +52,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Run the command."""
     names = find_papers(args.paper, "PAPER")
     how = _how(args)
+    for name in names:
+        _say_left_out(name, out)
     if args.out:
         _make_folder(args.out)
     studies = {}
@@ -64,6 +69,15 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.json:
         out.document(document)
     return 0
+
+
+def _say_left_out(name: str, out: Output) -> None:
+    """Say before the work what will be missing of it."""
+    if wants := PAPERS[name].wants:
+        try:
+            need(wants)
+        except InputError as error:
+            out.note(f"{name}: without one comparison, as {error}")
 
 
 def _how(args: argparse.Namespace) -> How:

@@ -21,15 +21,18 @@ from hpcext.core.values import Node
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.seats import MOST, Shared, check, memory
 from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.places import host
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.report import run_document
 from hpcext.manager.submissions import check_fits
+from hpcext.manager.waiting import left_in, status_of
 from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.sim.expected import expected
+from hpcext.sim.workloads.jobfiles import unstated
 from hpcext.text import shown
 
 LOG_FORMATS = ("text", "json")
@@ -48,23 +51,45 @@ def add(subparsers: Any) -> None:
     parser.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
     parser.add_argument("--gpus", help="GPUs to use, or logical slots where there are none")
     parser.add_argument(
-        "--mps", metavar="SEATS", help="share the last GPU among so many jobs with mps = true"
+        "--mps", metavar="SEATS", help="let so many jobs with mps = true share the last GPU"
     )
     parser.add_argument("--policy", help=f"how to share them: {', '.join(POLICIES)}")
     parser.add_argument("--name", help="name of the pilot (default: that of the file)")
     parser.add_argument("--dir", type=Path, help="directory of the pilot; must not exist")
     parser.add_argument("--resume", metavar="PILOT", help="go on with a pilot that ended")
     parser.add_argument(
-        "--moved", action="store_true", help="with --resume: the last machine is gone"
+        "--moved",
+        action="store_true",
+        help="with --resume: the machine that it ran on is gone; go on with it here",
     )
     parser.add_argument(
         "--leave",
         action="store_true",
-        help="with --resume of a harvester: told to end, leave what runs to the next manager",
+        help="with --resume of a harvester: when told to end, leave trainings to its next manager",
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the first plan alone")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would start first, and start nothing"
+    )
+    add_notify(parser)
+    add_detach(parser)
     add_output(parser)
     parser.set_defaults(run=run)
+
+
+def add_notify(parser: argparse.ArgumentParser) -> None:
+    """The option that says how to tell what became of a pilot."""
+    parser.add_argument(
+        "--notify",
+        metavar="WAY",
+        help="tell when jobs fail or it ends: mail, mail:ADDRESS, webhook:URL, command:COMMAND",
+    )
+
+
+def add_detach(parser: argparse.ArgumentParser) -> None:
+    """The option of a manager that is to be left behind."""
+    parser.add_argument(
+        "--detach", action="store_true", help="go on in the background; hpcext attach follows it"
+    )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -81,25 +106,25 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Run the command; the exit status is that of the jobs."""
-    settings = load_settings(flags={"policy": args.policy, "gpus": args.gpus})
+    settings = load_settings(
+        flags={"policy": args.policy, "gpus": args.gpus, "notify": args.notify}
+    )
     if args.resume is not None:
         _refuse_with_resume(args)
         directory = pilots.find(args.resume, settings.state_dir)
         if args.leave and pilots.load(directory).harvest is None:
             raise InputError("is for harvesters only", where="--leave")
-        return manage(directory, out, as_json=args.json, moved=args.moved, leave=args.leave)
+        return begin(directory, args, out)
     for name in ("moved", "leave"):
         if getattr(args, name):
             raise InputError("is for --resume only", where=f"--{name}")
     if args.jobs is None:
         raise InputError("no job file", valid="hpcext run JOBS.toml, or hpcext run --resume PILOT")
-    specs = read_jobs(
-        args.jobs,
-        suspend_timeout_s=settings.suspend_timeout_s,
-        profiles=profiles_for(settings.state_dir / "profiles"),
-    )
+    specs = read_job_file(args.jobs, settings, out)
     gpus, logical = choose_gpus(settings)
     shared = _shared(args.mps, gpus, logical=logical)
+    if args.dry_run and args.detach:
+        raise InputError("cannot be given with it", where="--dry-run: --detach")
     if args.dry_run:
         node = Node(host(), len(gpus) - (shared is not None))
         offers = [node, shared.as_node(host())] if shared else [node]
@@ -108,6 +133,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
     directory = pilots.create(
         specs,
         where=str(args.jobs),
+        file=args.jobs,
+        notify=settings.notify,
         name=args.name or name_after(args.jobs),
         gpus=gpus,
         logical=logical,
@@ -115,7 +142,36 @@ def run(args: argparse.Namespace, out: Output) -> int:
         directory=args.dir,
         shared=shared,
     )
-    return manage(directory, out, as_json=args.json)
+    return begin(directory, args, out)
+
+
+def begin(directory: Path, args: argparse.Namespace, out: Output) -> int:
+    """Manage a pilot, here or in the background."""
+    if args.detach:
+        from hpcext.cli.detach import leave_behind  # noqa: PLC0415  (it needs what is below)
+
+        return leave_behind(directory, args, out)
+    moved, leave = getattr(args, "moved", False), getattr(args, "leave", False)
+    return manage(directory, out, as_json=args.json, moved=moved, leave=leave)
+
+
+def read_job_file(
+    path: Path, settings: Settings, out: Output, *, empty: bool = False
+) -> tuple[JobSpec, ...]:
+    """Read the jobs of a pilot that is to begin, and say what in them is hardly meant."""
+    doubts: list[str] = []
+    specs = read_jobs(
+        path,
+        suspend_timeout_s=settings.suspend_timeout_s,
+        profiles=profiles_for(settings.state_dir / "profiles"),
+        empty=empty,
+        doubts=doubts,
+    )
+    for doubt in doubts:
+        out.note(f"warning: {doubt}")
+    if told := choosing.same_file(path, settings.state_dir):
+        out.note(told)
+    return specs
 
 
 def _shared(said: str | None, gpus: Sequence[int], *, logical: bool) -> Shared | None:
@@ -142,7 +198,7 @@ def _refuse_with_resume(args: argparse.Namespace) -> None:
     """A pilot is what it was begun as."""
     if args.jobs is not None:
         raise InputError("takes no job file", where="--resume", do="hpcext submit adds jobs")
-    for name in ("gpus", "mps", "policy", "name", "dir", "dry_run"):
+    for name in ("gpus", "mps", "policy", "name", "dir", "notify", "dry_run"):
         if getattr(args, name):
             flag = f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} cannot be given with it", where="--resume")
@@ -189,9 +245,7 @@ def manage(
         logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
     with out.live(view.COLUMNS) as show:
         if not as_json:
-            kind = "logical slots" if pilot.logical else "GPUs"
-            what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
-            out.line(f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}")
+            out.line(headline(pilot, directory))
         narrate = view.Narrator(out)
         ends = ""
 
@@ -205,6 +259,7 @@ def manage(
                         out.note(ends)
                 if show is not None:
                     show(view.rows(engine))
+                    narrate.warn(engine, now_s)
                 elif not as_json:
                     narrate(engine, now_s)
 
@@ -220,7 +275,14 @@ def manage(
         view.summary(out, engine, driver.now_s())
     if pilot.alone:
         return _exit_code(engine)
-    return _exit_status(engine, driver.stopped_by, directory, out)
+    return exit_status(engine, driver.stopped_by, directory, out)
+
+
+def headline(pilot: pilots.Pilot, directory: Path) -> str:
+    """What a pilot is, in a line."""
+    kind = "logical slots" if pilot.logical else "GPUs"
+    what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
+    return f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}"
 
 
 class _Entries(logging.Handler):
@@ -244,15 +306,13 @@ def _exit_code(engine: Engine) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _exit_status(
+def exit_status(
     engine: Engine, stopped_by: signal.Signals | None, directory: Path, out: Output
 ) -> int:
-    jobs = engine.world.jobs.values()
-    if any(not job.state.final for job in jobs):
-        out.note(f"jobs are left; go on with: hpcext run --resume {directory}")
-    if stopped_by is not None:
-        return 128 + stopped_by
-    return 1 if any(job.state.final and not job.done for job in jobs) else 0
+    """Find that of a manager; what is to be done about jobs that are left is said."""
+    if left := left_in(engine.world):
+        out.note(f"{left}; go on with: {pilots.how_to_go_on(directory)}")
+    return status_of(engine.world) if stopped_by is None else 128 + stopped_by
 
 
 def _dry_run(
@@ -296,4 +356,6 @@ def _dry_run(
     if schedule:
         span = view.duration(schedule.makespan_s)
         out.line(f"expected: {span} in all, if jobs are as fast as the file says")
+    elif missing := unstated(specs):
+        out.note(f"no time is expected: {missing}")
     return 0

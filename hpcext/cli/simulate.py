@@ -18,6 +18,7 @@ from hpcext.config import load_settings
 from hpcext.core.band import NONE, read_band
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node
+from hpcext.extras import need
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.numerals import whole
@@ -33,13 +34,13 @@ from hpcext.sim.tasks import Place, Task
 from hpcext.sim.workloads.find import RECORDING, job_file
 from hpcext.text import shown
 
-ON_NODES = ("exclusive", "equal_share", "bftrainer", "optimus", "pollux")
-ON_HOLES = ("equal_share", "bftrainer", "pollux")
+ON_NODES = ("exclusive", "marble", "equal_share", "bftrainer", "optimus", "pollux")
+ON_HOLES = ("equal_share", "exclusive", "marble", "bftrainer", "pollux")
 """What ``--compare`` compares, the first one being what the others are measured against."""
 
-OF_MEASURED = ("exclusive", "tiresias", "optimus:interval_s=60", "pollux")
+OF_MEASURED = ("exclusive", "marble", "tiresias", "optimus:interval_s=60", "pollux")
 """The same of trainings that were measured: what Pollux was compared with, all looking every 60 s
-as there, and what a batch system does."""
+as there, what a batch system does, and what a pilot does unless told otherwise."""
 
 REPORT_S = 30.0
 """Between reports of progress, where policies learn from these: as a live training does."""
@@ -81,38 +82,111 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "poisson:jobs=N,mean_s=S",
     )
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--nodes", help="a machine, as 16x4 or 2xa100:4,4xv100:8")
-    where.add_argument("--idle", help="idle nodes: a trace (.csv, .csv.gz), or summit:hours=48")
-    where.add_argument("--main", help="the log of a main queue, whose holes are harvested")
-    parser.add_argument("--main-nodes", type=_count, help="nodes of the main queue's machine")
-    parser.add_argument("--per-node", type=_count, default=1, help="processors of a node in logs")
-    parser.add_argument("--gpus-per-node", type=_count, help="of idle nodes (default 1)")
-    parser.add_argument("--skip", type=_natural, help="changes of idle nodes to skip")
-    parser.add_argument("--policy", action="append", help="may be repeated; hpcext-policies(7)")
-    parser.add_argument("--compare", action="store_true", help="several policies, side by side")
-    parser.add_argument("--seed", type=_natural, action="append", help="may be repeated")
-    parser.add_argument("--hours", type=_positive, help="end after so many simulated hours")
-    parser.add_argument("--learn", action="store_true", help="hide stated speeds from policies")
-    parser.add_argument("--oracle", action="store_true", help="tell policies the true speeds")
-    parser.add_argument("--known-ends", action="store_true", help="tell when idle nodes will leave")
-    parser.add_argument(
-        "--autoscale", default=NONE, metavar="LOW:HIGH", help="hold only nodes that are worth it"
+    where.add_argument(
+        "--nodes", help="the machine: 16x4 is 16 nodes of 4 GPUs; of two kinds: 2xa100:4,4xv100:8"
     )
-    parser.add_argument("--data", type=Path, metavar="DIR", help="recorded data, for measurements")
-    parser.add_argument("--launch-s", type=_number, help="from the order to start until it runs")
-    parser.add_argument("--checkpoint-s", type=_number, help="between checkpoints; 0: always")
-    parser.add_argument("--interference", type=_share, help="speed lost beside another spread job")
-    parser.add_argument("--rescale-cost", type=_number, default=1.0, help="multiple (default 1)")
-    parser.add_argument("--fail-s", type=_positive, help="mean training time until a failure")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write a page and its figures")
-    parser.add_argument("--workers", type=_count, default=1, help="runs at once (default 1)")
-    parser.add_argument("--watts", type=_watts, metavar="BUSY:IDLE", help="of a GPU, for energy")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    where.add_argument(
+        "--idle",
+        help="run on idle nodes: those of a trace (.csv, .csv.gz), or made up: summit:hours=48",
+    )
+    where.add_argument(
+        "--main", help="run on the nodes that the jobs of this log (.swf) leave idle"
+    )
+    parser.add_argument(
+        "--main-nodes", type=_count, help="how many nodes the machine of --main has"
+    )
+    parser.add_argument(
+        "--per-node",
+        type=_count,
+        default=1,
+        help="processors of each node in .swf logs (default 1)",
+    )
+    parser.add_argument("--gpus-per-node", type=_count, help="GPUs of each idle node (default 1)")
+    parser.add_argument(
+        "--skip", type=_natural, help="leave out so many changes at the beginning of the trace"
+    )
+    parser.add_argument(
+        "--policy",
+        action="append",
+        help="see hpcext-policies(7); several are compared (default: that of the settings)",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="compare the usual policies, marble and exclusive among them",
+    )
+    parser.add_argument(
+        "--seed",
+        type=_natural,
+        action="append",
+        help="of what is drawn at random; several are averaged (default: 0)",
+    )
+    parser.add_argument("--hours", type=_positive, help="end after so many simulated hours")
+    parser.add_argument(
+        "--learn",
+        action="store_true",
+        help="policies learn speeds from reports, as if jobs stated none",
+    )
+    parser.add_argument(
+        "--oracle",
+        action="store_true",
+        help="policies know the true speeds and work of jobs, which nobody does",
+    )
+    parser.add_argument(
+        "--known-ends",
+        action="store_true",
+        help="policies know when idle nodes leave, which nobody does",
+    )
+    parser.add_argument(
+        "--autoscale",
+        default=NONE,
+        metavar="LOW:HIGH",
+        help="hold as many nodes as keep the efficiency of jobs within this band",
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="where the measurements of measured trainings are"
+    )
+    parser.add_argument("--launch-s", type=_number, help="seconds that each start of a job takes")
+    parser.add_argument(
+        "--checkpoint-s", type=_number, help="seconds between checkpoints; 0: after each step"
+    )
+    parser.add_argument(
+        "--interference",
+        type=_share,
+        help="share of its speed that a job on several nodes loses beside another such job",
+    )
+    parser.add_argument(
+        "--rescale-cost",
+        type=_number,
+        default=1.0,
+        help="multiply what changes of size cost (default 1)",
+    )
+    parser.add_argument(
+        "--fail-s", type=_positive, help="have jobs fail: mean seconds of training between failures"
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write a page with plots, and its figures, into a directory",
+    )
+    parser.add_argument(
+        "--workers", type=_count, default=1, help="simulate so many at once (default 1)"
+    )
+    parser.add_argument(
+        "--watts",
+        type=_watts,
+        metavar="BUSY:IDLE",
+        help="power of a GPU that trains and of an idle one, to estimate energy",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Simulate what the command line says; 1 if some job did not complete."""
+    if args.report:
+        need("matplotlib", "--report")
     tasks = _tasks(args)
     store = Store(args.report) if args.report else None
     try:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record, State
+from hpcext.extras import need
 from hpcext.jobfile import MAX_JOBS
 
 Settings = dict[str, str]
@@ -123,13 +123,10 @@ def propose(
 
     Raises
     ------
-    HpcextError
+    InputError
         Optuna is not installed.
     """
-    try:
-        optuna: Any = importlib.import_module("optuna")
-    except ImportError:
-        raise HpcextError("Optuna is not installed", do="pip install 'hpcext[optuna]'") from None
+    optuna = need("optuna", "--optuna")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     kinds = optuna.distributions
     axes = {key: kinds.CategoricalDistribution(values) for key, values in space.grid.items()} | {

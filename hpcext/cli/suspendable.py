@@ -23,7 +23,7 @@ from hpcext.cli.pilot import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.jobfile import Gpus, JobSpec
-from hpcext.manager import batch_job, lsf_suspend, slurm_job
+from hpcext.manager import batch_job, lsf_suspend, slurm_job, state
 from hpcext.manager import pilot as pilots
 from hpcext.numerals import whole
 from hpcext.protocol import Allocation
@@ -46,18 +46,18 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--lead",
         type=int,
-        help=f"seconds before the end at which it is suspended (default: {LEAD_S})",
+        help=f"suspend it so many seconds before the job ends (default: {LEAD_S})",
     )
     parser.add_argument(
         "--shell",
         type=int,
         metavar="PID",
-        help="for hpcext-starter of LSF: what this shell runs, once more and suspendable",
+        help="used by hpcext-starter of LSF: run what this shell runs, suspendable",
     )
     parser.add_argument(
         "--restart",
         action="store_true",
-        help="for erestart.hpcext of LSF: go on with what LSB_CHKPNT_DIR has a checkpoint of",
+        help="used by erestart.hpcext of LSF: go on from the checkpoint in LSB_CHKPNT_DIR",
     )
     parser.set_defaults(rest=(), run=run)
 
@@ -188,6 +188,8 @@ def _spec(command: Sequence[str], slots: int, lead_s: int) -> JobSpec:
 
 def _create(spec: JobSpec, gpus: int, settings: Settings, directory: Path, **more: Any) -> None:
     """Make the pilot of one job that has the whole allocation."""
+    # Its scripts are run from there.
+    state.check_safe(settings.state_dir)
     pilots.create(
         [spec],
         where="hpcext suspendable",

@@ -17,6 +17,7 @@ from hpcext.config import load_settings
 from hpcext.core.errors import InputError, refused
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record
+from hpcext.extras import need
 from hpcext.jobfields import metric
 from hpcext.jobfile import MAX_JOBS, parse_jobs
 from hpcext.manager import pilot as pilots
@@ -51,22 +52,24 @@ def add(subparsers: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=LOW:HIGH[:log]",
-        help="the script gets numbers from it, with --random; log: of alike orders of magnitude",
+        help="with --random: the script gets --KEY=NUMBER, drawn between LOW and HIGH; with :log "
+        "each order of magnitude is as likely as the others",
     )
     parser.add_argument(
-        "--random", type=int, metavar="N", help="so many of the combinations, drawn at random"
+        "--random", type=int, metavar="N", help="draw N combinations at random, in place of all"
     )
     parser.add_argument(
         "--optuna",
         metavar="PILOT",
-        help="draw by what trials of the sweep had in this pilot, and hand it the new ones",
+        help="let Optuna choose the N of --random, by how trials did in this pilot, and submit "
+        "them to it",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="of that draw: the same seed, the same (default: 0)"
+        "--seed", type=int, default=0, help="of the draw: the same seed draws the same (default: 0)"
     )
-    parser.add_argument("--metric", help="what trials are compared by, as the script reports it")
+    parser.add_argument("--metric", help="compare trials by this metric, which the script reports")
     parser.add_argument(
-        "--goal", choices=("min", "max"), help="which values of it are better (default: min)"
+        "--goal", choices=("min", "max"), help="whether less or more of it is better (default: min)"
     )
     parser.add_argument(
         "--first",
@@ -84,8 +87,12 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--gpus", default="1", metavar="MIN[:MAX]", help="GPUs on each (default: 1)"
     )
-    parser.add_argument("--scaling", help="name of a stored curve of its speed")
-    parser.add_argument("-o", "--out", type=Path, help="write it there; must not exist")
+    parser.add_argument(
+        "--scaling", help="name of a measured curve of its speed: hpcext profile --list"
+    )
+    parser.add_argument(
+        "-o", "--out", type=Path, help="write the job file there; it must not exist"
+    )
     parser.set_defaults(run=sweep, rest=())
 
 
@@ -93,6 +100,8 @@ def sweep(args: argparse.Namespace, out: Output) -> int:
     """Print the job file, write it, or hand it to a pilot."""
     if not args.script.is_file():
         raise InputError(f"{shown(str(args.script))} is no file", where="SCRIPT")
+    if args.optuna is not None:
+        need("optuna", "--optuna")
     rules, space, began = _rules(args), _space(args), 0
     if args.optuna is not None:
         tried = _tried(args, rules)

@@ -10,6 +10,7 @@ from typing import Any
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError
+from hpcext.extras import need
 from hpcext.manager import pilot as pilots
 from hpcext.manager.reading import Follower, Followers, Reading
 
@@ -31,15 +32,12 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Show until told to quit."""
+    need("textual")
     look = _look(args.pilot)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InputError("needs a terminal", do="see hpcext status, or hpcext report")
-    try:
-        from hpcext.cli.top_app import Top  # noqa: PLC0415  (Textual is slow to import; an extra)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "textual":
-            raise
-        raise HpcextError("Textual is not installed", do="pip install 'hpcext[top]'") from None
+    from hpcext.cli.top_app import Top  # noqa: PLC0415  (Textual is slow to import; an extra)
+
     top = Top(look)
     top.run()
     return top.return_code or 0

@@ -270,7 +270,9 @@ class Main(Screen[None]):
     def action_why(self) -> None:
         """Say why the job waits, or runs as it does."""
         if found := self._job():
-            self.app.push_screen(Said("\n".join(map(clean, view.why(found[1])))))
+            reading, job = found
+            said = view.why(job, reading.world.records[job.id])
+            self.app.push_screen(Said("\n".join(map(clean, said))))
 
     def action_logs(self) -> None:
         """Show what the job writes."""

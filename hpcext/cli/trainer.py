@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         "--shell",
         type=int,
         metavar="PID",
-        help="for hpcext-starter of LSF: what this shell runs is to be trained",
+        help="used by hpcext-starter of LSF: train what this shell runs",
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
     parser.set_defaults(run=run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcext.cli import plot
 from hpcext.cli.output import Output
@@ -18,13 +18,19 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager import reading
 from hpcext.manager.report import display_state
 from hpcext.manager.unmeasured import unmeasured
+from hpcext.sim.report import canvas, style
+from hpcext.sim.report.style import LIGHT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 TRIALS = "hpcext.trials/1"
 
-INCHES_HIGH = 4.5
+INCHES_HIGH = 3.6
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
-"""Those that the colour-blind can tell apart (Okabe and Ito); further trials are grey."""
+NAMED = 5
+"""The best trials have a colour and a name in the picture; further ones are grey."""
 
 
 class Tried(NamedTuple):
@@ -55,6 +61,8 @@ def add(subparsers: Any) -> None:
 
 def show(args: argparse.Namespace, out: Output) -> int:
     """Print a table for each sweep, or a document of all; draw them."""
+    if args.plot is not None:
+        plot.check(args.plot)
     directory = pilots.find(args.pilot, load_settings().state_dir)
     sweeps = _sweeps(reading.read(directory).world)
     if not sweeps:
@@ -141,7 +149,7 @@ def _document(tried: Sequence[Tried]) -> dict[str, Any]:
                 "id": each.job.id,
                 "name": each.job.name,
                 "state": display_state(each.job),
-                "why": each.job.why,
+                "why": each.job.reason,
                 "settings": dict(each.trial.settings),
                 "step": each.job.step,
                 "value": each.value,
@@ -157,22 +165,32 @@ def _plot(sweeps: Sequence[Sequence[Tried]], path: Path) -> None:
     """Draw the metric of each trial by step, a picture below the other for each sweep."""
     if not sweeps:
         raise InputError("no metric to draw", where="--plot", do="hpcext sweep --metric NAME")
-    figure = plot.new_figure(INCHES_HIGH * len(sweeps))
-    for axes, tried in zip(figure.subplots(len(sweeps), squeeze=False)[:, 0], sweeps, strict=True):
-        rules = tried[0].trial
-        # The best ones last, on top of the others.
-        for place in reversed(range(len(tried))):
-            curve = tried[place].record.curve
-            known = {"color": "0.75"}
-            if place < len(COLOURS):
-                known = {"color": COLOURS[place], "label": tried[place].job.name}
-            steps, values = [each.step for each in curve], [each.loss for each in curve]
-            axes.plot(steps, values, marker=".", **known)
-        for rung in _rungs(tried):
-            axes.axvline(rung, color="grey", linewidth=0.8, linestyle=":")
-        axes.set_title(rules.sweep)
-        axes.set_xlabel("step")
-        axes.set_ylabel(rules.metric)
-        handles, labels = axes.get_legend_handles_labels()
-        axes.legend(handles[::-1], labels[::-1])
-    plot.save(figure, path)
+
+    def draw(figure: Figure) -> None:
+        every = figure.subplots(len(sweeps), squeeze=False)[:, 0]
+        for axes, tried in zip(every, sweeps, strict=True):
+            _curves(axes, tried)
+
+    plot.write(path, INCHES_HIGH * len(sweeps), draw)
+
+
+def _curves(axes: Axes, tried: Sequence[Tried]) -> None:
+    """One sweep: a line for each trial, and where they are compared."""
+    # The best ones last, on top of the others.
+    for place in reversed(range(len(tried))):
+        curve = tried[place].record.curve
+        steps, values = [each.step for each in curve], [each.loss for each in curve]
+        named = place < NAMED
+        colour, dash = style.look(place) if named else (style.RULE, ())
+        label = canvas.cut(tried[place].job.name) if named else ""
+        axes.plot(
+            steps, values, marker=".", color=LIGHT[colour], label=label,
+            dashes=dash or (None, None),
+        )  # fmt: skip
+    for rung in _rungs(tried):
+        axes.axvline(rung, color=LIGHT[style.MUTED], linewidth=0.8)
+    axes.set_title(tried[0].trial.sweep, loc="left")
+    axes.set_xlabel("Step")
+    axes.set_ylabel(tried[0].trial.metric)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1])

@@ -1,23 +1,28 @@
-"""``hpcext VERB PILOT [JOB]``: what can be asked of a pilot from another terminal."""
+"""``hpcext VERB PILOT [JOB]``: what is seen of a pilot, or asked of it, from another terminal."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from hpcext.checks import read_text
-from hpcext.cli import view
+from hpcext.cli import asking, view
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
+from hpcext.core.values import Job
+from hpcext.core.world import World
+from hpcext.manager import choosing, notice, reading, spool
 from hpcext.manager import pilot as pilots
-from hpcext.manager import reading, spool
+from hpcext.manager.handles import chosen, find_job
 from hpcext.manager.reading import Follower
 from hpcext.manager.report import run_document
-from hpcext.manager.requests import find_job
+from hpcext.manager.requests import AUTO
+
+BLOCK_BYTES = 64 << 10
 
 FOLLOW_S = 0.2
 """How often a log that is followed is looked at."""
@@ -26,17 +31,24 @@ FOLLOW_S = 0.2
 def add(subparsers: Any) -> None:
     """Register the commands."""
     _add(subparsers, "status", status, "show the jobs of a pilot", job="?", json=True)
-    submit_ = _add(subparsers, "submit", submit, "hand more jobs to a pilot", job=None)
-    submit_.add_argument("jobs", type=Path, metavar="JOBS.toml")
-    _add(subparsers, "suspend", ask, "suspend a job until it is resumed")
-    _add(subparsers, "resume", ask, "let a suspended job run again")
-    resize = _add(subparsers, "resize", ask, "give a job another number of GPUs")
-    resize.add_argument("gpus", type=int, metavar="GPUS")
-    _add(subparsers, "cancel", ask, "cancel a job")
-    _add(subparsers, "drain", ask, "start nothing more; what runs may finish", job=None)
-    _add(subparsers, "why", why, "say why a job waits or runs as it does")
-    logs_ = _add(subparsers, "logs", logs, "print what a job wrote")
+    submit = _add(subparsers, "submit", asking.submit, "hand more jobs to a pilot", job=None)
+    submit.add_argument("jobs", type=Path, metavar="JOBS.toml")
+    submit.add_argument(
+        "--number", action="store_true", help="where an unfinished job has a name, add a number"
+    )
+    suspend = _add(subparsers, "suspend", asking.ask, "suspend a job until it is resumed")
+    resume = _add(subparsers, "resume", asking.ask, "let a suspended job run again")
+    resize = _add(subparsers, "resize", asking.ask, "give a job another number of GPUs")
+    resize.add_argument("gpus", metavar="GPUS", help=f"or {AUTO}")
+    cancel = _add(subparsers, "cancel", asking.ask, "cancel a job")
+    text = "start nothing more; what runs may finish"
+    drain = _add(subparsers, "drain", asking.ask, text, job=None)
+    for parser in (submit, suspend, resume, resize, cancel, drain):
+        asking.add_wait(parser)
+    _add(subparsers, "why", why, "say why a job waits or runs as it does", job="?")
+    logs_ = _add(subparsers, "logs", logs, "print what a job wrote", job="?")
     logs_.add_argument("-f", "--follow", action="store_true", help="until the job has ended")
+    logs_.add_argument("-n", "--lines", type=int, metavar="N", help="only the last lines")
 
 
 def _add(
@@ -52,7 +64,11 @@ def _add(
     rest = {"submit": " more.toml", "resize": " cnn 3", "drain": "", "status": ""}
     example = f"example: hpcext {name} jobs{rest.get(name, ' cnn')}"
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, epilog=example)
-    parser.add_argument("pilot", metavar="PILOT", help="directory, id or name")
+    looks = job == "?"
+    default = "the newest" if looks else "the only one that runs"
+    parser.add_argument(
+        "pilot", nargs="?", metavar="PILOT", help=f"directory, id or name (default: {default})"
+    )
     if job is not None:
         parser.add_argument("job", metavar="JOB", nargs=job or None, help="id or name")
     if json:
@@ -61,79 +77,112 @@ def _add(
     return parser
 
 
-def _find(args: argparse.Namespace) -> Path:
-    return pilots.find(args.pilot, load_settings().state_dir)
+def looked_at(args: argparse.Namespace, out: Output) -> tuple[Path, str]:
+    """Find the pilot, and the job, that a verb which looks is about; say which if not named."""
+    directory, job = choosing.to_look_at((args.pilot, args.job), load_settings().state_dir)
+    if args.pilot is None or (job and args.job is None):
+        out.note(f"pilot {pilots.load(directory).id}, the newest")
+    return directory, job
+
+
+def _job(world: World, handle: str, out: Output) -> Job:
+    """The job that is to be shown; says which one where others had its name."""
+    job = find_job(world, handle)
+    if sentence := chosen(world, job, handle):
+        out.note(sentence)
+    return job
 
 
 def status(args: argparse.Namespace, out: Output) -> int:
     """Show all jobs, or one."""
-    found = reading.read(_find(args))
+    directory, name = looked_at(args, out)
+    found = reading.read(directory)
     engine, world = found.engine, found.world
+    jobs = [_job(world, name, out)] if name else list(world.jobs.values())
+    shown = {job.id for job in jobs}
     if args.json:
         document = run_document(
             world, policy=found.policy, began_at=found.began_at, now_s=found.now_s
         )
-        if args.job:
-            wanted = find_job(world, args.job).id
-            document["jobs"] = [job for job in document["jobs"] if job["id"] == wanted]
+        document["jobs"] = [job for job in document["jobs"] if job["id"] in shown]
         out.document(document)
         return 0
-    rows = view.rows(engine)
-    if args.job:
-        job = find_job(world, args.job)
-        rows = [row for row in rows if row[0] == job.id]
-    out.table(view.COLUMNS, rows)
+    out.table(view.COLUMNS, [row for row in view.rows(engine) if row[0] in shown])
+    for job in jobs:
+        for note in world.records[job.id].notes:
+            out.line(f"{job.name}: {view.warning(note)}")
     if sentence := view.outlook_sentence(engine):
         out.line(sentence)
-    if not found.alive:
-        out.line(f"no manager runs this pilot; hpcext run --resume {args.pilot} starts one")
+    for line in view.unsaved(jobs):
+        out.line(line)
+    view.told_of_failures(out, jobs)
+    if problem := notice.problem_of(directory):
+        out.line(problem)
+    if not found.alive and any(not job.state.final for job in world.jobs.values()):
+        out.line(f"no manager runs this pilot; {pilots.how_to_go_on(directory)} starts one")
     return 0
 
 
 def why(args: argparse.Namespace, out: Output) -> int:
     """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
-    job = find_job(Follower(_find(args)).engine().world, args.job)
-    for sentence in view.why(job):
-        out.line(sentence)
-    return 0
-
-
-def submit(args: argparse.Namespace, out: Output) -> int:
-    """Hand the jobs of a file to a running manager, which checks them."""
-    path = args.jobs.absolute()
-    text, base = read_text(path), str(path.parent)
-    answer = spool.ask(_find(args), "submit", text=text, where=str(args.jobs), base=base)
-    out.line(str(answer["text"]))
-    return 0
-
-
-def ask(args: argparse.Namespace, out: Output) -> int:
-    """Ask for one thing and print the answer."""
-    words: dict[str, Any] = {
-        key: getattr(args, key) for key in ("job", "gpus") if hasattr(args, key)
-    }
-    out.line(str(spool.ask(_find(args), args.verb, **words)["text"]))
+    directory, name = looked_at(args, out)
+    world = Follower(directory).engine().world
+    for job in [_job(world, name, out)] if name else world.jobs.values():
+        for sentence in view.why(job, world.records[job.id]):
+            out.line(sentence)
     return 0
 
 
 def logs(args: argparse.Namespace, out: Output) -> int:
     """Print a job's log; with ``--follow`` until the job is final or its manager is gone."""
-    directory = _find(args)
+    if args.lines is not None and args.lines < 0:
+        raise InputError(str(args.lines), where="--lines", valid="0 and more")
+    directory, name = looked_at(args, out)
     follower = Follower(directory)
-    job = find_job(follower.engine().world, args.job)
+    world = follower.engine().world
+    job = _job(world, name or choosing.only_job(world), out)
     path = directory / "jobs" / job.id / "log.txt"
     for other in sorted(path.parent.glob("log.node-*.txt")):
         # Ranks are not numbered as nodes are: what the first one says may be in any of them.
         out.note(f"what other nodes print is in {other}")
-    position = 0
+    position = 0 if args.lines is None else last_lines(path, args.lines)
     ended = not args.follow
-    while True:
-        ended = ended or follower.engine().world.jobs[job.id].state.final
-        ended = ended or spool.manager_of(directory) is None
-        position = copy_log(path, position, out)
-        if ended:
-            return 0
-        time.sleep(FOLLOW_S)
+    try:
+        while True:
+            ended = ended or follower.engine().world.jobs[job.id].state.final
+            ended = ended or spool.manager_of(directory) is None
+            position = copy_log(path, position, out)
+            if ended:
+                return 0
+            time.sleep(FOLLOW_S)
+    finally:
+        out.copy_end()
+
+
+def last_lines(path: Path, count: int) -> int:
+    """Find where the last lines of a log begin; an unfinished one is a line."""
+    try:
+        with open(path, "rb") as file:
+            end = position = file.seek(0, os.SEEK_END)
+            # The line break at the very end begins no other line.
+            left = count + 1 if _ends_whole(file, end) else count
+            while position > 0:
+                size = min(BLOCK_BYTES, position)
+                position = file.seek(position - size)
+                block = file.read(size)
+                if block.count(b"\n") >= left:
+                    for _ in range(left):
+                        size = block.rindex(b"\n", 0, size)
+                    return position + size + 1 if left else end
+                left -= block.count(b"\n")
+    except OSError:
+        pass  # Reading it says what is wrong.
+    return 0
+
+
+def _ends_whole(file: BinaryIO, end: int) -> bool:
+    file.seek(max(0, end - 1))
+    return file.read(1) == b"\n"
 
 
 def copy_log(path: Path, position: int, out: Output) -> int:
@@ -146,5 +195,5 @@ def copy_log(path: Path, position: int, out: Output) -> int:
         return position
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    out.raw(data)
+    out.copy(data)
     return position + len(data)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
+from hpcext.core.saving import Loss, loss_sentence, lost, said
 from hpcext.core.values import Job, Record, State, total
 from hpcext.manager.report import busy_fraction, display_state, makespan, outlook_of, worth_of
 from hpcext.text import are, counted
 
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
+MOST_TOLD = 20
+"""Jobs whose failures are told one by one."""
+
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
 
 
@@ -80,11 +84,22 @@ def goodput_sentence(job: Job) -> str:
     )
 
 
-def why(job: Job) -> list[str]:
-    """Why a job waits, or runs as it does; and how it gets on, if it adapts its batch."""
-    reason = f": {job.why}" if job.why else ""
-    sentence = goodput_sentence(job)
-    return [f"{job.name} is {display_state(job)}{reason}", *([sentence] if sentence else [])]
+def why(job: Job, record: Record) -> list[str]:
+    """Why a job waits, or runs as it does; what it lost last; how it gets on; what its training says."""
+    reason = f": {job.reason}" if job.reason else ""
+    loss = loss_sentence(record.loss) if record.loss and not job.done else ""
+    sentences = (f"{job.name} is {display_state(job)}{reason}", loss, goodput_sentence(job))
+    return [*filter(None, sentences), *map(warning, record.notes)]
+
+
+def warning(note: str) -> str:
+    """What a training says, as a line about its job has it."""
+    return f"warning: {note}"
+
+
+def unsaved(jobs: Iterable[Job]) -> list[str]:
+    """A line for each job that cannot save."""
+    return [f"{job.name} {told}" for job in jobs if (told := said(job))]
 
 
 def outlook_sentence(engine: Engine) -> str:
@@ -104,7 +119,7 @@ def rows(engine: Engine) -> list[tuple[str, ...]]:
         (
             job.id,
             job.name,
-            display_state(job),
+            display_state(job) + (", cannot save" if said(job) else ""),
             job.role.value if job.role and job.state.active else "",
             indices(job.gpus),
             progress(job),
@@ -123,15 +138,22 @@ def summary(out: Output, engine: Engine, now_s: float) -> None:
     for job in world.jobs.values():
         record = world.records[job.id]
         took = sum((part.end_s or now_s) - part.start_s for part in record.segments)
-        shown = (display_state(job), duration(took), str(record.suspends), str(record.lost_steps))
+        shown = (display_state(job), duration(took), str(record.suspends), lost(record))
         table.append((job.id, job.name, *shown, metric(record)))
     out.table(SUMMARY, table)
     span_s = makespan(world, now_s)
     busy = busy_fraction(world, span_s)
     out.line(f"{duration(span_s)} in all; GPUs were held {busy:.0%} of the time")
-    for job in world.jobs.values():
-        if job.state in {State.FAILED, State.CANCELLED}:
-            out.line(f"{job.name}: {job.why}")
+    told_of_failures(out, world.jobs.values())
+
+
+def told_of_failures(out: Output, jobs: Iterable[Job]) -> None:
+    """Say why jobs failed; of many, of the last ones."""
+    ended = [job for job in jobs if job.state in {State.FAILED, State.CANCELLED}]
+    if len(ended) > MOST_TOLD:
+        out.line(f"{len(ended)} jobs failed or were cancelled; the last ones:")
+    for job in ended[-MOST_TOLD:]:
+        out.line(f"{job.name}: {job.why}")
 
 
 def ending(engine: Engine) -> str:
@@ -141,7 +163,8 @@ def ending(engine: Engine) -> str:
         return ""
     most_s = max(job.suspend_timeout_s for job in left)
     jobs = f"{counted(len(left), 'job')} {are(len(left))}"
-    return f"ends when {jobs} suspended, in {duration(most_s)} at most; told again, at once"
+    says = f"ends when {jobs} suspended, in {duration(most_s)} at most; told again, at once"
+    return "\n".join([says, *unsaved(left)])
 
 
 class Narrator:
@@ -150,21 +173,43 @@ class Narrator:
     def __init__(self, out: Output) -> None:
         self._out = out
         self._told: dict[str, str] = {}
+        self._losses: dict[str, Loss] = {}
+        self._since_s: float | None = None
+        self._noted: set[tuple[str, str]] = set()
 
     def __call__(self, engine: Engine, now_s: float) -> None:
         """Tell what is new."""
+        self._since_s = now_s if self._since_s is None else self._since_s
         for job in engine.world.jobs.values():
+            self._tell_loss(job, engine.world.records[job.id], now_s)
             text = self._text(job)
             if self._told.get(job.id) != text:
                 self._told[job.id] = text
                 self._out.event(now_s, job.name, display_state(job), text)
+        self.warn(engine, now_s)
+
+    def warn(self, engine: Engine, now_s: float) -> None:
+        """Tell what trainings say that their user should know, each sentence once."""
+        for job in engine.world.jobs.values():
+            for note in engine.world.records[job.id].notes:
+                if (job.id, note) not in self._noted:
+                    self._noted.add((job.id, note))
+                    self._out.event(now_s, job.name, "warning", warning(note))
+
+    def _tell_loss(self, job: Job, record: Record, now_s: float) -> None:
+        """Say what the end of an attempt has cost, once."""
+        loss = record.loss
+        if loss is None or loss == self._losses.get(job.id) or loss.at_s < (self._since_s or 0.0):
+            return
+        self._losses[job.id] = loss
+        self._out.event(now_s, job.name, display_state(job), loss_sentence(loss))
 
     @staticmethod
     def _text(job: Job) -> str:
         if job.state is State.RUNNING and job.role:
             where = indices(job.gpus)
             which = where if where.endswith("nodes") else f"GPUs {where}"
-            return f"running on {which} ({job.role.value}): {job.why}"
+            return f"running on {which} ({job.role.value}): {job.reason}"
         if job.state in {State.STARTING, State.STOPPING}:
-            return str(job.state.value)
-        return f"{display_state(job)}: {job.why}" if job.why else display_state(job)
+            return f"{job.state.value}: {said(job)}" if job.unsaved else str(job.state.value)
+        return f"{display_state(job)}: {job.reason}" if job.reason else display_state(job)

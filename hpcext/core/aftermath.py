@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hpcext.core.facts import Ended, Outcome
+from hpcext.core.saving import MUST_PAUSE_S
 from hpcext.core.values import Job, State
-from hpcext.text import counted
 
 BACKOFF_MAX_S = 60.0
 """Longest wait before a failed job is tried again."""
@@ -36,6 +36,10 @@ def after(job: Job, now_s: float, fact: Ended, *, progressed: bool) -> tuple[Sta
         return State.CANCELLED, {"why": job.verdict or "cancelled by its user"}
     if fact.outcome is Outcome.SUSPENDED:
         return State.PENDING, {"failures": 0}
+    if job.kills and not job.maimed and job.unsaved:
+        # It did answer, and had to go; the next attempt may find room, or the disk as it was.
+        why = f"had to go, and cannot save: {job.unsaved.why}"
+        return State.PENDING, {"goal": None, "not_before_s": now_s + MUST_PAUSE_S, "why": why}
     if job.kills and not job.maimed:
         # It did not answer a suspension. Its own fault or not, it is not a failure of the
         # training; but asking again would lose work again.
@@ -49,6 +53,8 @@ def _after_failure(
 ) -> tuple[State, dict[str, Any]]:
     """Try again later, unless it failed too often without getting further."""
     how = fact.why or f"exit code {fact.exit_code}"
+    if job.unsaved:
+        how = f"cannot save: {job.unsaved.why} ({how})"
     if job.maimed:
         # The node is gone, and with it whatever there was to wait for.
         return State.PENDING, {"goal": None, "why": f"tried again after: {how}"}
@@ -59,8 +65,9 @@ def _after_failure(
         failures = 1 if progressed else failures + 1
         wait_s = min(2.0 ** (failures - 1), BACKOFF_MAX_S)
         if fact.exit_code in NOT_RETRIED or failures > job.retries:
-            why = f"failed {counted(failures, 'time')} in a row without new progress; last: {how}"
-            return State.FAILED, {"failures": failures, "why": why}
+            if failures > 1:
+                how = f"failed {failures} times in a row without new progress; last: {how}"
+            return State.FAILED, {"failures": failures, "why": how}
     return State.PENDING, {
         "failures": failures,
         "goal": None,

@@ -122,6 +122,43 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
     rungs: Mapping[int, Mapping[str, float | None]] = msgspec.field(default_factory=dict)
 
 
+class NotSaved(msgspec.Struct, frozen=True, tag="not_saved"):
+    """The attempt says that it cannot save, or that it can again.
+
+    Attributes
+    ----------
+    why : str
+        As "disk full"; empty: it can.
+    declined : int
+        Suspensions that it has answered so far by going on.
+    waits : bool
+        Its training is over, and it tries to write its last checkpoint.
+    """
+
+    job: str
+    op: int
+    why: str
+    declined: int = 0
+    waits: bool = False
+
+
+class Noted(msgspec.Struct, frozen=True, tag="noted"):
+    """The attempt said something beside its progress.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        What its user should know, each a sentence of one line; all that it said so far.
+    metrics : Mapping[str, float]
+        As in :class:`Progressed`, of an attempt whose session has not registered.
+    """
+
+    job: str
+    op: int
+    notes: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+
 class Outcome(str, enum.Enum):
     """How an attempt ended."""
 
@@ -139,13 +176,16 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     ----------
     outcome : Outcome
         LOST: nobody can say how it ended (supervisor killed, machine restarted). EVICTED: the batch
-        system took what it ran on before it could save itself.
+        system took what it ran on before it could save itself, or what it needs there (a daemon
+        of MPS) could not be had. No fault of its own.
     exit_code : int or None
         Negative for a signal, as in :mod:`subprocess`.
     suspend_s : Mapping[str, float] or None
         SUSPENDED only: the parts of the suspension, seconds.
     why : str
         What a person should know of it, if anything.
+    step : int or None
+        The last step that it did, where that is known exactly.
     """
 
     job: str
@@ -154,6 +194,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     exit_code: int | None = None
     suspend_s: Mapping[str, float] | None = None
     why: str = ""
+    step: int | None = None
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):
@@ -169,7 +210,7 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
-    """The user wants a job on exactly so many GPUs."""
+    """The user wants a job on exactly so many GPUs; 0: on as many as its job file states."""
 
     job: str
     gpus: int
@@ -182,9 +223,13 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Start nothing more; what runs may finish, or is suspended too if `stop`."""
+    """Start nothing more; what runs may finish, or is suspended too if `stop`.
+
+    With `must` it has to go even if it cannot save: the allocation ends.
+    """
 
     stop: bool = False
+    must: bool = False
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
@@ -193,6 +238,6 @@ class Began(msgspec.Struct, frozen=True, tag="began"):
 
 Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
     NodeJoined, NodeLost, Submitted, Started, Registered, Rescaled,
-    Progressed, Ended,
+    Progressed, Noted, NotSaved, Ended,
     Hold, Release, Resize, Cancel, Drain, Began,
 ]  # fmt: skip

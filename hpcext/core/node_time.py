@@ -199,7 +199,8 @@ class NodeTime(msgspec.Struct):
             if job.resize != before.resize:
                 tally.change = _cause(before, job, world)
         else:
-            tally.change = None
+            # It may have been told to stop, and gone on since it could not save.
+            tally.change = tally.stop = None
 
     def _ended(self, before: Job, world: World, ended: Ended | None) -> None:
         """An attempt is over; without a word: it lost its nodes."""

@@ -48,6 +48,8 @@ class Queue:
             heapq.heappush(self._deadlines, (job.deadline_s, job.id))
         if job.not_before_s and (before is None or before.not_before_s != job.not_before_s):
             heapq.heappush(self._waits, (job.not_before_s, job.id))
+        if job.ask_s is not None and (before is None or before.ask_s != job.ask_s):
+            heapq.heappush(self._waits, (job.ask_s, job.id))
         self.touch(job.id)
 
     def drop(self, job: Job) -> None:
@@ -115,7 +117,8 @@ class Queue:
         """Whether the first wait is still a job's, and not over."""
         if job is None or job.state.final:
             return False
-        return job.not_before_s == self._waits[0][0] and job.not_before_s > now_s
+        at_s = self._waits[0][0]
+        return at_s > now_s and at_s in (job.not_before_s, job.ask_s)
 
 
 def _key(job: Job) -> Key:

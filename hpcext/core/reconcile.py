@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from hpcext.core.rescaling import can_rescale, growth, part
+from hpcext.core.saving import must_go
 from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State, suits
 
 
@@ -42,14 +43,14 @@ def reconcile(now: Snapshot) -> tuple[Action, ...]:
         Kills and suspensions first, then starts and changes of size, each in the order of the
         queue. A start has op 0: the engine numbers it.
     """
-    stops = [action for job in now.jobs if (action := _stop(job, now.now_s))]
+    stops = [action for job in now.jobs if (action := _stop(job, now))]
     goals = [job.goal for job in now.jobs if job.goal and (job.maimed or job.goal != job.held)]
     if not goals:
         return tuple(stops)
     free = free_gpus(now, {node for goal in goals for node in goal})
     others: list[Action] = []
     for job in now.jobs:
-        if action := _start(job, free) or _rescale(job, free):
+        if action := _start(job, free) or _rescale(job, free, now):
             (stops if action.kind is Kind.SUSPEND else others).append(action)
     return (*stops, *others)
 
@@ -62,7 +63,7 @@ def _start(job: Job, free: dict[str, int]) -> Action | None:
     return Action(Kind.START, job.id, 0, job.attempt + 1, alloc=job.goal)
 
 
-def _rescale(job: Job, free: dict[str, int]) -> Action | None:
+def _rescale(job: Job, free: dict[str, int], now: Snapshot) -> Action | None:
     """Change the size of a job in place, if what it needs more is free now, and take that.
 
     It goes on training while it waits for its GPUs. One that is to give GPUs back as well does not
@@ -77,7 +78,7 @@ def _rescale(job: Job, free: dict[str, int]) -> Action | None:
             return None
         more, alloc = {}, part(job)
         if not job.elastic or not suits(job, alloc):
-            return Action(Kind.SUSPEND, job.id, job.op, job.attempt)
+            return _suspend(job, now)
     _take(more, free)
     number = job.resize + 1
     return Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=alloc, resize=number)
@@ -88,11 +89,23 @@ def _take(alloc: Alloc, free: dict[str, int]) -> None:
         free[node] -= gpus
 
 
-def _stop(job: Job, now_s: float) -> Action | None:
+def _suspend(job: Job, now: Snapshot) -> Action | None:
+    """Suspend a job, unless it has said just now that it cannot save."""
+    asked_s = job.ask_s
+    if job.state is State.STOPPING:
+        # It has been asked; once more only if it has to go, and could not before.
+        wait = asked_s is None or now.now_s < asked_s
+    else:
+        wait = asked_s is not None and now.now_s < asked_s
+        wait = wait and not must_go(job, now.nodes, leaving=now.leaving)
+    return None if wait else Action(Kind.SUSPEND, job.id, job.op, job.attempt)
+
+
+def _stop(job: Job, now: Snapshot) -> Action | None:
     """What must be done now to make a job let go of its GPUs, if anything."""
     if not job.state.active:
         return None
-    overdue = job.deadline_s is not None and now_s >= job.deadline_s
+    overdue = job.deadline_s is not None and now.now_s >= job.deadline_s
     changing = job.state is State.RESCALING
     if (overdue and not changing) or (job.cancelling and not job.kills):
         return Action(Kind.KILL, job.id, job.op, job.attempt, force=job.kills > 0)
@@ -102,5 +115,7 @@ def _stop(job: Job, now_s: float) -> Action | None:
     else:
         # A starting job is not stopped before it is known to run: its answer is on its way.
         moves = (job.goal != job.held or job.maimed) and not can_rescale(job)
-        unwanted = job.state is State.RUNNING and moves
-    return Action(Kind.SUSPEND, job.id, job.op, job.attempt) if unwanted else None
+        unwanted = (job.state is State.RUNNING and moves) or (
+            job.state is State.STOPPING and not job.kills
+        )
+    return _suspend(job, now) if unwanted else None

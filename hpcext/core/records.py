@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpcext.core.facts import Ended, Outcome, Progressed, Registered, Rescaled
+from hpcext.core.facts import Ended, Noted, Outcome, Progressed, Registered, Rescaled
 from hpcext.core.losses import add
+from hpcext.core.saving import Loss
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record, Segment
 
@@ -18,14 +19,25 @@ def started(record: Record, now_s: float, job: Job) -> Record:
     if last and last.end_s is None and not last.gpus:
         return _last(record, gpus=job.gpus)
     segment = Segment(now_s, job.gpus, job.role, from_step=job.saved_step)
-    return replace(record, segments=(*record.segments, segment))
+    # What the attempt before had to say, this one says again if it is still so.
+    return replace(record, segments=(*record.segments, segment), notes=())
+
+
+def noted(record: Record, fact: Noted) -> Record:
+    """It said something beside its progress."""
+    metrics = {**record.metrics, **fact.metrics}
+    return replace(record, notes=fact.notes, metrics=metrics)
 
 
 def registered(record: Record, job: Job, fact: Registered) -> Record:
-    """Its session goes on at a step; what lies between it and the last one reported is lost."""
+    """Its session goes on at a step; what lies between it and the last one done is lost.
+
+    This is where lost steps are counted, and nowhere else.
+    """
     lost = max(0, job.step - fact.step)
+    exact = record.lost_exact + (lost if job.step_known else 0)
     record = _last(record, from_step=fact.step, steps=0)
-    return replace(record, lost_steps=record.lost_steps + lost)
+    return replace(record, lost_steps=record.lost_steps + lost, lost_exact=exact)
 
 
 def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> Record:
@@ -71,11 +83,25 @@ def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
 
 
 def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
-    """It holds no GPUs any more."""
+    """It holds no GPUs any more; of the job, `step` is the last one that is known to be done."""
     if job.gpus:
         record = _last(record, end_s=now_s, suspend_s=fact.suspend_s)
+        if job.registered:
+            record = _last(record, steps=max(0, job.step - record.segments[-1].from_step))
     suspends = record.suspends + (fact.outcome is Outcome.SUSPENDED)
-    return replace(record, suspends=suspends, exit_code=fact.exit_code)
+    loss = _loss(now_s, job, fact) or record.loss
+    return replace(record, suspends=suspends, exit_code=fact.exit_code, loss=loss)
+
+
+def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
+    """What the end of an attempt costs, as it looks before the next one has begun."""
+    steps = job.step - job.saved_step
+    saved = fact.outcome in {Outcome.COMPLETED, Outcome.SUSPENDED}
+    if saved or not job.registered or steps <= 0:
+        return None
+    how = fact.why or f"exit code {fact.exit_code}"
+    why = f"cannot save: {job.unsaved.why}" if job.unsaved else how
+    return Loss(now_s, steps, job.step_known, job.saved_step, why)
 
 
 def saved_anything(record: Record, job: Job) -> bool:

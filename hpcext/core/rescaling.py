@@ -9,7 +9,7 @@ import collections
 from typing import Any
 
 from hpcext.core.facts import Rescaled
-from hpcext.core.values import Action, Alloc, Job, State, suits, total
+from hpcext.core.values import Action, Alloc, Job, Late, State, suits, total
 
 
 def can_rescale(job: Job) -> bool:
@@ -64,6 +64,13 @@ def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
         return changes
     gained = total(held) - len(job.gpus)
     return {**changes, "estimate": job.estimate.paid(gained, fact.stall_s)}
+
+
+def late(job: Job, fact: Rescaled) -> Late | None:
+    """The answer to a change that a suspension has interrupted; None if it is to another one."""
+    if fact.resize != job.resize:
+        return None
+    return fact.gpus, fact.ok, fact.stall_s, fact.why
 
 
 def bereft(job: Job, node: str) -> dict[str, Any] | None:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.fragments import Fragments
 from hpcext.core.losses import Point
+from hpcext.core.saving import Loss, Unsaved, explained
 from hpcext.core.trials import Trial
+from hpcext.text import counted
 
 Alloc = Mapping[str, int]
 """Node name → GPUs on it."""
+
+
+Late = tuple[tuple[str, ...], bool, Union[float, None], str]  # noqa: UP007  (read at run time)
+"""GPUs, whether it has the size, the seconds that it cost, and why not: an answer to a change."""
 
 
 def total(alloc: Alloc | None) -> int:
@@ -73,7 +79,8 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
          State.CANCELLED}
     ),
     State.STOPPING: frozenset(
-        {State.PENDING, State.COMPLETED, State.FAILED, State.CANCELLED}
+        {State.RUNNING, State.RESCALING, State.PENDING, State.COMPLETED, State.FAILED,
+         State.CANCELLED}
     ),
     State.COMPLETED: frozenset(),
     State.FAILED: frozenset(),
@@ -139,6 +146,8 @@ class Job(msgspec.Struct, frozen=True):
         What `sizes` was before its user asked for one size; empty where he did not.
     optimal : int
         The size it runs best on.
+    stated_optimal : int
+        What `optimal` was before its user asked for one size; 0 where he did not.
     nodes : (int, int) or None
         The fewest and the most nodes that it runs on, with as many GPUs on each. None: nothing is
         said of how its GPUs are spread.
@@ -182,8 +191,15 @@ class Job(msgspec.Struct, frozen=True):
         Number of the last such change that the current attempt was asked for, from 1 on.
     asked : Alloc
         While it changes its size: what it is to have afterwards.
+    interrupted : Alloc
+        The same while it is asked to suspend itself in the middle of that.
+    late : Late or None
+        What it has answered to that since.
     on_hold : bool
         Suspended by its user until resumed.
+    to_hold : bool
+        Its user has suspended it, and it has no session that could save its state: it is on hold
+        from the moment that it has one, or that its attempt has ended.
     cancelling : bool
     kills : int
         How often the current attempt was told to die.
@@ -195,8 +211,16 @@ class Job(msgspec.Struct, frozen=True):
         Failures in a row without progress.
     step : int
         Last step reported, over all attempts.
+    step_known : bool
+        Whether the last attempt did no step after it.
     saved_step : int
         Step of the newest checkpoint that is known.
+    unsaved : Unsaved or None
+        That its current attempt cannot save, if that is so.
+    declined : int
+        Suspensions that the current attempt has answered by going on, since it could not save.
+    ask_s : float or None
+        Then: it is not asked again before this instant.
     submitted_s, since_s : float
         When it was submitted; when it entered its state.
     deadline_s : float or None
@@ -219,6 +243,7 @@ class Job(msgspec.Struct, frozen=True):
     optimal: int
     nodes: tuple[int, int] | None = None
     stated: tuple[int, ...] = ()
+    stated_optimal: int = 0
     priority: float = 0.0
     weight: float = 1.0
     after: tuple[str, ...] = ()
@@ -240,14 +265,21 @@ class Job(msgspec.Struct, frozen=True):
     elastic: bool = False
     resize: int = 0
     asked: Alloc = msgspec.field(default_factory=dict)
+    interrupted: Alloc = msgspec.field(default_factory=dict)
+    late: Late | None = None
     on_hold: bool = False
+    to_hold: bool = False
     cancelling: bool = False
     kills: int = 0
     maimed: bool = False
     suspendable: bool = True
     failures: int = 0
     step: int = 0
+    step_known: bool = False
     saved_step: int = 0
+    unsaved: Unsaved | None = None
+    declined: int = 0
+    ask_s: float | None = None
     submitted_s: float = 0.0
     since_s: float = 0.0
     deadline_s: float | None = None
@@ -258,10 +290,42 @@ class Job(msgspec.Struct, frozen=True):
     verdict: str = ""
 
     @property
+    def reason(self) -> str:
+        """Why it waits or runs as it does, and what its user asked for that is still to come."""
+        return "; ".join(part for part in (explained(self), self._to_come()) if part)
+
+    @property
     def done(self) -> bool:
         """Whether what waits for it may begin: it is complete, or its sweep has ended it."""
         ended = self.state is State.CANCELLED and bool(self.verdict)
         return ended or self.state is State.COMPLETED
+
+    @property
+    def sessionless(self) -> bool:
+        """Whether it runs and has no session yet: to stop it now loses what its attempt did."""
+        coming = self.state in {State.STARTING, State.RUNNING}
+        return coming and not self.registered and not self.cancelling
+
+    @property
+    def has(self) -> int:
+        """What it holds, counted as its `sizes` are; 0 where its nodes differ."""
+        return size_of(self, self.held)
+
+    def _to_come(self) -> str:
+        if self.to_hold:
+            return f"will be suspended {_ONCE_SAVED}"
+        if self.stated and self.sessionless and self.has not in self.sizes:
+            return f"gets {counted(self.optimal, 'GPU')} {_ONCE_SAVED}"
+        return ""
+
+
+_ONCE_SAVED = "as soon as it can save its state; it has no session yet"
+"""When something is done that would stop a job."""
+
+
+def size_of(job: Job, alloc: Alloc | None) -> int:
+    """An allocation, counted as the sizes of a job are; 0 where its nodes differ."""
+    return total(alloc) if job.nodes is None else per_node(alloc or {})
 
 
 def suits(job: Job, alloc: Alloc) -> bool:
@@ -314,7 +378,13 @@ class Record(msgspec.Struct, frozen=True):
     rescales : int
         Changes of size in place that were carried out.
     lost_steps : int
-        Steps that were run and had to be run again.
+        Steps that were run and had to be run again: from the last one that an attempt did to the
+        one that the next went on from.
+    lost_exact : int
+        How many of them were counted for attempts whose last step is known; of the others there
+        may have been more.
+    loss : Loss or None
+        The last one.
     exit_code : int or None
         Of the last attempt.
     metrics : Mapping[str, float]
@@ -324,16 +394,21 @@ class Record(msgspec.Struct, frozen=True):
         number.
     curve : tuple of Point
         Of a trial: its metric by step, thinned out.
+    notes : tuple of str
+        What its last attempt told its user to know.
     """
 
     segments: tuple[Segment, ...] = ()
     suspends: int = 0
     rescales: int = 0
     lost_steps: int = 0
+    lost_exact: int = 0
+    loss: Loss | None = None
     exit_code: int | None = None
     metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
     rungs: Mapping[int, float | None] = msgspec.field(default_factory=dict)
     curve: tuple[Point, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Cause(enum.Flag):
@@ -366,6 +441,8 @@ class Snapshot(msgspec.Struct, frozen=True):
         Those of the jobs that hold or are to have something; None: look at all of them.
     fragments : Fragments
         For how long nodes stayed that have left.
+    leaving : bool
+        Whether everything has to go, even what cannot save.
     """
 
     now_s: float
@@ -375,6 +452,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     memo: dict[str, Any] | None = None
     busy: tuple[Job, ...] | None = None
     fragments: Fragments = Fragments()
+    leaving: bool = False
 
 
 class Grant(msgspec.Struct, frozen=True):

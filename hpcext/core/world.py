@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 import msgspec
 from msgspec.structs import replace
 
-from hpcext.core import records, rescaling
+from hpcext.core import records, rescaling, saving, wishes
 from hpcext.core.aftermath import after
 from hpcext.core.estimate import Observed
 from hpcext.core.facts import (
@@ -20,6 +20,8 @@ from hpcext.core.facts import (
     Hold,
     NodeJoined,
     NodeLost,
+    Noted,
+    NotSaved,
     Outcome,
     Progressed,
     Registered,
@@ -52,6 +54,8 @@ NOTHING = Cause(0)
 
 F = TypeVar("F", bound=Fact)
 
+_OfAttempt = Union[Started, Registered, Rescaled, Progressed, Noted, NotSaved, Ended]  # noqa: UP007
+
 
 class Saved(msgspec.Struct, frozen=True):
     """All of a world as one value, for a compacted journal."""
@@ -66,6 +70,7 @@ class Saved(msgspec.Struct, frozen=True):
     wake_s: float | None
     unsettled: bool = False
     fragments: Fragments = Fragments()
+    leaving: bool = False
 
 
 class World:
@@ -79,6 +84,8 @@ class World:
     records : dict of str to Record
     draining, stopping : bool
         Nothing new is started; and what runs is suspended too.
+    leaving : bool
+        What runs has to go, even what cannot save.
     unsettled : bool
         At the last decision some job could not be given another size, since it was changing its
         size or had no session yet. If none was, it is no news that one has what it was to have.
@@ -91,7 +98,7 @@ class World:
         self.jobs: dict[str, Job] = {}
         self.records: dict[str, Record] = {}
         self.draining = False
-        self.stopping = False
+        self.stopping = self.leaving = False
         self.next_op = 1
         self.memo: dict[str, Any] | None = None
         self.wake_s: float | None = None
@@ -109,6 +116,8 @@ class World:
             Registered: self._registered,
             Rescaled: self._rescaled,
             Progressed: self._progressed,
+            NotSaved: self._not_saved,
+            Noted: self._noted,
             Ended: self._ended,
             Hold: self._hold,
             Release: self._release,
@@ -153,7 +162,9 @@ class World:
             self._nodes = {name: node for name, node in self.nodes.items() if node.gpus}
         few = self.queue.busy()
         jobs = few if busy else self.queue.jobs()
-        return Snapshot(now_s, self._nodes, jobs, cause, self.memo, few, self.seen.fragments)
+        return Snapshot(
+            now_s, self._nodes, jobs, cause, self.memo, few, self.seen.fragments, self.leaving
+        )
 
     def put(self, job: Job) -> None:
         """Have a job's new value."""
@@ -173,7 +184,8 @@ class World:
             self._enter(
                 job, State.STARTING, now_s, held=action.alloc, op=action.op, gpus=(),
                 attempt=action.attempt, registered=False, in_place=False, elastic=False, resize=0,
-                maimed=False, kills=0, deadline_s=None, moves=job.moves + (job.attempt > 0),
+                maimed=False, kills=0, declined=0, deadline_s=None,
+                moves=job.moves + (job.attempt > 0),
                 most_gpus=max(job.most_gpus, total(action.alloc)),
             )  # fmt: skip
         elif action.kind is Kind.RESCALE:
@@ -183,7 +195,9 @@ class World:
             deadline_s = now_s + job.suspend_timeout_s
             self._enter(job, State.RESCALING, now_s, deadline_s=deadline_s, **changes)
         elif action.kind is Kind.SUSPEND:
-            changes = {"deadline_s": now_s + job.suspend_timeout_s, "asked": {}}
+            changes = {"ask_s": None, "asked": {}, "interrupted": job.asked or job.interrupted}
+            if job.state is not State.STOPPING:
+                changes["deadline_s"] = now_s + job.suspend_timeout_s
             if job.deadline_s is not None and now_s >= job.deadline_s:
                 late = f"it did not answer within {job.suspend_timeout_s:g} s"
                 changes["why"] = rescaling.failed(job, late)
@@ -220,6 +234,7 @@ class World:
             wake_s=self.wake_s,
             unsettled=self.unsettled,
             fragments=self.seen.fragments,
+            leaving=self.leaving,
         )
 
     @classmethod
@@ -229,6 +244,7 @@ class World:
         world.nodes = {node.name: node for node in saved.nodes}
         world.records = dict(saved.records)
         world.draining, world.stopping = saved.draining, saved.stopping
+        world.leaving = saved.leaving
         world.next_op = saved.next_op
         world.memo, world.wake_s = saved.memo, saved.wake_s
         world.unsettled = saved.unsettled
@@ -326,12 +342,17 @@ class World:
                 self._set(job, in_place=True, elastic=fact.elastic)
             return NOTHING
         self.records[job.id] = records.registered(self.records[job.id], job, fact)
-        at = {"step": fact.step, "saved_step": fact.step}
-        self._set(job, registered=True, in_place=fact.in_place, elastic=fact.elastic, **at)
-        return Cause.REGISTERED if self.unsettled else NOTHING
+        at: dict[str, Any] = {"step": fact.step, "saved_step": fact.step}
+        at |= {"in_place": fact.in_place, "elastic": fact.elastic}
+        self._set(job, registered=True, **at, **wishes.registered(job))
+        asked = Cause.REQUEST if job.to_hold else NOTHING
+        return asked | (Cause.REGISTERED if self.unsettled else NOTHING)
 
     def _rescaled(self, now_s: float, fact: Rescaled) -> Cause:
         job = self._current(fact)
+        if job is not None and job.interrupted and job.late is None:
+            # It counts if the suspension that was asked for meanwhile is declined.
+            self._set(job, late=rescaling.late(job, fact))
         changes = rescaling.answered(job, fact) if job else None
         if job is None or changes is None:
             return NOTHING
@@ -366,6 +387,32 @@ class World:
         new = {rung: had for rung, had in record.rungs.items() if rung not in before.rungs}
         return Cause.PROGRESS | self._judge(job, job.trial, new)
 
+    def _not_saved(self, now_s: float, fact: NotSaved) -> Cause:
+        job = self._current(fact)
+        if job is None:
+            return NOTHING
+        must = saving.must_go(job, self.nodes, leaving=self.leaving)
+        changes = saving.heard(job, now_s, fact, must=must)
+        goes_on = job.state is State.STOPPING and fact.declined > job.declined and not job.kills
+        if not goes_on or must:
+            self._set(job, **changes)
+            return NOTHING
+        if not job.interrupted:
+            self._enter(job, State.RUNNING, now_s, deadline_s=None, **changes)
+            return Cause.RESCALED
+        changes.update(asked=job.interrupted, interrupted={}, late=None)
+        deadline_s = now_s + job.suspend_timeout_s
+        self._enter(job, State.RESCALING, now_s, deadline_s=deadline_s, **changes)
+        if job.late is not None:
+            self._rescaled(now_s, Rescaled(job.id, job.op, job.resize, *job.late))
+        return Cause.RESCALED
+
+    def _noted(self, now_s: float, fact: Noted) -> Cause:
+        job = self._current(fact)
+        if job is not None:
+            self.records[job.id] = records.noted(self.records[job.id], fact)
+        return NOTHING
+
     def _judge(self, job: Job, trial: Trial, rungs: Mapping[int, float | None]) -> Cause:
         """Compare a trial with the others at rungs that it came to; end it where it is behind."""
         for rung, value in rungs.items():
@@ -387,55 +434,59 @@ class World:
     # Requests.
 
     def _hold(self, now_s: float, fact: Hold) -> Cause:
-        return self._request(fact, on_hold=True, goal=None)
+        # Asked anew it tries anew, even where it has just said that it cannot save.
+        return self._request(fact, lambda job: {**wishes.held(job), "ask_s": None})
 
     def _release(self, now_s: float, fact: Release) -> Cause:
-        return self._request(fact, on_hold=False)
+        return self._request(fact, lambda _job: wishes.RELEASED)
 
     def _resize(self, now_s: float, fact: Resize) -> Cause:
-        job = self.jobs.get(fact.job)
-        stated = job.stated or job.sizes if job else ()
-        size = {"sizes": (fact.gpus,), "optimal": fact.gpus, "stated": stated}
-        return self._request(fact, **size, suspendable=True)
+        return self._request(fact, lambda job: wishes.resized(job, fact))
 
     def _cancel(self, now_s: float, fact: Cancel) -> Cause:
         job = self.jobs.get(fact.job)
         if job is not None and job.state is State.PENDING:
             self._finish(job, now_s, State.CANCELLED, why="cancelled by its user")
             return Cause.REQUEST
-        return self._request(fact, cancelling=True, goal=None)
+        return self._request(fact, lambda _job: wishes.CANCELLED)
 
     def _drain(self, now_s: float, fact: Drain) -> Cause:
         self.draining = True
         self.queue.touch_all()
         if fact.stop:
-            self.stopping = True
+            self.stopping, self.leaving = True, self.leaving or fact.must
             for job in self.queue.busy():
                 self._set(job, goal=None)
         return Cause.REQUEST
 
     def _began(self, now_s: float, fact: Began) -> Cause:
-        self.draining = self.stopping = False
+        self.draining = self.stopping = self.leaving = False
         self.queue.touch_all()
         return Cause.REQUEST
 
-    def _request(self, fact: Hold | Release | Resize | Cancel, **changes: Any) -> Cause:
+    def _request(
+        self, fact: Hold | Release | Resize | Cancel, changes: Callable[[Job], dict[str, Any]]
+    ) -> Cause:
         job = self.jobs.get(fact.job)
         if job is None or job.state.final:
             return NOTHING
-        self._set(job, **changes)
+        self._set(job, **changes(job))
         return Cause.REQUEST
 
     # An attempt's end.
 
     def _close(self, job: Job, now_s: float, fact: Ended) -> None:
         """Free what the attempt held, and say what becomes of the job."""
+        if job.registered:
+            known = fact.step is not None or fact.outcome is Outcome.SUSPENDED
+            job = replace(job, step=max(job.step, fact.step or 0), step_known=known)
         self.records[job.id] = record = records.ended(self.records[job.id], now_s, job, fact)
         progressed = records.saved_anything(record, job)
         state, changes = after(job, now_s, fact, progressed=progressed)
+        changes = wishes.ended(job, state, changes)
         job = self._set(
             job, held={}, gpus=(), deadline_s=None, registered=False, in_place=False, elastic=False,
-            asked={}, op=0, **changes,
+            asked={}, interrupted={}, late=None, unsaved=None, ask_s=None, op=0, **changes,
         )  # fmt: skip
         if state.final:
             self._finish(job, now_s, state, why=job.why)
@@ -476,7 +527,7 @@ class World:
         for need in job.after:
             self._dependents.setdefault(need, []).append(job.id)
 
-    def _current(self, fact: Started | Registered | Rescaled | Progressed | Ended) -> Job | None:
+    def _current(self, fact: _OfAttempt) -> Job | None:
         """The job that a fact is about, if it is about the job's current attempt."""
         job = self.jobs.get(fact.job)
         if job is None or not job.state.active or job.op != fact.op:

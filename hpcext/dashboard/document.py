@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hpcext.core.errors import HpcextError
+from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
 from hpcext.dashboard.timeline import Span, spans
@@ -103,6 +104,7 @@ class JobView(msgspec.Struct, frozen=True):
     suspends: int
     rescales: int
     lost_steps: int
+    lost: str
     submitted_s: float
     ended_s: float | None
 
@@ -314,10 +316,11 @@ def _job(job: Job, record: Record, place: int) -> JobView:
         metrics=record.metrics,
         left_s=known.left_s(total(job.held)) if running else None,
         worth=worth._asdict() if worth else None,
-        why=job.why,
+        why=job.reason,
         suspends=record.suspends,
         rescales=record.rescales,
         lost_steps=record.lost_steps,
+        lost=lost(record),
         submitted_s=job.submitted_s,
         ended_s=job.since_s if job.state.final else None,
     )

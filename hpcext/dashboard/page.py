@@ -227,7 +227,7 @@ def _row(job: JobView) -> tuple[str, ...]:
         "" if job.left_s is None else clock(job.left_s),
         f"{worth['goodput']:.4g}/s at {percent(worth['efficiency'])}" if worth else "",
         times(job.suspends),
-        f"{job.lost_steps:,} steps" if job.lost_steps else "",
+        f"{job.lost} steps" if job.lost_steps else "",
     )
 
 

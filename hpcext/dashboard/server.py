@@ -7,30 +7,14 @@ whatever their ports, and on a login node those are other users'. No log has it.
 from __future__ import annotations
 
 import ipaddress
-import logging
-import secrets
-import socket
-import socketserver
-import sys
-import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from hpcext.core.errors import InputError
+from hpcext.dashboard.bounded import BoundedHandler, BoundedServer
 from hpcext.dashboard.pages import Pages
 from hpcext.text import shown
-
-log = logging.getLogger(__name__)
-
-TIMEOUT_S = 20.0
-"""A connection on which nothing comes is closed."""
-
-MOST_CONNECTIONS = 32
-"""Anybody on the machine can connect: no more than so many at once get a thread."""
-
-TOKEN_BYTES = 24
 
 HEADERS = {
     # Nothing from elsewhere, nothing in line, no frame: a name that slipped through is inert.
@@ -114,7 +98,7 @@ def check_host(text: str) -> str:
     return address
 
 
-class Server(ThreadingHTTPServer):
+class Server(BoundedServer):
     """Serves the pages at ``PREFIX/TOKEN/``.
 
     Parameters
@@ -132,131 +116,53 @@ class Server(ThreadingHTTPServer):
         The port cannot be had.
     """
 
-    daemon_threads = True
-    request_queue_size = MOST_CONNECTIONS
-
     def __init__(
         self, pages: Pages, host: str = "127.0.0.1", port: int = 0, root: Root = NO_PROXY
     ) -> None:
         self.pages = pages
         self.root = root
-        self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.hosts = {host, "localhost", root.host} - {""}
-        self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        try:
-            super().__init__((host, port), Handler)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(
-                f"{host} port {port}: {reason}",
-                where="--port",
-                do="--port 0 takes one that is free",
-            ) from None
-
-    def server_bind(self) -> None:
-        """Bind, and do not ask for the name of the address, which may take long."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        do = "--port 0 takes one that is free"
+        super().__init__(Handler, host, port, where="--port", do=do)
 
     @property
     def address(self) -> str:
         """What to open in a browser: on this machine, or where the proxy shows it."""
-        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
-        origin = self.root.origin or f"http://{host}:{self.server_port}"
-        prefix = self.root.prefix
-        return f"{origin}{prefix}/{self.token}/"
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection a thread, or close it where there are too many."""
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._room.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever reads may leave at any time, which is nothing to tell; the rest is a fault."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            log.exception("a page could not be made")
+        return f"{self.root.origin or self.origin}{self.root.prefix}/{self.token}/"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(BoundedHandler):
     """One connection."""
 
     server: Server
-    timeout = TIMEOUT_S
-    protocol_version = "HTTP/1.1"
-    error_content_type = "text/plain; charset=utf-8"
-    error_message_format = "%(code)d %(message)s\n"
+    not_expected = "this host is not expected; see hpcext dashboard --root-path"
 
-    def do_GET(self) -> None:
-        """Send a page, a document or a file."""
-        if not self._expected_host():
-            self.send_error(
-                HTTPStatus.FORBIDDEN, "this host is not expected; see hpcext dashboard --root-path"
-            )
-            return
+    def _parts(self) -> tuple[str, str, str, str]:
+        """The token, a slash if there is one, what is asked for, and the query."""
         path, _, query = self.path.partition("?")
         # A proxy may take the prefix away, or leave it.
         path = path.removeprefix(self.server.root.prefix).removeprefix("/")
-        token, slash, rest = path.partition("/")
-        if not secrets.compare_digest(token.encode("latin-1"), self.server.token.encode()):
-            self.send_error(HTTPStatus.FORBIDDEN, "use the address that hpcext dashboard printed")
-            return
-        answer = self.server.pages.answer(rest, query) if slash else None
-        if answer is None:
+        return (*path.partition("/"), query)
+
+    def allowed(self) -> bool:
+        """Whether the path begins with the token."""
+        return self.is_token(self._parts()[0])
+
+    def refusal(self) -> None:
+        """Say where to look instead."""
+        self.send_error(HTTPStatus.FORBIDDEN, "use the address that hpcext dashboard printed")
+
+    def reply(self) -> None:
+        """Send a page, a document or a file."""
+        _, slash, rest, query = self._parts()
+        found = self.server.pages.answer(rest, query) if slash else None
+        if found is None:
             self.send_error(HTTPStatus.NOT_FOUND, "there is no such page")
-            return
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", answer.kind)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
-
-    do_HEAD = do_GET
-
-    def _refuse(self) -> None:
-        """Nothing can be changed here."""
-        self.close_connection = True  # its body is not read
-        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED, "the dashboard is read-only")
-
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
-
-    def _expected_host(self) -> bool:
-        """Whether the browser was told a name that is ours, and not a stranger's that leads here.
-
-        Of DNS rebinding; the token alone would do, this is the second lock.
-        """
-        try:
-            said = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-        except ValueError:
-            return False
-        return said in self.server.hosts
+        else:
+            self.answer(found.kind, found.body)
 
     def end_headers(self) -> None:
         """Say with every answer what a browser may do with it."""
         for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
-
-    def send_response(self, code: int, message: str | None = None) -> None:
-        """Begin an answer; what may be asked belongs to a refusal."""
-        super().send_response(code, message)
-        if code == HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("Allow", "GET, HEAD")
-
-    def version_string(self) -> str:
-        """Nothing that helps to choose an attack."""
-        return "hpcext"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: an address holds the token."""

@@ -6,12 +6,12 @@ from hpcext.doctor import job, lsf, machine, probe, shared, slurm
 from hpcext.doctor.checkup import Check
 
 _TRAIN = "trainings that import it fail, or do not use the GPUs"
-_BATCH = "pilots of several nodes, tickets and harvesters go by its commands"
+_BATCH = "hpcext pilot submit, suspendable, trainer and harvest use its commands"
 
 CHECKS: tuple[Check, ...] = (
     Check("python", machine.python, "nothing else runs without it"),
     Check("packages", machine.packages, "commands that need it fail"),
-    Check("gpus", machine.gpus, "jobs run on GPUs that are there and that nobody else uses"),
+    Check("gpus", machine.gpus, "hpcext run shares the GPUs that it finds here"),
     Check("torch", machine.torch, _TRAIN, within_s=machine.IMPORT_S + 20),
     Check("tensorflow", machine.tensorflow, _TRAIN, within_s=machine.IMPORT_S + 20),
     Check("settings", machine.settings, "every command reads them, and ends with status 2"),

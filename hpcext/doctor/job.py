@@ -1,5 +1,8 @@
 """Whether a training survives a suspension here: it is begun, suspended, and begun again.
 
+Before and after, the training writes down what its process has, and its losses: what it goes on
+with is compared with what it would have gone on with (:mod:`hpcext.training.rehearsal`).
+
 It runs as ``hpcext run`` would have it, the first one of its file, in a directory of its own that
 is removed afterwards, checkpoints and all.
 """
@@ -13,8 +16,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcext import protocol
+from hpcext.core.saving import lost
+from hpcext.core.values import Job, Record
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.doctor.keeper import END_S, PILOT
+from hpcext.doctor.rehearsed import compared, told
+from hpcext.doctor.rehearsed import steps as steps_after
 from hpcext.doctor.trial import EndedError, Trial, parts, steps
 from hpcext.jobfile import JobSpec, read_jobs
 
@@ -56,7 +64,9 @@ def _manager(jobs: Path, first: JobSpec, directory: Path) -> list[str]:
     """One job at a time, in the order of the file."""
     gpus = first.gpus.min * first.nodes.min
     words = ["run", str(jobs), "--gpus", str(gpus), "--policy", "exclusive"]
-    return [sys.executable, "-m", "hpcext", *words, "--dir", str(directory / PILOT)]
+    # Its jobs have the environment that it has.
+    rehearsal = ["env", f"{protocol.REHEARSAL_VARIABLE}=1"]
+    return [*rehearsal, sys.executable, "-m", "hpcext", *words, "--dir", str(directory / PILOT)]
 
 
 def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
@@ -68,6 +78,7 @@ def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
         yield Finding(
             "job", "wrong", says, "give its script one, as docs/ has it for each framework"
         )
+        yield from _notes(first, record)
         return
     if not steps(record):
         says = f"{first.name} has made no step in {BEGIN_S:g} s"
@@ -81,7 +92,9 @@ def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
     job, record = trial.wait(
         first.suspend_timeout_s + END_S, lambda job, _: job.on_hold and not job.state.active
     )
-    took_s = time.monotonic() - began
+    attempt = job.attempt
+    before = told(trial.attempt(job.id, attempt))
+    took_s = time.monotonic() - began - (before["went_on_s"] if before else 0.0)
     if not record.suspends:
         says = f"{first.name} was not suspended in {took_s:.0f} s, and its last steps are lost"
         yield Finding("job", "wrong", says, "see its suspend_timeout_s, and what its log says")
@@ -94,13 +107,27 @@ def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
     )
     yield Finding("job", "ok", says, limits)
     trial.ask("resume")
-    job, record = trial.wait(BEGIN_S, lambda job, record: job.registered and job.step > step)
+    again = steps_after(before)
+
+    def goes_on(job: Job, record: Record) -> bool:
+        there = steps_after(told(trial.attempt(job.id, job.attempt))) >= again
+        return job.registered and job.step > step and there
+
+    job, record = trial.wait(BEGIN_S, goes_on)
     if job.step <= step:
         says = f"{first.name} has made no step in {BEGIN_S:g} s since it was resumed"
         yield Finding("job", "wrong", says, "see what its log says")
     elif record.lost_steps:
-        says = f"{first.name} began again at an earlier step: {record.lost_steps} were lost"
+        says = f"{first.name} began again at an earlier step: {lost(record)} were lost"
         yield Finding("job", "wrong", says, "save with the session, at the step that it says")
     else:
         into = parts(record.segments[-1].resume_s)
         yield Finding("job", "ok", f"{first.name} goes on where it was, and no step is lost{into}")
+        yield from compared(first.name, before, told(trial.attempt(job.id, job.attempt)))
+    yield from _notes(first, record)
+
+
+def _notes(first: JobSpec, record: Record) -> Iterator[Finding]:
+    """What the training itself has to say."""
+    for note in record.notes:
+        yield Finding("job", "wrong", f"{first.name} says: {note}")

@@ -13,6 +13,7 @@ from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
 from hpcext.batch.lsf_probe import ANSWER_S, Engine
 from hpcext.core.errors import BatchError
 from hpcext.doctor.checkup import Asked, Finding
+from hpcext.manager import state
 from hpcext.text import clean, listed
 
 JOB_S = 300.0
@@ -124,7 +125,7 @@ def job(asked: Asked) -> Iterator[Finding]:
     engine = lsf_probe.probe()
     serverdir = protocol.environ().get("LSF_SERVERDIR", "")
     esub = bool(serverdir) and (Path(serverdir) / "esub.hpcext").exists()
-    asked.settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state.make(asked.settings.state_dir)
     with tempfile.TemporaryDirectory(dir=asked.settings.state_dir, prefix="doctor-") as scratch:
         output = Path(scratch) / "out"
         words = lsf_probe.trial_command(engine, str(output), asked.queue, esub=esub)

@@ -51,7 +51,7 @@ _FRAMEWORKS = {
 
 _MIB = 1 << 20
 
-_NO_GPUS = "jobs get logical slots: say --gpus N"
+_NO_GPUS = "to run jobs on the CPU, say how many slots they share: hpcext run --gpus N"
 _AMDSMI = "install amd-smi-lib of ROCm 6.3 or later, and pip install /opt/rocm/share/amd_smi"
 
 
@@ -147,11 +147,18 @@ def _nvidias() -> Iterator[Finding]:
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError as error:
-        yield Finding("gpus", "note", clean(f"none on this machine: {error}"), _NO_GPUS)
+        yield Finding(
+            "gpus", "note", clean(f"no GPU of NVIDIA can be seen here: {error}"), _NO_GPUS
+        )
         return
     usable = find_gpus()
     if not usable:
-        yield Finding("gpus", "note", f"none of {len(names)} may be used here", _NO_GPUS)
+        yield Finding(
+            "gpus",
+            "note",
+            f"of {counted(len(names), 'GPU')} none may be used here",
+            _NO_GPUS,
+        )
         return
     kinds = ", ".join(sorted(set(names)))
     says = f"{len(usable)} of {len(names)}: {kinds}; driver {gpu_facts.text(driver)}"

@@ -22,6 +22,7 @@ from hpcext.batch.leasing import Idle
 from hpcext.batch.slurm_leasing import SlurmLeasing
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError
+from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record, State
 from hpcext.doctor import counting, keeper, leases
 from hpcext.doctor import slurm as doctor_slurm
@@ -31,6 +32,7 @@ from hpcext.executors.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec, Nodes
 from hpcext.launch import agent
 from hpcext.manager import pilot as pilots
+from hpcext.manager import state
 from hpcext.text import clean, shown
 
 LEASE_S = 600.0
@@ -62,7 +64,7 @@ class _Probe:
 
     def __init__(self, partition: str, terms: Terms, settings: Settings) -> None:
         self._partition = partition
-        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state.make(settings.state_dir)
         # Where the nodes see it, as they must see pilots.
         directory = Path(tempfile.mkdtemp(dir=settings.state_dir, prefix="doctor-"))
         spec = JobSpec(
@@ -209,7 +211,7 @@ class _Probe:
         if job.step <= suspended:
             yield _wrong(f"it made no step in {BEGIN_S:g} s since", "see squeue --start")
         elif record.lost_steps:
-            says = f"began again at an earlier step: {record.lost_steps} were lost"
+            says = f"began again at an earlier step: {lost(record)} were lost"
             yield _wrong(says, "hpcext doctor says what of the state directory is wrong")
         else:
             into = parts(record.segments[-1].resume_s)

@@ -13,7 +13,7 @@ from pathlib import Path
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.manager import locks, spool
-from hpcext.text import clean
+from hpcext.text import clean, counted
 
 APART_S = 5.0
 """By so much the clock of a file server may differ from this one."""
@@ -74,7 +74,8 @@ def _private(state_dir: Path) -> Iterator[Finding]:
             why = "files in it are orders; commands refuse such a pilot"
             yield Finding(name, "wrong", clean(f"{error.where}: {error.what}"), error.do, why)
     if found and not wrong:
-        yield Finding(name, "ok", f"{len(found) - 1} pilots, which only you can enter")
+        pilots = counted(len(found) - 1, "pilot")
+        yield Finding(name, "ok", f"{pilots}; nobody else can look into them or give them orders")
 
 
 def _replaced(scratch: Path) -> Finding:
@@ -90,7 +91,11 @@ def _replaced(scratch: Path) -> Finding:
         except OSError as error:  # ESTALE of some file servers
             before = clean(str(error.strerror))
     if (before, old.read_text()) == ("old", "new"):
-        return Finding(name, "ok", "a file that is replaced is read as it was, or as it is")
+        return Finding(
+            name,
+            "ok",
+            "who reads a file while it is replaced gets all of the old one, or of the new one",
+        )
     says = f"a file was replaced, and who had it open read {before!r}"
     return Finding(name, "wrong", says, _ELSEWHERE, "documents would be read in halves")
 
@@ -126,7 +131,7 @@ def _other_process(scratch: Path) -> Iterator[Finding]:
     said, _ = other.communicate(timeout=_STARTS_S)
     lock, renamed_s = said.split()
     if lock == "held":
-        yield Finding("lock", "ok", "one that is held is refused to another process")
+        yield Finding("lock", "ok", "of two processes that want it, one gets it")
     else:
         why = "two managers could run one pilot"
         yield Finding("lock", "wrong", "two processes got it", _ELSEWHERE, why)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+from hpcext import protocol
 from hpcext.batch import runner, slurm, slurm_idle, slurm_site
 from hpcext.core.errors import BatchError
 from hpcext.doctor import leases, slurm_plugin
@@ -15,6 +17,9 @@ from hpcext.text import clean, counted, shown
 
 ANSWER_S = 20.0
 """So long a question waits: somebody sits in front of it."""
+
+_CONFIG = Path("/etc/slurm/slurm.conf")
+"""On a machine of a cluster that has its configuration where Slurm looks for it."""
 
 APART_S = 5.0
 """Clocks that differ by less do no harm: a lease ends half a minute before its hole does."""
@@ -29,8 +34,7 @@ def check(asked: Asked) -> Iterator[Finding]:
         version = _said(slurm.version_command()).strip()
         runner.run(["scontrol", "ping"], timeout_s=ANSWER_S)
     except BatchError as error:
-        says = f"commands are there, and no controller answers: {clean(error.what)}"
-        yield Finding("slurm", "wrong", says, "is SLURM_CONF right, and slurmctld up?")
+        yield _no_controller(asked, error)
         return
     yield Finding("slurm", "ok", f"{clean(version)}, its controller answers")
     yield _clock()
@@ -44,6 +48,16 @@ def check(asked: Asked) -> Iterator[Finding]:
 def is_there() -> bool:
     """Whether Slurm's commands are."""
     return bool(shutil.which("scontrol") and shutil.which("sbatch"))
+
+
+def _no_controller(asked: Asked, error: BatchError) -> Finding:
+    """A fault where this machine is of a cluster; mere commands of a workstation are none."""
+    says = "Slurm's commands are here, and no controller answers"
+    wanted = asked.settings is not None and asked.settings.batch == "slurm"
+    if wanted or "SLURM_CONF" in protocol.environ() or _CONFIG.exists():
+        do = "is SLURM_CONF right, and slurmctld up?"
+        return Finding("slurm", "wrong", f"{says}: {clean(error.what)}", do)
+    return Finding("slurm", "note", says, "this is fine if you do not use Slurm here")
 
 
 def _said(command: list[str]) -> str:

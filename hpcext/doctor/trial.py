@@ -98,6 +98,10 @@ class Trial:
             if job.name != self._name:
                 spool.ask(self.pilot, "suspend", job=job.id)
 
+    def attempt(self, job: str, number: int) -> Path:
+        """The directory of an attempt of a job."""
+        return self.pilot / "jobs" / job / f"attempt-{number:04d}"
+
     def log(self) -> str:
         """The last line that the job has printed."""
         for path in sorted(self.pilot.glob("jobs/*/log.txt")):

@@ -7,21 +7,26 @@ left out with one warning per attempt.
 from __future__ import annotations
 
 import logging
+import math
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import documents, protocol
+import msgspec
+
+from hpcext import documents, private, protocol
 from hpcext.core.facts import Ended, Fact, Outcome
 from hpcext.core.values import Action, Alloc
-from hpcext.executors.readings import count, instant, spans
+from hpcext.executors.placeholders import fill, fill_shell
+from hpcext.executors.readings import MAX_STEPS, count, instant, spans
 from hpcext.executors.reports import Reports
 from hpcext.executors.sizes import Sizes
+from hpcext.executors.verdict import exit_code, how_it_failed
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
+from hpcext.numerals import whole
 from hpcext.text import clean, shown
 
 log = logging.getLogger(__name__)
@@ -32,23 +37,9 @@ KEEP_ATTEMPTS = 8
 KILL_GRACE_S = 5.0
 """From SIGTERM to SIGKILL, when a job is told to die."""
 
-MAX_CODE = 1000
 SUPERVISOR_LOG = "supervisor.log"
 
-_PLACEHOLDER = re.compile(r"\{(gpus|nodes|checkpoint_dir|name|rendezvous)\}")
 _WHY_CHARS = 200
-
-
-def fill(argv: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Fill the placeholders of a command; other braces are left alone.
-
-    Parameters
-    ----------
-    argv : sequence of str
-    values : Mapping[str, str]
-        ``gpus, nodes, checkpoint_dir, name, rendezvous``.
-    """
-    return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in argv]
 
 
 class AttemptFiles:
@@ -133,7 +124,7 @@ class AttemptFiles:
         home = self.directory.parent
         checkpoints = home / "checkpoint"
         for path in (self.directory, checkpoints):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.make(path)
         # A job that is preempted for weeks has thousands.
         old = home / _directory(self.attempt - KEEP_ATTEMPTS)
         shutil.rmtree(old, ignore_errors=True)
@@ -158,14 +149,19 @@ class AttemptFiles:
             # On one node any port will do; torchrun finds it.
             "rendezvous": rendezvous if len(alloc) > 1 else "localhost:0",
         }
+        argv = fill(spec.command, values)
+        filled: dict[str, str] = {}
+        if spec.shell:
+            text, filled = fill_shell(spec.command[-1], values)
+            argv = [*spec.command[:-1], text]
         document = {
             "schema": protocol.LAUNCH,
             "job": self.job,
             "attempt": self.attempt,
             "op": self.op,
-            "argv": fill(spec.command, values),
+            "argv": argv,
             "cwd": spec.workdir,
-            "environ": {**spec.env, **(environ or {}), **told.environ()},
+            "environ": {**spec.env, **(environ or {}), **told.environ(), **filled},
             "log": str(home / "log.txt"),
             "gpus": list(gpus),
             "kill_grace_s": KILL_GRACE_S,
@@ -196,7 +192,15 @@ class AttemptFiles:
         OSError
             It was not ordered.
         """
-        document = {"schema": protocol.ORDER, "attempt": self.attempt, "op": self.op, "order": what}
+        last = (self._own(protocol.ORDER_FILE, protocol.ORDER) or {}).get("number", 0)
+        document = {
+            "schema": protocol.ORDER,
+            "attempt": self.attempt,
+            "op": self.op,
+            "order": what,
+            # The same thing ordered again is another order: the first may have been declined.
+            "number": last + 1 if type(last) is int else 1,
+        }
         documents.write_json(self.directory / protocol.ORDER_FILE, document)
 
     # Reading what the manager and the supervisor wrote.
@@ -237,25 +241,40 @@ class AttemptFiles:
 
     def supervisor_said(self) -> str:
         """The last line of the supervisor's own log: why nothing was run."""
-        try:
-            text = documents.read_untrusted(self.directory / SUPERVISOR_LOG)
-        except (OSError, ValueError):
-            return ""
-        lines = text.decode(errors="replace").split("\n")
+        lines = self._supervisor_log().split("\n")
         said = next((line for line in reversed(lines) if line.strip()), "")
         return clean(said.strip())[:_WHY_CHARS].removeprefix("hpcext: ")
+
+    def _supervisor_log(self) -> str:
+        try:
+            data = documents.read_untrusted(self.directory / SUPERVISOR_LOG)
+        except (OSError, ValueError):
+            return ""
+        return data.decode(errors="replace")
 
     # Reading what became of it.
 
     def ended(self) -> Ended | None:
         """How the attempt ended, or None if nothing says that it has."""
-        document = self._read(protocol.EXIT_FILE, protocol.EXIT)
-        if document is None or not self._ours(document):
+        ended = self._ended()
+        return ended and msgspec.structs.replace(ended, step=self._last_step())
+
+    def _last_step(self) -> int | None:
+        """The last step that it did, if it kept count; to be asked when it has ended."""
+        try:
+            text = documents.read_untrusted(self.directory / protocol.LAST_STEP)
+        except (OSError, ValueError):
             return None
-        code = document.get("exit_code")
-        if type(code) is not int or not -MAX_CODE <= code <= MAX_CODE:
-            self._warn(f"{protocol.EXIT_FILE}: exit_code is {shown(code)}")
+        step = whole(text.decode(errors="replace").strip())
+        return step if step is not None and 0 <= step <= MAX_STEPS else None
+
+    def _ended(self) -> Ended | None:
+        document = self._own(protocol.EXIT_FILE, protocol.EXIT)
+        code = None if document is None else self._code(document)
+        if document is None or code is None:
             return None
+        if why := _not_started(document):
+            return Ended(self.job, self.op, Outcome.EVICTED, why=why)
         if document.get("suspended") is True:
             parts = self._suspend_parts(document)
             return Ended(self.job, self.op, Outcome.SUSPENDED, code, suspend_s=parts)
@@ -266,8 +285,14 @@ class AttemptFiles:
             why = "the batch system told it to end"
             return Ended(self.job, self.op, Outcome.EVICTED, code, why=why)
         # Many programs answer SIGTERM by a clean exit; their work is not done for that.
-        why = "ended when told to by SIGTERM" if code == 0 else ""
+        why = "ended when told to by SIGTERM" if code == 0 else self._first_failure()[1]
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def _code(self, document: Mapping[str, Any]) -> int | None:
+        code = exit_code(document)
+        if code is None:
+            self._warn(f"{protocol.EXIT_FILE}: exit_code is {shown(document.get('exit_code'))}")
+        return code
 
     def _elsewhere(self) -> Ended | None:
         """What went wrong on another node, though all went well on the first; None if nothing."""
@@ -280,15 +305,26 @@ class AttemptFiles:
         return None
 
     def failed_elsewhere(self) -> Ended | None:
-        """How it failed on a node that is not the first; None if none says so."""
+        """How it failed, if it did on a node that is not the first; None if none says so."""
         for index in self.others:
-            document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}
-            code = document.get("exit_code", 0)
-            if code != 0:
-                known = code if type(code) is int and -MAX_CODE <= code <= MAX_CODE else None
-                why = f"exit code {shown(code)} on its node {index}"
-                return Ended(self.job, self.op, Outcome.FAILED, known, why=why)
-        return None
+            if why := _not_started(self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}):
+                return Ended(self.job, self.op, Outcome.EVICTED, why=f"{why}, on its node {index}")
+        if not any(self._failed_on(index) for index in self.others):
+            return None
+        code, why = self._first_failure()
+        return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def _failed_on(self, index: int) -> dict[str, Any]:
+        """The end on a node, if that was a failure."""
+        document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}
+        return document if document.get("exit_code", 0) != 0 else {}
+
+    def _first_failure(self) -> tuple[int | None, str]:
+        """Exit code and words of the failure that came first: the others are of its making."""
+        failures = [(at, found) for at in (0, *self.others) if (found := self._failed_on(at))]
+        index, first = min(failures, key=lambda each: instant(each[1], "main_ended_at") or math.inf)
+        why = how_it_failed(first, self._supervisor_log())
+        return exit_code(first), f"on its node {index}: {why}" if self.others else why
 
     def completed_on(self, index: int) -> bool:
         """Whether all went well on a node."""
@@ -317,7 +353,7 @@ class AttemptFiles:
         if self._suspended():
             parts = self._suspend_parts({})
             return Ended(self.job, self.op, Outcome.SUSPENDED, suspend_s=parts, why=why)
-        return Ended(self.job, self.op, outcome, why=why)
+        return Ended(self.job, self.op, outcome, why=why, step=self._last_step())
 
     def _suspended(self) -> dict[str, Any]:
         """The acknowledgement of this attempt's suspension, or nothing."""
@@ -363,6 +399,12 @@ class AttemptFiles:
         if not self._warned:
             self._warned = True
             log.warning("job %s, attempt %d: %s", clean(self.job), self.attempt, clean(what))
+
+
+def _not_started(document: Mapping[str, Any]) -> str:
+    """Why the command was never begun, which is no fault of its own; empty if it was."""
+    why = document.get("not_started")
+    return f"could not be started: {clean(why)[:_WHY_CHARS]}" if isinstance(why, str) else ""
 
 
 def _directory(attempt: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from hpcext import documents
 from hpcext.executors.leases import Terms
 from hpcext.launch import agent
 
@@ -95,8 +96,8 @@ class Lease:
 
     def _why(self) -> str | None:
         """What its agent said when it began to leave; None: it has not said it."""
-        with contextlib.suppress(OSError):
-            return (self.directory / agent.LEAVING_FILE).read_text()
+        with contextlib.suppress(OSError, ValueError):
+            return documents.read_untrusted(self.directory / agent.LEAVING_FILE).decode()
         return None
 
     def document(self, terms: Terms) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Account(msgspec.Struct, kw_only=True):
 def load(directory: Path) -> Account:
     """That of a harvester; a new one if there is none that can be read."""
     with contextlib.suppress(OSError, *UNREADABLE):
-        return msgspec.json.decode((directory / FILE).read_bytes(), type=Account)
+        return msgspec.json.decode(documents.read_untrusted(directory / FILE), type=Account)
     return Account()
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hpcext import documents
+from hpcext import documents, private
 from hpcext.batch import system
 from hpcext.batch.leasing import THERE, WAITING, Held, Idle, Order
 from hpcext.batch.slurm import UNKNOWN
@@ -172,7 +172,7 @@ class LeaseBook:
 
     def _read(self) -> None:
         """Know the leases of the manager before."""
-        self._directory.mkdir(mode=0o700, exist_ok=True)
+        private.make(self._directory)
         for path in self._directory.glob("*/lease.json"):
             try:
                 said = documents.read_json(path, agent.LEASE)
@@ -412,7 +412,7 @@ class LeaseBook:
         lease = Lease(number, request.node, node.kind, directory, asked_at=now, idle_at=since)
         lease.planned = request.planned
         try:
-            lease.directory.mkdir(mode=0o700)
+            private.make(lease.directory)
             # Before it is asked for: what nobody remembers would be a stray.
             self._write(lease)
             script = lease.directory / "lease.sh"

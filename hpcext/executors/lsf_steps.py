@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -234,7 +233,7 @@ class LsfSteps(StepExecutor):
         except (BatchError, OSError) as error:
             log.info("%s on %s: %s", files.job, host, error)
         try:
-            said = documents.read_json(own / sweep.SWEPT_FILE, sweep.SWEPT, owner=os.getuid())
+            said = documents.read_json(own / sweep.SWEPT_FILE, sweep.SWEPT)
         except (OSError, ValueError):
             said = {}
         if said.get("nonce") != nonce:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcext import private
 from hpcext.core.facts import Ended, Outcome, Rescaled, Started
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempts import SUPERVISOR_LOG, AttemptFiles
@@ -205,7 +206,7 @@ class ProcessExecutor(abc.ABC):
             There is none.
         """
         held = _signals_held() if self._holds_signals else contextlib.nullcontext()
-        with open(watch.files.directory / SUPERVISOR_LOG, "ab") as its_log, held:
+        with open(private.open_log(watch.files.directory / SUPERVISOR_LOG), "ab") as its_log, held:
             watch.child = subprocess.Popen(
                 self._argv(watch),
                 env=self._environ(),

@@ -14,13 +14,18 @@ import msgspec
 
 from hpcext import protocol
 from hpcext.core.estimate import GoodputReport
-from hpcext.core.facts import Fact, Progressed, Registered
+from hpcext.core.facts import Fact, Noted, NotSaved, Progressed, Registered
 from hpcext.core.values import Action
-from hpcext.executors.readings import MAX_NUMBER, count, instant, number, spans
-from hpcext.text import shown
+from hpcext.executors.readings import MAX_NUMBER, MAX_STEPS, count, instant, number, spans
+from hpcext.text import clean, shown
 
 MAX_METRICS = 32
 MAX_RUNGS = 64
+MAX_NOTES = 8
+MAX_NOTE = 500
+"""Characters of a note."""
+
+WHY_CHARS = 120
 
 _STEP = re.compile(r"[1-9][0-9]{0,14}\Z")
 _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}\Z")
@@ -54,9 +59,11 @@ class Reports:
         self._warn = warn
         self._seen: tuple[int, ...] = ()
         self._last: Progressed | None = None
+        self._noted: Noted | None = None
         self._in_place = False
         self._resumed = False
         self._rungs_told: set[int] = set()
+        self._saves = NotSaved(action.job, action.op, "")
 
     def news(self) -> list[Fact]:
         """What was reported since last time; what makes no sense is left out."""
@@ -82,8 +89,10 @@ class Reports:
     def _facts(self, document: Mapping[str, Any]) -> list[Fact]:
         if (document.get("attempt"), document.get("op")) != (self._action.attempt, self._action.op):
             raise ValueError("is that of another attempt")
-        resumed_step = count(document, "resumed_step")
         metrics, diverged = self._metrics(document.get("metrics"))
+        if document.get("suspendable") is False:
+            return self._news_beside(document, metrics)
+        resumed_step = count(document, "resumed_step")
         progressed = Progressed(
             self._action.job,
             self._action.op,
@@ -101,6 +110,7 @@ class Reports:
         if self._last is None or (in_place and not self._in_place):
             facts.append(Registered(self._action.job, self._action.op, resumed_step, in_place))
             self._in_place = in_place
+        facts += self._news_beside(document, {})
         first_step_at = instant(document, "first_step_at")
         if first_step_at is not None and not self._resumed:
             self._resumed = True
@@ -109,7 +119,36 @@ class Reports:
         elif progressed != self._last:
             facts.append(progressed)
         self._last = progressed
+        saves = self._not_saved(document)
+        if saves != self._saves:
+            facts.append(saves)
+            self._saves = saves
         return facts
+
+    def _not_saved(self, document: Mapping[str, Any]) -> NotSaved:
+        """What it says of its checkpoints; nothing, as most, if all is well."""
+        why = document.get("cannot_save")
+        declined = document.get("declined", 0)
+        if type(declined) is not int or not 0 <= declined <= MAX_STEPS:
+            self._warn(f"{protocol.REPORT_FILE}: declined is {shown(declined)}, not a count")
+            declined = 0
+        said = clean(why)[:WHY_CHARS].strip() if isinstance(why, str) else ""
+        waits = bool(said) and document.get("waits_to_save") is True
+        return NotSaved(self._action.job, self._action.op, said, declined, waits)
+
+    def _news_beside(self, document: Mapping[str, Any], metrics: dict[str, float]) -> list[Fact]:
+        """What it says beside its progress, if that is new."""
+        noted = Noted(self._action.job, self._action.op, self._notes(document), metrics)
+        before = self._noted or msgspec.structs.replace(noted, notes=(), metrics={})
+        self._noted = noted
+        return [noted] if noted != before else []
+
+    def _notes(self, document: Mapping[str, Any]) -> tuple[str, ...]:
+        stated = document.get("notes")
+        if not isinstance(stated, list):
+            return ()
+        said = (note for note in stated[:MAX_NOTES] if isinstance(note, str))
+        return tuple(clean(note[:MAX_NOTE]) for note in said)
 
     def _resume_parts(self, document: Mapping[str, Any], first_step_at: float) -> dict[str, float]:
         began = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import os
 import shutil
 import string
 from pathlib import Path
@@ -71,14 +69,9 @@ def of_seat(directory: Path, shared: Shared) -> dict[str, Any]:
         The driver does not say which GPU that is.
     """
     uuid = uuid_of(shared.index)
-    # A socket's path has 107 bytes at most, and that of a pilot may have more.
-    pilot = hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]
-    where = {
-        "directory": str(directory / f"mps-{shared.index}"),
-        "pipe": f"/tmp/hpcext-mps-{os.getuid()}-{pilot}-{shared.index}",
-        "device": uuid,
-    }
-    return {"environ": {**mps.variables(where), **_limits(shared)}, "mps": where}
+    where = {"directory": str(directory / f"mps-{shared.index}"), "device": uuid}
+    # By its UUID: an index would count among the GPUs that the daemon sees.
+    return {"environ": {"CUDA_VISIBLE_DEVICES": uuid, **_limits(shared)}, "mps": where}
 
 
 def _limits(shared: Shared) -> dict[str, str]:

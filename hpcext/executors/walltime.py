@@ -130,7 +130,7 @@ class Walltime:
             self.leaving = True
             self._set_alarm(None)
             log.warning("%s: its jobs are suspended", why)
-            self._emit(Drain(stop=True))
+            self._emit(Drain(stop=True, must=True))
 
     def _set_alarm(self, pause_s: float | None) -> None:
         if self._alarm is not None:

@@ -35,7 +35,7 @@ from typing import Any
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from hpcext import documents, protocol
+from hpcext import documents, private, protocol
 from hpcext.launch import command, devices, supervise, tree
 
 LEASE = "hpcext.lease/1"
@@ -75,9 +75,7 @@ class _Attempt:
         if self._index == 0:
             return False
         try:
-            report = documents.read_json(
-                self._directory / protocol.REPORT_FILE, protocol.REPORT, owner=os.getuid()
-            )
+            report = documents.read_json(self._directory / protocol.REPORT_FILE, protocol.REPORT)
         except (OSError, ValueError):
             return False
         return report.get("in_place") is True
@@ -174,7 +172,7 @@ class Agent:
                 self._known.add(name)
                 self._start(name)
         with contextlib.suppress(OSError, ValueError, TypeError):
-            lease = documents.read_json(self._directory / LEASE_FILE, LEASE, owner=os.getuid())
+            lease = documents.read_json(self._directory / LEASE_FILE, LEASE)
             leave_at = lease.get("leave_at")
             if leave_at is not None and time.time() >= float(leave_at):
                 self._leave(AT_ITS_END)
@@ -182,12 +180,12 @@ class Agent:
     def _start(self, name: str) -> None:
         """Supervise an attempt; one that ran here before finds that out by itself."""
         try:
-            run = documents.read_json(self._directory / name, RUN, owner=os.getuid())
+            run = documents.read_json(self._directory / name, RUN)
             directory = Path(run["directory"])
             index = int(run["index"])
             visible = devices.naming(str(run["devices"]))
             environ = {**devices.without(protocol.without_slurm()), **visible}
-            with open(directory / f"agent-{index}.log", "ab") as log:
+            with open(private.open_log(directory / f"agent-{index}.log"), "ab") as log:
                 child = subprocess.Popen(
                     [sys.executable, "-I", "-S", supervise.__file__, str(directory), str(index)],
                     env=environ,
@@ -245,7 +243,7 @@ def main() -> int:
         return 64
     directory = Path(sys.argv[1])
     try:
-        lease = documents.read_json(directory / LEASE_FILE, LEASE, owner=os.getuid())
+        lease = documents.read_json(directory / LEASE_FILE, LEASE)
         return Agent(directory, lease).run()
     except documents.UNFIT as error:
         sys.stderr.write(f"hpcext: the lease cannot be held: {error}\n")

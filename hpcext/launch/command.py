@@ -11,10 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from hpcext import private
 from hpcext.protocol import NEWS_SIGNAL, NOTICE_SIGNAL, SUSPEND_SIGNAL
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+_SHOWN_CHARS = 200
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,10 +56,7 @@ def open_log(path: Path, heading: str) -> int:
     OSError
         It cannot be opened; a line that finds no room is left out.
     """
-    # O_NONBLOCK: a FIFO that nobody reads must not hold us up.
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-    fd = os.open(path, flags, 0o600)
-    os.set_blocking(fd, True)
+    fd = private.open_log(path)
     write_line(fd, path, heading)
     return fd
 
@@ -162,13 +161,53 @@ def _execute(argv: Sequence[str], environ: Mapping[str, str], cwd: str) -> NoRet
     try:
         os.chdir(cwd)
     except (OSError, ValueError) as error:
-        raise CommandError(NOT_EXECUTABLE, f"cannot enter {cwd!r}: {_reason(error)}") from None
+        what = "no such directory" if _is_missing(error) else "cannot enter"
+        reason = "" if _is_missing(error) else f": {_reason(error)}"
+        raise CommandError(NOT_EXECUTABLE, f"{what} {_shown(cwd)}{reason}") from None
     try:
         os.execvpe(argv[0], list(argv), dict(environ))
     except (OSError, ValueError) as error:
-        missing = isinstance(error, OSError) and error.errno in {errno.ENOENT, errno.ENOTDIR}
-        code = NOT_FOUND if missing else NOT_EXECUTABLE
-        raise CommandError(code, f"cannot run {argv[0]!r}: {_reason(error)}") from None
+        code = NOT_FOUND if _is_missing(error) else NOT_EXECUTABLE
+        raise CommandError(code, _why(argv[0], error, environ)) from None
+
+
+def _why(program: str, error: OSError | ValueError, environ: Mapping[str, str]) -> str:
+    """Why a program cannot be run, in words."""
+    import shutil  # noqa: PLC0415  (slow to import, and every start of a job waits for us)
+
+    path = shutil.which(program, os.F_OK, environ.get("PATH")) or program
+    number = error.errno if isinstance(error, OSError) else None
+    if _is_missing(error) and not os.path.exists(path):
+        array = "; in an array each word stands by itself" if " " in program else ""
+        return f"no such program {_shown(program)}{array}"
+    if _is_missing(error):
+        return f"cannot run {_shown(program)}: there is no {_shown(_interpreter(path))} to run it"
+    if number == errno.EACCES and os.path.isdir(path):
+        return f"cannot run {_shown(program)}: it is a directory"
+    if number == errno.EACCES and not os.access(path, os.X_OK):
+        return f"cannot run {_shown(program)}: it is not executable"
+    if number == errno.ENOEXEC:
+        return f"cannot run {_shown(program)}: no program of this machine, nor a script with #!"
+    return f"cannot run {_shown(program)}: {_reason(error)}"
+
+
+def _interpreter(path: str) -> str:
+    """What the first line of a script names; of a binary its loader, by whatever name."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(256)
+    except OSError:
+        line = b""
+    words = line[2:].split() if line.startswith(b"#!") else []
+    return os.fsdecode(words[0]) if words else "loader (ld.so)"
+
+
+def _is_missing(error: OSError | ValueError) -> bool:
+    return isinstance(error, OSError) and error.errno in {errno.ENOENT, errno.ENOTDIR}
+
+
+def _shown(word: str) -> str:
+    return repr(word if len(word) <= _SHOWN_CHARS else f"{word[:_SHOWN_CHARS]}...")
 
 
 def _reason(error: OSError | ValueError) -> str:

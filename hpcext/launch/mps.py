@@ -14,6 +14,11 @@ daemon is told to quit when it has no clients, rather than killed.
 
     DIRECTORY/seats   locked by all who have one       DIRECTORY/log/   CUDA_MPS_LOG_DIRECTORY
     DIRECTORY/door    locked to come or go             PIPE/            CUDA_MPS_PIPE_DIRECTORY
+    DIRECTORY/pipe    says what PIPE is
+
+PIPE is in ``/tmp``, since a socket's path has 107 bytes at most and that of a pilot may have more.
+Its name is nobody's to foresee: who comes first makes it up. (``XDG_RUNTIME_DIR`` would be private
+too, and goes away with its user's last login.)
 """
 
 from __future__ import annotations
@@ -22,14 +27,15 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import signal
-import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from hpcext import protocol
+from hpcext import documents, private, protocol
 from hpcext.numerals import whole
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -44,6 +50,8 @@ QUIT_S = 5
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
 
+_PIPE, _PIPES_IN = "pipe", "/tmp"
+
 
 class Seat:
     """A seat on a shared GPU, or the way to one.
@@ -51,13 +59,11 @@ class Seat:
     Parameters
     ----------
     where : Mapping of str to str
-        ``directory`` and ``pipe``, absolute, of this GPU; made as they are needed. ``device``: its
-        UUID.
+        ``directory``, absolute, of this GPU; made as it is needed. ``device``: its UUID.
     """
 
     def __init__(self, where: Mapping[str, str]) -> None:
         self._directory = Path(where["directory"])
-        self._pipe = Path(where["pipe"])
         self._device = where["device"]
         self._held: int | None = None
         self._released: set[protocol.Process] = set()
@@ -74,14 +80,19 @@ class Seat:
             There is no daemon to be had.
         """
         for path in (self._directory, self._log):
-            _make_private(path)
+            private.make(path)
         with self._door():
-            _make_private(self._pipe)
+            if self._pipe is None:
+                self._make_pipe()
             held = os.open(self._directory / "seats", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(held, fcntl.LOCK_SH)
             if self._ask("get_server_list") is None:
                 try:
                     self._start()
+                except subprocess.TimeoutExpired:
+                    os.close(held)
+                    what = f"{CONTROL} -d did not end within {ASK_S:g} s"
+                    raise OSError(errno.ETIMEDOUT, what) from None
                 except BaseException:
                     os.close(held)
                     raise
@@ -110,15 +121,37 @@ class Seat:
             if not self._is_empty():
                 return
             self._ask(f"quit -t {QUIT_S}", QUIT_S + ASK_S)
-            if self._ask("get_server_list") is None and not self._silent:
+            pipe = self._pipe
+            if pipe and self._ask("get_server_list") is None and not self._silent:
                 # It leaves its sockets behind.
-                for each in self._pipe.iterdir():
-                    each.unlink()
-                self._pipe.rmdir()
+                shutil.rmtree(pipe, ignore_errors=True)
+                (self._directory / _PIPE).unlink(missing_ok=True)
+
+    def environ(self) -> dict[str, str]:
+        """What makes a process a client of the daemon, once the seat is taken."""
+        return {PIPES: str(self._pipe)}
+
+    @property
+    def _pipe(self) -> Path | None:
+        """Where the daemon's sockets are; None: there is none yet, or not on this machine."""
+        try:
+            path = Path(os.fsdecode(documents.read_untrusted(self._directory / _PIPE)))
+            os.close(private.open_directory(path, without=0o077))
+        except (OSError, ValueError):
+            return None
+        return path
 
     @property
     def _log(self) -> Path:
         return self._directory / "log"
+
+    def _make_pipe(self) -> None:
+        made = tempfile.mkdtemp(prefix="hpcext-mps-", dir=_PIPES_IN)
+        try:
+            documents.write_file(self._directory / _PIPE, os.fsencode(made))
+        except OSError:
+            os.rmdir(made)
+            raise
 
     @contextlib.contextmanager
     def _door(self) -> Iterator[None]:
@@ -166,7 +199,7 @@ class Seat:
 
     def _ask(self, question: str, timeout_s: float = ASK_S) -> str | None:
         """What the daemon says to a command; None if there is none, or it is silent."""
-        if self._silent:
+        if self._silent or self._pipe is None:
             return None
         try:
             found = subprocess.run(
@@ -193,28 +226,17 @@ class Seat:
     def _environ(self) -> dict[str, str]:
         # Nothing of the job's: it is one of several, and may be the first to end.
         known = {key: value for key in ("PATH", "HOME") if (value := protocol.environ().get(key))}
-        ours = {PIPES: str(self._pipe), LOGS: str(self._log), "CUDA_VISIBLE_DEVICES": self._device}
-        return {**known, **ours}
-
-
-def variables(where: Mapping[str, str]) -> dict[str, str]:
-    """What makes a process a client of the GPU's daemon, and shows it that GPU alone."""
-    # By its UUID: an index would count among the GPUs that the daemon sees.
-    return {PIPES: where["pipe"], "CUDA_VISIBLE_DEVICES": where["device"]}
+        return {
+            **known,
+            **self.environ(),
+            LOGS: str(self._log),
+            "CUDA_VISIBLE_DEVICES": self._device,
+        }
 
 
 def _hear_all() -> None:
     """A supervisor has its signals blocked, which the daemon is not to inherit."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-def _make_private(path: Path) -> None:
-    """A directory that is ours alone; in ``/tmp`` somebody else's may have its name."""
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    facts = os.lstat(path)
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-        raise OSError(errno.EPERM, "is not a directory that only this user can enter", str(path))
 
 
 def _warn(what: str) -> None:

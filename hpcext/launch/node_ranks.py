@@ -129,6 +129,9 @@ class NodeRanks(abc.ABC):
             MASTER_PORT=self._master[1],
             HPCEXT_RANK=self._mark(group.number, rank),
         )
+        if not self.rendezvous.host:
+            # All are on this node: gloo has nothing to say to others of its network.
+            environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         place = Rendezvous(
             self.rendezvous.directory,
             launcher=protocol.Process.me(),

@@ -6,6 +6,7 @@ older than this attempt, or nonsense; then nothing was said.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcext import documents, protocol
+from hpcext import documents, private, protocol
 from hpcext.launch import tree
 
 MANAGER = "hpcext.manager/1"
@@ -63,7 +64,7 @@ class Papers:
             **place,
         }
         if self._own != self._directory:
-            self._own.mkdir(mode=0o700, exist_ok=True)
+            private.make(self._own)
         target = self._own / protocol.SUPERVISOR_FILE
         temporary = target.with_name(f".{target.name}.{me.pid}-{me.start}")
         with open(temporary, "wb") as file:
@@ -100,12 +101,26 @@ class Papers:
                 return
             pause_s = min(2 * pause_s, RECORD_PAUSE_MAX_S)
 
+    def say(self, end: Mapping[str, Any]) -> None:
+        """Write ``exit.json`` if there is room; else nothing is known, and all is tried again."""
+        with contextlib.suppress(OSError):
+            document = {"schema": protocol.EXIT, **self._identity, **end}
+            documents.write_json(self._own / protocol.EXIT_FILE, document)
+
     # Read.
 
-    def order(self) -> str:
-        """What the manager has written down, where its signals do not reach us: suspend, end."""
+    def order(self) -> tuple[str, int]:
+        """What the manager has written down, where its signals do not reach us: suspend, end; and
+        its how manieth order that is."""
         order = self._of_this_attempt(protocol.ORDER_FILE, protocol.ORDER) or {}
-        return str(order.get("order", ""))
+        number = order.get("number", 1)
+        return str(order.get("order", "")), number if type(number) is int else 1
+
+    def declined(self) -> int:
+        """How many suspensions the session has answered by going on, since it could not save."""
+        report = self._of_this_attempt(protocol.REPORT_FILE, protocol.REPORT) or {}
+        declined = report.get("declined", 0)
+        return declined if type(declined) is int else 0
 
     def suspended(self) -> bool:
         """Whether there is an acknowledgement of a suspension of this attempt."""
@@ -119,7 +134,7 @@ class Papers:
         """The process whose session has registered."""
         path = self._directory / protocol.REPORT_FILE
         try:
-            report = documents.read_json(path, protocol.REPORT, owner=os.getuid())
+            report = documents.read_json(path, protocol.REPORT)
             return protocol.Process(int(report["pid"]), int(report["start"]))
         except documents.UNFIT:
             return None
@@ -129,7 +144,7 @@ class Papers:
         if self._manager is None:
             return None
         try:
-            document = documents.read_json(self._manager, MANAGER, owner=os.getuid())
+            document = documents.read_json(self._manager, MANAGER)
             if document.get("boot_id", tree.boot_id()) != tree.boot_id():
                 return None
             return protocol.Process(int(document["pid"]), int(document["start"]))

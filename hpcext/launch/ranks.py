@@ -27,7 +27,7 @@ from typing import Any
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from hpcext import documents, protocol
+from hpcext import documents, private, protocol
 from hpcext.launch import command, tree
 from hpcext.launch.node_ranks import NodeRanks
 from hpcext.launch.other_node import OtherNode
@@ -281,7 +281,7 @@ def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -
     index = protocol.node_index()
     nodes = tuple(node for node in range(attempt.num_nodes) for _ in range(per_node))
     try:
-        directory.mkdir(exist_ok=True)
+        private.make(directory)
         if index == 0:
             return Launcher(argv, nodes, place, attempt).run()
         if index < attempt.num_nodes:

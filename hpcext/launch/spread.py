@@ -37,7 +37,7 @@ def spread(directory: Path) -> int:
     """Start them, wait; 0 if every node has ended well."""
     for signum in HARMLESS:
         signal.signal(signum, signal.SIG_IGN)
-    document = documents.read_json(directory / SPREAD_FILE, SPREAD, owner=os.getuid())
+    document = documents.read_json(directory / SPREAD_FILE, SPREAD)
     with open(directory / SPREAD_FILE, "rb") as file:
         # A manager that died before it had noted us starts another one of us: that waits, and finds
         # what became of the attempt.

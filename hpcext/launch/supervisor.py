@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcext import documents, protocol
-from hpcext.launch import command, devices, leader, tree
+from hpcext import documents, private, protocol
+from hpcext.launch import command, devices, ending, leader, tree
+from hpcext.launch.compiled import Compiled
 from hpcext.launch.papers import Papers
 from hpcext.launch.script import Script
 
@@ -70,8 +71,7 @@ def supervise(directory: str, index: int | None = None) -> int:
     try:
         # Not Path.resolve: what is written down is what the manager calls it.
         path = Path(os.path.abspath(directory))
-        launch = documents.read_json(path / protocol.LAUNCH_FILE, protocol.LAUNCH)
-        supervisor = Supervisor(path, launch, index)
+        supervisor = Supervisor(path, _launch(path), index)
         if not supervisor.claim():
             return TAKEN
         supervisor.start()
@@ -79,6 +79,22 @@ def supervise(directory: str, index: int | None = None) -> int:
         sys.stderr.write(f"hpcext: nothing was run: {type(error).__name__}: {error}\n")
         return NOT_STARTED
     return supervisor.attend()
+
+
+def _launch(path: Path) -> dict[str, Any]:
+    """What is to be run: a file of ours, in a directory that nobody else may write to.
+
+    Raises
+    ------
+    OSError, ValueError
+        It is not so, or nothing says what.
+    """
+    directory = private.open_directory(path, without=0o022)
+    try:
+        name = Path(protocol.LAUNCH_FILE)
+        return documents.read_json(name, protocol.LAUNCH, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 class Supervisor:
@@ -112,6 +128,7 @@ class Supervisor:
         self._suspend_timeout_s = float(launch["suspend_timeout_s"])
         self._notices = bool(launch.get("notices"))
         self._seat = _seat(launch.get("mps"))
+        self._compiled = Compiled(self._added)
         self._leader = leader.Leader.of(launch.get("leader", "none"), self._suspend_timeout_s)
         # Nodes that the manager tells apart itself, since the batch system's signals and shares do
         # not reach them.
@@ -123,10 +140,16 @@ class Supervisor:
         self._warned = False
         self._pid = 0
         self._exit_code: int | None = None
+        self._ending = ending.Ending(self._log)
         self._emptying = False
         # Instants for the record, in seconds since the epoch.
         self._started_at = 0.0
         self._suspend_asked_at: float | None = None
+        # Suspensions declined before this one was asked for; whether that one has to be; and the
+        # manager's last order to suspend.
+        self._declined = 0
+        self._must = False
+        self._ordered = 0
         self._kill_asked_at: float | None = None
         self._notice_at: float | None = None
         self._script = Script(self._me)
@@ -159,20 +182,31 @@ class Supervisor:
             It was not tried: no log can be written, no process be made.
         """
         if self._seat is not None:
-            self._seat.take()
+            self._sit_down(self._seat)
         command.become_reaper()
         title = command.heading(self._attempt, self._gpus)
         log = command.open_log(self._log, title)
+        self._ending.begins(log)
         self._started_at = time.time()
         try:
             self._pid = command.start(
                 self._argv, self._environ(), cwd=self._cwd, log=log, notices=self._notices
             )
         except command.CommandError as error:
+            self._ending.cannot_run = str(error)
             command.write_line(log, self._log, f"hpcext: {error}")
             self._main_ended(error.code)
         finally:
             os.close(log)
+
+    def _sit_down(self, seat: Seat) -> None:
+        """Take the seat; that there is none is no fault of the command, and is said."""
+        try:
+            seat.take()
+        except OSError as error:
+            end = self._end_of(NOT_STARTED, suspended=False)
+            self._papers.say({**end, "not_started": f"{type(error).__name__}: {error}"})
+            raise
 
     def attend(self) -> int:
         """See to the command until its last process has ended; the exit code."""
@@ -184,6 +218,8 @@ class Supervisor:
         suspended = self._papers.suspended()
         # No child is left, so the command has been reaped too.
         code = self._exit_code if self._exit_code is not None else NOT_STARTED
+        # Every node has its supervisor, and the others may not have ended.
+        self._compiled.end(completed=code == 0 and not suspended and not self._several)
         self._papers.record(self._end_of(code, suspended=suspended))
         if suspended:
             return protocol.EXIT_SUSPENDED
@@ -197,9 +233,13 @@ class Supervisor:
         environ.update(self._added)
         environ["HPCEXT_NOTIFY"] = str(self._me)
         environ["HPCEXT_NODE_INDEX"] = str(self._index)
+        if self._seat is not None:
+            environ.update(self._seat.environ())
         if (positions := self._node.get("gpus")) is not None:
             own = _devices(environ, positions)
             environ = {**devices.without(environ), **devices.naming(own)}
+        for name, value in self._compiled.variables().items():
+            environ.setdefault(name, value)
         # As torchrun sets it for its workers, so that one process and several compute alike.
         environ.setdefault("OMP_NUM_THREADS", "1")
         # torchrun kills, after 30 s by default, ranks that are still saving (torch/distributed/
@@ -243,15 +283,29 @@ class Supervisor:
 
     def _obey(self) -> None:
         """Do what the manager has written down, where its signals do not reach us."""
-        order = self._papers.order()
-        if order == "suspend" and self._suspend_asked_at is None:
+        order, number = self._papers.order()
+        if order == "suspend" and self._suspend_asked_at is None and number > self._ordered:
+            self._ordered = number
             self._suspend()
         elif order == "end" and self._kill_asked_at is None:
             self._end()
 
-    def _suspend(self) -> None:
-        self._suspend_asked_at = self._suspend_asked_at or time.time()
+    def _suspend(self, *, must: bool = False) -> None:
+        """Have the session save and leave; where it must, not even a full disk is a reason to stop
+        asking."""
+        self._must = self._must or must
+        if self._suspend_asked_at is None:
+            self._suspend_asked_at = time.time()
+            self._declined = self._papers.declined()
         self._tell_suspend()
+
+    def _goes_on(self) -> bool:
+        """Whether the session has answered that it cannot save; then it is left to train."""
+        if self._must or self._papers.declined() <= self._declined:
+            return False
+        self._suspend_asked_at = self._remind_s = None
+        self._script.release(suspended=False)
+        return True
 
     def _is_here(self, session: protocol.Process) -> bool:
         """Whether a session still runs, below us: on another node its pid means nothing."""
@@ -278,7 +332,7 @@ class Supervisor:
         self._notice_at = self._notice_at or time.time()
         if self._papers.session() is not None:
             self._spare()
-            self._suspend()
+            self._suspend(must=True)
         else:
             self._end()
 
@@ -303,14 +357,14 @@ class Supervisor:
     def _follow(self, signum: int | None) -> None:
         """Do what the batch system did to the leader of its job, which is in another session."""
         if signum == leader.SUSPEND:
-            self._suspend()
+            self._suspend(must=True)
         elif signum == leader.END:
             self._empty(LEFTOVER_GRACE_S)
         elif signum is not None:
             self._signal_tree(signum)
 
     def _tell_suspend(self) -> None:
-        if self._kill_s is not None:
+        if self._kill_s is not None or self._goes_on():
             return
         session = self._papers.session()
         processes = self._tree()
@@ -417,6 +471,7 @@ class Supervisor:
             "main_ended_at": self._main_ended_at,
             "ended_at": time.time(),
             "cpu_s": usage.ru_utime + usage.ru_stime,
+            **({} if suspended or not exit_code else self._ending.failure()),
         }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from hpcext import documents, protocol
+from hpcext import documents, private, protocol
 from hpcext.launch import tree
 from hpcext.numerals import whole
 
@@ -48,7 +48,7 @@ def _bar(own: Path) -> None:
     """See to it that no supervisor begins from here on, if none has: theirs is the same claim."""
     me = protocol.Process.me()
     document = {"schema": protocol.SUPERVISOR, "pid": me.pid, "start": me.start, "boot_id": ""}
-    own.mkdir(mode=0o700, exist_ok=True)
+    private.make(own)
     temporary = own / f".{protocol.SUPERVISOR_FILE}.{me.pid}-{me.start}"
     documents.write_json(temporary, document)
     try:

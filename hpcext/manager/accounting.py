@@ -43,6 +43,9 @@ REASONS = {
 COUNTS = ("attempts", "suspends", "rescales", "lost_steps")
 """What happened to jobs, how often."""
 
+EXACT = "lost_steps_exact"
+"""Whether no more steps were lost than were counted."""
+
 NUMBERS = (*FIGURES, *REASONS, *COUNTS)
 
 
@@ -92,7 +95,8 @@ def account(
 
 def added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The numbers of several rows together."""
-    return {key: round(sum(row[key] for row in rows), 6) for key in NUMBERS}
+    sums = {key: round(sum(row[key] for row in rows), 6) for key in NUMBERS}
+    return {**sums, EXACT: all(row.get(EXACT, not row["lost_steps"]) for row in rows)}
 
 
 def _pilot(part: Part) -> dict[str, Any]:
@@ -124,6 +128,7 @@ def _pilot(part: Part) -> dict[str, Any]:
         **{f"{each.value}_gpu_h": round(hours, 6) for each, hours in cost.items()},
         "harvested_gpu_h": _harvested(held_s - spent.get(Use.WAITING, 0.0), gpus, harvester),
         **{key: sum(row[key] for row in jobs) for key in COUNTS},
+        EXACT: all(row[EXACT] for row in jobs),
         "jobs": jobs,
     }
 
@@ -156,12 +161,13 @@ def _harvested(node_s: float, gpus: int, harvester: bool) -> float:
 
 
 def _happened(job: Job, part: Part) -> dict[str, int]:
-    now = _counts(job, part.now.world.records[job.id])
-    if part.before is None or job.id not in part.before.world.jobs:
-        return now
-    world = part.before.world
-    before = _counts(world.jobs[job.id], world.records[job.id])
-    return {key: now[key] - before[key] for key in COUNTS}
+    record, before = part.now.world.records[job.id], Record()
+    now, then = _counts(job, record), dict.fromkeys(COUNTS, 0)
+    if part.before is not None and job.id in part.before.world.jobs:
+        before = part.before.world.records[job.id]
+        then = _counts(part.before.world.jobs[job.id], before)
+    more = {key: now[key] - then[key] for key in COUNTS}
+    return {**more, EXACT: record.lost_exact - before.lost_exact >= more["lost_steps"]}
 
 
 def _counts(job: Job, record: Record) -> dict[str, int]:

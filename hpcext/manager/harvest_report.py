@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext.core.node_time import NodeTime, Use
+from hpcext.core.saving import lost_exactly
 from hpcext.core.values import Job, Record
 from hpcext.core.world import World
 from hpcext.executors import lease_account
@@ -93,6 +94,7 @@ def _trainer(job: Job, record: Record, node_time: NodeTime) -> dict[str, Any]:
         "restarts": max(0, job.attempt - 1),
         "rescales": record.rescales,
         "lost_steps": record.lost_steps,
+        "lost_steps_exact": lost_exactly(record),
     }
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.core.facts import Fact, Submitted
+from hpcext.core.values import Job
 from hpcext.executors.seats import memory
-from hpcext.jobfile import parse_jobs
+from hpcext.jobfile import JobSpec, parse_jobs
 from hpcext.manager import spool
-from hpcext.manager.requests import VERBS
+from hpcext.manager.handles import numbered, refuse_taken
+from hpcext.manager.requests import VERBS, Answer
 from hpcext.manager.submissions import Submissions, check_fits, check_in_time
 from hpcext.profiles import Profiles
 
@@ -50,7 +52,8 @@ class Inbox:
                 if isinstance(request, InputError):
                     raise request
                 facts, text = self._handle(name, request)
-                document: dict[str, Any] = {"text": text}
+                ids = [fact.job.id for fact in facts if isinstance(fact, Submitted)]
+                document: dict[str, Any] = {"text": text, "jobs": ids}
             except HpcextError as error:
                 facts, document = (), error.as_json()
                 log.info("request %s refused: %s", name, error)
@@ -59,19 +62,19 @@ class Inbox:
     def _answer(self, name: str, document: dict[str, Any]) -> Callable[[], None]:
         return lambda: spool.reply(self._directory, name, document)
 
-    def _handle(self, name: str, request: dict[str, Any]) -> tuple[tuple[Fact, ...], str]:
+    def _handle(self, name: str, request: dict[str, Any]) -> Answer:
         verb = request.get("verb")
         if verb == "submit":
             return self._submit(name, request)
         if not isinstance(verb, str) or verb not in VERBS:
             raise InputError(f"unknown verb {verb!r}", valid=", ".join(["submit", *VERBS]))
-        fact, text = VERBS[verb](self._engine.world, request)
-        return (fact,), text
+        return VERBS[verb](self._engine.world, request)
 
-    def _submit(self, name: str, request: dict[str, Any]) -> tuple[tuple[Fact, ...], str]:
+    def _submit(self, name: str, request: dict[str, Any]) -> Answer:
         if name in self._submissions:
             return (), "submitted already"
         text, where, base = (str(request.get(key, "")) for key in ("text", "where", "base"))
+        doubts: list[str] = []
         specs = parse_jobs(
             text,
             where,
@@ -79,7 +82,9 @@ class Inbox:
             known=self._submissions.names,
             suspend_timeout_s=self._pilot.suspend_timeout_s,
             profiles=self._profiles,
+            doubts=doubts,
         )
+        specs = self._under_names(specs, where, number=request.get("number") is True)
         offers, most = self._pilot.offers(), memory(self._pilot.shared)
         check_fits(specs, offers, where, self._pilot.nodes, seat_bytes=most)
         if not self._pilot.requeue:
@@ -88,6 +93,21 @@ class Inbox:
             jobs = self._submissions.add(name, specs)
         except OSError as error:
             raise HpcextError(f"the jobs cannot be stored: {error.strerror}") from None
-        listed = ", ".join(f"{job.id} ({job.name})" for job in jobs[:10])
-        more = f" and {len(jobs) - 10} more" if len(jobs) > 10 else ""
-        return tuple(Submitted(job) for job in jobs), f"submitted {listed}{more}"
+        told = "".join(f"\nwarning: {doubt}" for doubt in doubts)
+        return tuple(map(Submitted, jobs)), _submitted(jobs) + told
+
+    def _under_names(
+        self, specs: tuple[JobSpec, ...], where: str, *, number: bool
+    ) -> tuple[JobSpec, ...]:
+        """The jobs, under names that no unfinished job has; refused without `number`."""
+        unfinished = self._engine.world.unfinished()
+        if number:
+            return numbered(specs, unfinished)
+        refuse_taken(specs, unfinished, where)
+        return specs
+
+
+def _submitted(jobs: tuple[Job, ...]) -> str:
+    listed = ", ".join(f"{job.id} ({job.name})" for job in jobs[:10])
+    more = f" and {len(jobs) - 10} more" if len(jobs) > 10 else ""
+    return f"submitted {listed}{more}"

@@ -20,12 +20,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from hpcext import private
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.errors import UNREADABLE, JournalError
 from hpcext.core.facts import Fact, Progressed
 from hpcext.core.node_time import NodeTime
 from hpcext.core.world import Saved
-from hpcext.documents import is_later, not_of, sync_directory, write_file
+from hpcext.documents import is_later, not_of, read_own, sync_directory, write_file
 from hpcext.numerals import whole
 
 log = logging.getLogger(__name__)
@@ -130,9 +131,11 @@ def read(path: Path) -> Past:
         There is none, or a whole line of it is not what a manager wrote.
     """
     try:
-        data = path.read_bytes()
+        data = read_own(path)
     except OSError as error:
         raise JournalError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except ValueError as error:
+        raise JournalError(f"cannot be read: {error}", where=str(path)) from None
     size = data.rfind(b"\n") + 1
     lines = data[:size].splitlines()
     if not lines:
@@ -161,7 +164,7 @@ def read_kept(path: Path, instant_s: float) -> Past | None:
         if second > instant_s:
             continue
         with contextlib.suppress(OSError, EOFError, zlib.error, *UNREADABLE):
-            return Past(_header.decode(gzip.decompress(kept.read_bytes())), (), 0, 0)
+            return Past(_header.decode(gzip.decompress(read_own(kept))), (), 0, 0)
     return None
 
 
@@ -188,7 +191,7 @@ class Journal:
         if path.exists():
             past = read(path)
             self.header, self.count = past.header, len(past.entries)
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+            self._fd = private.open_log(path)
             self._size = past.size
             os.ftruncate(self._fd, self._size)
         else:
@@ -261,5 +264,5 @@ class Journal:
         data = _encoder.encode(header) + b"\n"
         write_file(self.path, data)
         sync_directory(self.path.parent)
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        self._fd = private.open_log(self.path)
         self._size, self.count = len(data), 0

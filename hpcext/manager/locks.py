@@ -13,6 +13,7 @@ import filelock
 
 from hpcext import documents
 from hpcext.core.errors import NoManagerError
+from hpcext.manager import state
 from hpcext.text import shown
 
 HARVESTER = "hpcext.harvester/1"
@@ -74,8 +75,7 @@ def sole_harvester(directory: Path, partition: str, state_dir: Path) -> Iterator
     NoManagerError
         Another one is; names it.
     """
-    register = state_dir / "harvesters"
-    register.mkdir(mode=0o700, parents=True, exist_ok=True)
+    register = state.make(state_dir, "harvesters")
     with contextlib.ExitStack() as locks:
         # Sorted, so that of two that want the same ones one gets them all.
         for name in sorted(set(partition.split(","))):

@@ -97,7 +97,7 @@ def resubmit(directory: Path) -> int:
 def restarts(directory: Path) -> int:
     """How often the job of a pilot has gone back into the queue."""
     try:
-        return int(documents.decoded((directory / BEFORE_FILE).read_bytes())["times"])
+        return int(documents.decoded(documents.read_untrusted(directory / BEFORE_FILE))["times"])
     except documents.UNFIT:
         return 0
 
@@ -120,10 +120,10 @@ def _write_script(directory: Path, as_log: bool) -> None:
 
 
 def _submit(directory: Path, options: Sequence[str]) -> int:
-    script = (directory / batch_job.SCRIPT).read_text(encoding="utf-8")
+    script = directory / batch_job.SCRIPT
     # Submitted from inside another job, it would be told of that one.
     environ = lsf_inside.environ_of_others()
-    said = runner.run(lsf.submit_command(options), stdin=script, environ=environ)
+    said = runner.run(lsf.submit_command(options), script=script, environ=environ)
     job_id = lsf.parse_job_id(said)
     SUBMITTED.write(directory, job_id, options)
     return job_id

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from hpcext import documents, protocol
+from hpcext import documents, private, protocol
 from hpcext.batch import runner
 from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.system import jobs
@@ -59,7 +59,7 @@ def key(job: LsfJob) -> str:
 def register(job: LsfJob, directory: Path) -> None:
     """Have a job's directory found by its id, whatever the user's settings are."""
     path = link(job)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private.make(path.parent)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     new.symlink_to(directory)

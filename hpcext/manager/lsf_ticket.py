@@ -23,7 +23,7 @@ from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.system import jobs
 from hpcext.core.errors import InputError
 from hpcext.launch.tree import boot_id
-from hpcext.manager import batch_job, lsf_suspend
+from hpcext.manager import batch_job, lsf_suspend, state
 from hpcext.manager.ticket_end import Ending
 from hpcext.protocol import EXIT_SUSPENDED
 
@@ -154,8 +154,8 @@ def _found(here: LsfJob) -> Path | None:
 
 def _made(here: LsfJob, state_dir: Path) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    directory = state_dir.absolute() / "tickets" / f"{lsf_suspend.key(here)}-{stamp}"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = state.make(state_dir, "tickets", f"{lsf_suspend.key(here)}-{stamp}")
+    state.check_safe(directory)
     lsf_suspend.note(here, directory)
     lsf_suspend.register(here, directory)
     return directory

@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import time
@@ -25,7 +26,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from hpcext import __version__, documents, protocol
+from hpcext import __version__, documents, private, protocol
 from hpcext.config import Settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
@@ -38,7 +39,7 @@ from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
-from hpcext.manager import places, spool
+from hpcext.manager import notice, places, spool, state
 from hpcext.manager.driver import Driver, Observe
 from hpcext.manager.inbox import Inbox
 from hpcext.manager.places import host
@@ -98,6 +99,10 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
         It waits for more jobs when all are done, until it is drained.
     shared : Shared or None
         That of the GPUs `gpus` which several jobs share through MPS.
+    file : str
+        The job file that it was begun with, absolute; empty where there was none.
+    notify : str
+        Whom to tell of its end and of jobs that fail, see :mod:`hpcext.manager.notice`.
     """
 
     schema: Literal["hpcext.pilot/1"] = SCHEMA
@@ -120,6 +125,8 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     harvest: Terms | None = None
     stay: bool = False
     shared: Shared | None = None
+    file: str = ""
+    notify: str = ""
     version: str = __version__
 
     @property
@@ -157,6 +164,8 @@ def create(
     harvest: Terms | None = None,
     stay: bool = False,
     shared: Shared | None = None,
+    file: Path | None = None,
+    notify: str = "",
 ) -> Path:
     """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
 
@@ -192,6 +201,8 @@ def create(
         harvest=harvest,
         stay=stay,
         shared=shared,
+        file=str(file.absolute()) if file else "",
+        notify=notify,
     )
     check_fits(specs, pilot.offers(), where, nodes, seat_bytes=memory(shared))
     path = _make_directory(pilot, settings.state_dir, directory)
@@ -203,14 +214,13 @@ def create(
 
 
 def _make_directory(pilot: Pilot, state_dir: Path, directory: Path | None) -> Path:
-    register = state_dir / "pilots"
-    path = directory.absolute() if directory else register / pilot.id
+    path = directory.absolute() if directory else state_dir / "pilots" / pilot.id
     try:
-        register.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        register = state.make(state_dir, "pilots")
+        private.make_missing(path.parent)
         path.mkdir(mode=0o700)
-        for name in ("jobs", "submissions"):
-            (path / name).mkdir(mode=0o700)
+        for name in (".", "jobs", "submissions"):
+            private.make(path / name)
         spool.make(path)
         if directory:
             (register / pilot.id).symlink_to(path)
@@ -219,7 +229,8 @@ def _make_directory(pilot: Pilot, state_dir: Path, directory: Path | None) -> Pa
             f"{path} exists", where="--dir", do=f"choose another, or hpcext run --resume {path}"
         ) from None
     except OSError as error:
-        raise InputError(f"{path} cannot be made: {error.strerror}", where="--dir") from None
+        where = error.filename or path
+        raise InputError(f"{where} cannot be made: {error.strerror}", where="--dir") from None
     return path
 
 
@@ -232,7 +243,8 @@ def load(directory: Path) -> Pilot:
         There is no pilot there.
     """
     try:
-        document = msgspec.json.decode((directory / "pilot.json").read_bytes(), type=dict[str, Any])
+        data = documents.read_untrusted(directory / "pilot.json")
+        document = msgspec.json.decode(data, type=dict[str, Any])
         if documents.is_later(document, SCHEMA):
             what = documents.not_of(document, SCHEMA)
             raise NoManagerError(f"the pilot was {what}", where=str(directory))
@@ -268,6 +280,14 @@ def find(handle: str, state_dir: Path) -> Path:
             do=did_you_mean(handle, [pilot.name for _, pilot in there]) or f"ls {register}",
         )
     return named[0]
+
+
+def how_to_go_on(directory: Path) -> str:
+    """The command that goes on with a pilot whose manager has ended."""
+    pilot = load(directory)
+    if pilot.batch:
+        return f"hpcext pilot resubmit {pilot.id}"
+    return f"hpcext run --resume {shlex.quote(str(directory))}"
 
 
 def known(state_dir: Path) -> list[tuple[Path, Pilot]]:
@@ -360,6 +380,7 @@ def run(
         It is not a pilot of ours, or another manager runs it, or its journal is damaged.
     """
     spool.check_private(directory)
+    state.warn_of(directory)
     pilot = load(directory)
     if interval_s is None and (pilot.harvest is not None or pilot.batch == "lsf"):
         # Of what happens on other nodes no signal tells, nor of requests from there.
@@ -419,13 +440,14 @@ async def _run(
     profiles = profiles_for(Path(pilot.profiles or directory / "profiles"))
     executor: Executor
     inbox = Inbox(directory, pilot, engine, submissions, profiles, left_s=lambda: executor.left_s)
+    teller = notice.teller_of(directory, pilot.id, pilot.name, pilot.notify, observe)
     driver = Driver(
         engine,
         journal,
         base_s=max(past.now_s, time.time() - past.header.began_at),
         interval_s=pilot.report_interval_s,
         requests=inbox.take,
-        observe=Refiner(profiles, submissions.spec, then=Unmeasured(then=observe)),
+        observe=Refiner(profiles, submissions.spec, then=Unmeasured(then=teller or observe)),
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,
@@ -446,8 +468,15 @@ async def _run(
         signal.pthread_sigmask(signal.SIG_BLOCK, _HARMLESS)
         journal.close()
     left = any(not job.state.final for job in engine.world.jobs.values())
-    if pilot.requeue and left and engine.world.stopping and driver.stopped_by is None:
+    goes_on = pilot.requeue and left and engine.world.stopping and driver.stopped_by is None
+    if goes_on:
         place.carry_on(gained=_gains(engine) > before)
+    if teller is not None:
+        # Who is at the keyboard knows; and what goes on has not ended.
+        if goes_on or leave or (left and driver.stopped_by is signal.SIGINT):
+            teller.close()
+        else:
+            teller.ended(engine, driver.now_s())
     return engine, driver
 
 

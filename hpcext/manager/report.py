@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hpcext.core.saving import lost_exactly, said
 from hpcext.core.values import Job, Record, Segment, State, total
 from hpcext.core.world import World
 from hpcext.policies.autoscale import Outlook, outlook
@@ -84,7 +85,8 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "id": job.id,
         "name": job.name,
         "state": job.state.value,
-        "why": job.why,
+        "why": job.reason,
+        "notes": list(record.notes),
         "exit_code": record.exit_code,
         "submitted_s": _seconds(job.submitted_s),
         "started_s": _seconds(segments[0].start_s) if segments else None,
@@ -96,6 +98,9 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "goodput": job.estimate.goodput and msgspec.structs.asdict(job.estimate.goodput),
         "worth": _worth(job),
         "lost_steps": record.lost_steps,
+        "lost_steps_exact": lost_exactly(record),
+        "cannot_save": said(job) or None,
+        "loss": record.loss and msgspec.structs.asdict(record.loss),
         "attempts": job.attempt,
         "metrics": dict(record.metrics),
         "segments": [_segment(part, _change(segments, part)) for part in segments],

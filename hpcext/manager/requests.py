@@ -9,95 +9,144 @@ from hpcext.core.errors import InputError
 from hpcext.core.facts import Cancel, Drain, Fact, Hold, Release, Resize
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
-from hpcext.text import counted, did_you_mean, listed
+from hpcext.manager.handles import find_job
+from hpcext.text import are, counted, shown
 
+AUTO = "auto"
+"""In place of a number of GPUs: as many as its job file states."""
 
-def find_job(world: World, handle: str) -> Job:
-    """The job of this id or name; the newest of a name.
-
-    Raises
-    ------
-    InputError
-        There is none.
-    """
-    if handle in world.jobs:
-        return world.jobs[handle]
-    named = [job for job in world.jobs.values() if job.name == handle]
-    if named:
-        return named[-1]
-    names = dict.fromkeys(job.name for job in world.jobs.values())
-    raise InputError(
-        f"no job {handle!r} in this pilot",
-        valid=listed(names, most=20) or "it has no jobs",
-        do=did_you_mean(handle, names),
-    )
+Answer = tuple[tuple[Fact, ...], str]
+"""What becomes true, and what whoever asked is told."""
 
 
 def _unfinished(world: World, words: Mapping[str, Any]) -> Job:
     job = find_job(world, str(words.get("job", "")))
     if job.state.final:
-        raise InputError(f"job {job.name} is {job.state.value} already")
+        raise InputError(f"job {job.name} ({job.id}) is {job.state.value} already")
     return job
 
 
-def suspend(world: World, words: Mapping[str, Any]) -> tuple[Fact, str]:
+def suspend(world: World, words: Mapping[str, Any]) -> Answer:
     """Suspend a job until it is resumed."""
     job = _unfinished(world, words)
-    if job.on_hold:
-        raise InputError(f"job {job.name} is suspended already")
-    _refuse_loss(job)
-    return Hold(job.id), f"{job.name} is being suspended"
+    if job.on_hold or job.to_hold:
+        is_ = "is suspended" if job.on_hold else "is to be suspended"
+        raise InputError(f"job {job.name} {is_} already")
+    if job.cancelling:
+        raise InputError(f"job {job.name} is being cancelled")
+    if job.sessionless:
+        return (Hold(job.id),), f"{job.name} will be suspended {_ONCE}; it has no session yet"
+    if job.state is State.PENDING:
+        return (Hold(job.id),), f"{job.name} is suspended: it does not start before it is resumed"
+    return (Hold(job.id),), f"{job.name} is being suspended"
 
 
-def resume(world: World, words: Mapping[str, Any]) -> tuple[Fact, str]:
-    """Let a suspended job run again."""
+def resume(world: World, words: Mapping[str, Any]) -> Answer:
+    """Let a suspended job run again, or one go on that was to be suspended."""
     job = _unfinished(world, words)
-    if not job.on_hold:
+    if not (job.on_hold or job.to_hold):
         raise InputError(f"job {job.name} is {job.state.value}, not suspended by its user")
-    return Release(job.id), f"{job.name} may run again"
+    goes_on = "may run again" if job.on_hold else "is not suspended, and goes on"
+    return (Release(job.id),), f"{job.name} {goes_on}"
 
 
-def resize(world: World, words: Mapping[str, Any]) -> tuple[Fact, str]:
-    """Give a job exactly so many GPUs, as soon as they are free."""
+def resize(world: World, words: Mapping[str, Any]) -> Answer:
+    """Give a job exactly so many GPUs, as soon as they are free; or again what its file states."""
     job = _unfinished(world, words)
-    gpus = words.get("gpus")
-    most = max((node.real_gpus for node in world.nodes.values()), default=0)
-    if not isinstance(gpus, int) or isinstance(gpus, bool) or not 1 <= gpus <= most:
-        raise InputError(f"{gpus!r} GPUs for job {job.name}", valid=f"1 to {most}")
-    sizes = job.stated or job.sizes
-    if gpus not in sizes:
-        valid = f"{sizes[0]} to {sizes[-1]}"
-        raise InputError(f"{counted(gpus, 'GPU')} for job {job.name}", valid=valid)
-    _refuse_loss(job)
-    when = f"as soon as {'it is' if gpus == 1 else 'they are'} free"
-    return Resize(job.id, gpus), f"{job.name} gets {counted(gpus, 'GPU')} {when}"
+    if words.get("gpus") == AUTO:
+        return _as_stated(job)
+    gpus = _size(world, job, words.get("gpus"))
+    text = f"{counted(gpus, 'GPU')}{_each(job)}"
+    if job.sizes == (gpus,) and job.stated and job.suspendable:
+        return (), f"{job.name} is to have {text} already, as asked"
+    if not job.stated and len(job.sizes) == 1:
+        return (), f"{job.name} is to have {text} already, as its job file says"
+    if job.has == gpus and not job.on_hold:
+        return (Resize(job.id, gpus),), f"{job.name} has {text}, and keeps that size"
+    return (Resize(job.id, gpus),), f"{job.name} gets {text} {_when(job, gpus)}"
 
 
-def cancel(world: World, words: Mapping[str, Any]) -> tuple[Fact, str]:
+def _as_stated(job: Job) -> Answer:
+    if not job.stated:
+        return (), f"no size was asked for {job.name}: it has what its policy gives it"
+    what = f"{_range(job.stated)} GPUs" if job.stated[-1] > 1 else "1 GPU"
+    return (Resize(job.id, 0),), f"{job.name} may have {what} again, as its policy says"
+
+
+def _size(world: World, job: Job, gpus: Any) -> int:
+    """The number of GPUs, if a job can have it here.
+
+    Raises
+    ------
+    InputError
+        It cannot.
+    """
+    if isinstance(gpus, int) and not isinstance(gpus, bool) and gpus in valid_sizes(world, job):
+        return gpus
+    stated, most = job.stated or job.sizes, _most(world, job)
+    limit = f"its job file says {_range(stated)}"
+    if gpus in stated:
+        limit = f"the largest node here has {counted(most, 'GPU')}"
+    raise InputError(
+        f"{shown(gpus)} GPUs for job {job.name}: {limit}",
+        valid=", or ".join([*filter(None, [_range(valid_sizes(world, job))]), AUTO]),
+    )
+
+
+def valid_sizes(world: World, job: Job) -> tuple[int, ...]:
+    """The sizes that a job may be given here: it states them, and some node is as large."""
+    most = _most(world, job)
+    return tuple(size for size in job.stated or job.sizes if size <= most)
+
+
+def _most(world: World, job: Job) -> int:
+    """GPUs of the largest node; where there is none, as many as the job states: one may come."""
+    here = [node.real_gpus for node in world.nodes.values() if node.gpus]
+    return max(here, default=max(job.stated or job.sizes))
+
+
+def _range(sizes: tuple[int, ...]) -> str:
+    if not sizes:
+        return ""
+    whole = len(sizes) == sizes[-1] - sizes[0] + 1
+    if len(sizes) < 3 or not whole:
+        return " or ".join(map(str, sizes))
+    return f"{sizes[0]} to {sizes[-1]}"
+
+
+def _each(job: Job) -> str:
+    return " on each of its nodes" if (job.nodes or (1, 1))[1] > 1 else ""
+
+
+def _when(job: Job, gpus: int) -> str:
+    """When a job gets so many."""
+    free = f"as soon as {'it is' if gpus == 1 else 'they are'} free"
+    if job.on_hold:
+        return "when it is resumed"
+    return f"{_ONCE}, and {free}" if job.sessionless else free
+
+
+_ONCE = "as soon as it can save its state"
+
+
+def cancel(world: World, words: Mapping[str, Any]) -> Answer:
     """Cancel a job."""
     job = _unfinished(world, words)
-    return Cancel(job.id), f"{job.name} is being cancelled"
+    return (Cancel(job.id),), f"{job.name} is being cancelled"
 
 
-def drain(world: World, words: Mapping[str, Any]) -> tuple[Fact, str]:
+def drain(world: World, words: Mapping[str, Any]) -> Answer:
     """Start nothing more."""
-    return Drain(), "nothing more is started; what runs may finish"
+    waiting = sum(not job.state.active and job.goal is None for job in world.unfinished())
+    left = f"; {counted(waiting, 'job')} {are(waiting)} left waiting" if waiting else ""
+    return (Drain(),), f"nothing more is started; what runs may finish{left}"
 
 
-VERBS: Mapping[str, Callable[[World, Mapping[str, Any]], tuple[Fact, str]]] = {
+VERBS: Mapping[str, Callable[[World, Mapping[str, Any]], Answer]] = {
     "suspend": suspend,
     "resume": resume,
     "resize": resize,
     "cancel": cancel,
     "drain": drain,
 }
-"""Verbs that are one fact. ``submit`` is the pilot's own: it also stores what to run."""
-
-
-def _refuse_loss(job: Job) -> None:
-    """A running job without a session cannot save itself: stopping it would lose all it did."""
-    if job.state in {State.RUNNING, State.STARTING} and not job.registered:
-        raise InputError(
-            f"job {job.name} has no session that could save its state (yet)",
-            do="wait until it has registered, or cancel it",
-        )
+"""Verbs that are facts. ``submit`` is the pilot's own: it also stores what to run."""

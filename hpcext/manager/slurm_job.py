@@ -103,8 +103,9 @@ def requeue(job_id: int) -> None:
 
 
 def _submit(directory: Path, options: Sequence[str]) -> int:
-    command = slurm.submit_command(str(directory / batch_job.SCRIPT), options)
+    command, script = slurm.submit_command(options), directory / batch_job.SCRIPT
     # Submitted from inside another job, it would inherit that job's options.
-    job_id = slurm.parse_job_id(runner.run(command, environ=protocol.without_slurm()))
+    said = runner.run(command, environ=protocol.without_slurm(), script=script)
+    job_id = slurm.parse_job_id(said)
     SUBMITTED.write(directory, job_id, options)
     return job_id

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpcext import documents, protocol
+from hpcext import documents, private, protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
@@ -42,7 +42,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 def make(directory: Path) -> None:
     """Make the spool's folders, for their user alone."""
     for name in ("requests", "replies"):
-        (directory / name).mkdir(mode=0o700, exist_ok=True)
+        private.make(directory / name)
 
 
 def check_private(directory: Path) -> None:
@@ -86,7 +86,7 @@ def pending(directory: Path) -> Iterator[tuple[str, dict[str, Any] | InputError]
             discard(path)
             continue
         try:
-            yield name, documents.read_json(path, REQUEST, owner=os.getuid())
+            yield name, documents.read_json(path, REQUEST)
         except FileNotFoundError:
             continue
         except ValueError as error:
@@ -189,12 +189,28 @@ def manager_of(directory: Path) -> Manager | None:
     return manager if manager is not None and manager.alive() else None
 
 
-def _elsewhere(facts: dict[str, Any]) -> Manager | None:
-    """The manager that ``manager.json`` names, if it is in a batch job."""
+def batch_job_of(directory: Path) -> tuple[str, int | None]:
+    """The batch system and the job in which the last manager ran, if not on this machine."""
+    try:
+        facts = documents.read_json(directory / MANAGER_FILE, MANAGER)
+        if facts.get("boot_id", boot_id()) == boot_id():
+            return "", None
+        return _batch_job(facts)
+    except documents.UNFIT:
+        return "", None
+
+
+def _batch_job(facts: dict[str, Any]) -> tuple[str, int | None]:
     # Releases before LSF wrote the first one.
     job_id = int(facts.get("slurm_job") or facts.get("batch_job") or 0)
     system = str(facts.get("batch") or "slurm")
-    if not job_id or system not in NAMES:
+    return (system, job_id) if job_id and system in NAMES else ("", None)
+
+
+def _elsewhere(facts: dict[str, Any]) -> Manager | None:
+    """The manager that ``manager.json`` names, if it is in a batch job."""
+    system, job_id = _batch_job(facts)
+    if job_id is None:
         return None
     return BatchManager(job_id, system=system, deaf=facts.get("deaf") is True)
 
@@ -285,7 +301,7 @@ def answer(directory: Path, name: str) -> dict[str, Any] | None:
     """
     path = directory / "replies" / f"{name}.json"
     try:
-        document = documents.read_json(path, REPLY, owner=os.getuid())
+        document = documents.read_json(path, REPLY)
     except FileNotFoundError:
         return None
     discard(path)

@@ -15,7 +15,7 @@ import msgspec
 from hpcext.admission import admit
 from hpcext.core.errors import UNREADABLE, InputError, JournalError
 from hpcext.core.values import Job, Node
-from hpcext.documents import write_file
+from hpcext.documents import read_own, write_file
 from hpcext.jobfile import JobSpec
 
 
@@ -49,7 +49,7 @@ class Submissions:
         found = {}
         for path in directory.glob("*.json"):
             try:
-                submission = msgspec.json.decode(path.read_bytes(), type=Submission)
+                submission = msgspec.json.decode(read_own(path), type=Submission)
             except (OSError, *UNREADABLE) as error:
                 raise JournalError(f"cannot be read: {error}", where=str(path)) from None
             found[submission.first_id] = submission

@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcext import documents
+from hpcext import documents, private
 from hpcext.batch.system import NAMES
 from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.executors.leases import Terms
-from hpcext.manager import locks, spool
+from hpcext.manager import locks, spool, state
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submission
 
@@ -175,7 +175,7 @@ def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) 
         Somebody else makes it.
     """
     directory = settings.state_dir / NAME
-    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state.check_safe(state.make(settings.state_dir))
     try:
         with locks.held(directory.with_suffix(".lock")):
             if not (directory / "pilot.json").exists():
@@ -204,7 +204,7 @@ def open_harvester(settings: Settings, system: str, terms: Callable[[], Terms]) 
             where=str(directory),
             do="set another HPCEXT_STATE_DIR for one of them",
         )
-    (directory / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    private.make(directory / FOLDER)
     return directory
 
 
@@ -253,7 +253,9 @@ def submit(directory: Path, key: str, ticket: Ticket) -> None:
     text, where = ticket.job_file(), f"job {ticket.job_id}"
     # An answer to an earlier process of this ticket.
     spool.discard(directory / "replies" / f"{key}.json")
-    spool.put(directory, "submit", name=key, text=text, where=where, base=ticket.workdir)
+    # A script may have several at once: all are called after its job.
+    words = {"text": text, "where": where, "base": ticket.workdir, "number": True}
+    spool.put(directory, "submit", name=key, **words)
 
 
 def waits(directory: Path, key: str) -> bool:
@@ -264,7 +266,7 @@ def waits(directory: Path, key: str) -> bool:
 def trainer_of(directory: Path, key: str) -> str | None:
     """The id of a ticket's trainer, or None if it was not taken yet."""
     try:
-        data = (directory / "submissions" / f"{key}.json").read_bytes()
+        data = documents.read_own(directory / "submissions" / f"{key}.json")
         return str(msgspec.json.decode(data, type=Submission).first_id)
     except (OSError, *UNREADABLE):
         return None

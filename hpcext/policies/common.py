@@ -14,6 +14,15 @@ def named(gpus: int) -> str:
     return counted(gpus, "GPU")
 
 
+AS_ASKED = "as asked"
+"""Why a job has the size that its user gave it (``hpcext resize``)."""
+
+
+def its_size(job: Job, otherwise: str = "its best size") -> str:
+    """Which size it is that a job has: the one that its user asked for, or another."""
+    return AS_ASKED if job.stated else otherwise
+
+
 def no_room(job: Job) -> str:
     """Why a job waits that fits none of the nodes that there are, were they all free."""
     if (job.nodes or ONE_NODE)[0] > 1:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
 from hpcext.policies.apportion import Table, apportion
-from hpcext.policies.common import ONE_NODE, fixed, keep, largest, named, no_room
+from hpcext.policies.common import AS_ASKED, ONE_NODE, fixed, keep, largest, named, no_room
 from hpcext.policies.kinds import share
 from hpcext.policies.machine import Widths, free_of, machine_of
 from hpcext.policies.place import Shape, Wish, place
@@ -419,11 +419,11 @@ def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
     best_ = largest(job, min(job.optimal, widest))
     role = Role.PRIMARY if per_node(alloc) >= best_ else Role.SECONDARY
     has = total(alloc)
-    return Grant(alloc, role, _why(has, count))
+    return Grant(alloc, role, _why(has, count, asked=bool(job.stated)))
 
 
 @functools.lru_cache(maxsize=4096)
-def _why(has: int, count: int) -> str:
+def _why(has: int, count: int, *, asked: bool) -> str:
     if has < count:
         return f"runs on {named(has)} of {count}: no node has room for more"
-    return f"runs on {named(has)}, its part of the division"
+    return f"runs on {named(has)}, {AS_ASKED if asked else 'its part of the division'}"

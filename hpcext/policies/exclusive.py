@@ -7,17 +7,19 @@ to each DL job … jobs wait in a queue until there are enough GPUs available".
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from hpcext.core.values import Grant, Job, Node, Role, Snapshot, Target, per_node
-from hpcext.policies.common import ONE_NODE, keep, largest, movable
+from hpcext.policies.common import AS_ASKED, ONE_NODE, keep, largest, movable
 
 
 def allocate(now: Snapshot) -> Target:
     """Give each free node to the next job in the queue, as many GPUs as the job can take."""
     grants = keep(now)
+    jobs_on = Counter(node for grant in grants.values() for node in grant.alloc)
     for job in now.jobs:
-        if job.id in grants:
+        if job.id in grants and all(jobs_on[node] == 1 for node in grants[job.id].alloc):
             grants[job.id] = _resize(job, grants[job.id], now)
     waits: dict[str, str] = {}
     taken = {node for grant in grants.values() for node in grant.alloc}
@@ -42,10 +44,8 @@ def allocate(now: Snapshot) -> Target:
         for node in nodes:
             del free[node.gpus, node.kind][node.name]
         size = min(largest(job, node.gpus) for node in nodes)
-        named = " and ".join(node.name for node in nodes)
-        why = f"has node {named} to itself, {size} of its {nodes[0].gpus} GPUs"
         alloc = {node.name: size for node in nodes}
-        grants[job.id] = Grant(alloc, Role.PRIMARY, why)
+        grants[job.id] = Grant(alloc, Role.PRIMARY, _why(job, nodes, size))
     return Target(grants, waits)
 
 
@@ -66,11 +66,17 @@ def _alike(
 
 def _resize(job: Job, grant: Grant, now: Snapshot) -> Grant:
     """Give a job the size that its user asked for, if its node has it."""
-    if per_node(grant.alloc) in job.sizes or not movable(job):
+    had = per_node(grant.alloc) in job.sizes and grant.role is Role.PRIMARY
+    if (had and bool(job.stated) == (AS_ASKED in grant.why)) or not movable(job):
         return grant
-    node = min((now.nodes[name] for name in grant.alloc), key=lambda node: node.gpus)
-    size = largest(job, node.gpus)
+    nodes = sorted((now.nodes[name] for name in grant.alloc), key=lambda node: node.gpus)
+    size = largest(job, nodes[0].gpus)
     if not size:
         return grant
-    why = f"has node {node.name} to itself, {size} of its {node.gpus} GPUs, as its user asked"
-    return Grant(dict.fromkeys(grant.alloc, size), grant.role, why)
+    return Grant(dict.fromkeys(grant.alloc, size), Role.PRIMARY, _why(job, nodes, size))
+
+
+def _why(job: Job, nodes: Sequence[Node], size: int) -> str:
+    named = " and ".join(node.name for node in nodes)
+    asked = f", {AS_ASKED}" if job.stated else ""
+    return f"has node {named} to itself, {size} of its {nodes[0].gpus} GPUs{asked}"

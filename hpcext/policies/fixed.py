@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
-from hpcext.policies.common import keep, movable, named, no_room
+from hpcext.policies.common import AS_ASKED, its_size, keep, movable, named, no_room
 from hpcext.policies.divide import Ask, asks_of
 from hpcext.policies.place import Wish, place
 
@@ -87,7 +87,7 @@ def _allocate(now: Snapshot, gpus: int, asks: Sequence[Ask], kept: Mapping[str, 
             blocked = blocked or job
             continue
         room.take(alloc)
-        grants[job.id] = Grant(alloc, Role.PRIMARY, f"runs on {named(total(alloc))}, a fixed size")
+        grants[job.id] = _granted(job, alloc)
     return Target(grants, waits)
 
 
@@ -112,17 +112,32 @@ class _Room:
 
 
 def _asked_otherwise(ask: Ask) -> bool:
-    """Whether its user has asked for another size (``hpcext resize``) than it has."""
+    """Whether its user has asked for another size (``hpcext resize``) than it has, or no longer
+    does."""
     job = ask.job
-    return bool(ask.shapes) and per_node(job.goal or {}) not in job.sizes and movable(job)
+    other = per_node(job.goal or {}) not in job.sizes or job.role is Role.SECONDARY
+    return bool(ask.shapes) and movable(job) and (other or bool(job.stated) != _said(job))
+
+
+def _said(job: Job) -> bool:
+    return AS_ASKED in job.why
 
 
 def _resized(ask: Ask, grant: Grant, room: _Room, gpus: int) -> Grant:
     """What it is to have instead; the same as before where there is no room for that."""
     room.take(grant.alloc, -1)
-    alloc = room.find(_wish(ask, gpus)) or grant.alloc
-    room.take(alloc)
-    return Grant(alloc, grant.role, f"runs on {named(total(alloc))}, as its user asked")
+    wish = _wish(ask, gpus)
+    found = room.find(wish)
+    room.take(found or grant.alloc)
+    if per_node(found) in ask.job.sizes:
+        return _granted(ask.job, found)
+    why = f"runs on {named(total(grant.alloc))}; waits for {named(wish.wanted.gpus)}"
+    return Grant(found or grant.alloc, grant.role, why)
+
+
+def _granted(job: Job, alloc: Alloc) -> Grant:
+    size = its_size(job, "a fixed size")
+    return Grant(alloc, Role.PRIMARY, f"runs on {named(total(alloc))}, {size}")
 
 
 def _wish(ask: Ask, gpus: int) -> Wish:

@@ -15,7 +15,16 @@ speeds and the cost of growing are known, is not promoted.
 from __future__ import annotations
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, State, Target, per_node
-from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named
+from hpcext.policies.common import (
+    AS_ASKED,
+    ONE_NODE,
+    fixed,
+    its_size,
+    keep,
+    kinds_of,
+    largest,
+    named,
+)
 from hpcext.text import are
 
 
@@ -49,7 +58,7 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
     nodes, has = list(grant.alloc), per_node(grant.alloc)
     best = min(_best(job, now.nodes[node].gpus) for node in nodes)
     if has == best:
-        return grant
+        return _as_it_is(job, grant, nodes)
     if not best:
         small = min(nodes, key=lambda node: now.nodes[node].gpus)
         why = f"stays on {named(has)}: {small} is too small for the size that was asked for"
@@ -61,14 +70,22 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
     if least + has < best:
         short = f"{best - has} more needed, {least} free"
         return Grant(grant.alloc, grant.role, f"runs on {has} of {best} GPUs: {short}")
-    dear = "" if asked else _not_worth_it(job, has * len(nodes), best * len(nodes))
+    dear = "" if asked or best < has else _not_worth_it(job, has * len(nodes), best * len(nodes))
     if reason := fixed(job) or dear:
         return Grant(grant.alloc, grant.role, f"stays on {has} of {best} GPUs: {reason}")
     for node in nodes:
         free[node] -= best - has
-    how = "resized" if asked else "promoted"
-    why = f"{how} from {has} to {_on(best, nodes)}, its best size"
+    how = "resized" if asked or best < has else "promoted"
+    why = f"{how} from {has} to {_on(best, nodes)}, {its_size(job)}"
     return Grant(dict.fromkeys(nodes, best), Role.PRIMARY, why)
+
+
+def _as_it_is(job: Job, grant: Grant, nodes: list[str]) -> Grant:
+    """It has its size: say so anew where that is since then, or no longer, the one asked for."""
+    if bool(job.stated) == (AS_ASKED in grant.why):
+        return grant
+    why = f"runs on {_on(per_node(grant.alloc), nodes)}, {its_size(job)}"
+    return Grant(grant.alloc, Role.PRIMARY, why)
 
 
 def _not_worth_it(job: Job, has: int, best: int) -> str:
@@ -133,7 +150,7 @@ def _place_on(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
     if len(fitting) >= fewest:
         size = sorted((best[name] for name in fitting), reverse=True)[fewest - 1]
         chosen = [name for name in fitting if best[name] >= size][:most]
-        why = f"runs on {_on(size, chosen)}, its best size"
+        why = f"runs on {_on(size, chosen)}, {its_size(job)}"
         return Grant(_each(chosen, size, now), Role.PRIMARY, why)
     usable = {name: largest(job, gpus) for name, gpus in free.items()}
     ranked = sorted(usable, key=lambda name: -usable[name])
@@ -163,7 +180,12 @@ def _waits(job: Job, free: dict[str, int]) -> str:
         return f"next in the queue; needs {named(min(job.sizes))} on each of {fewest} nodes"
     if not left:
         return "next in the queue; waits for a GPU to come free"
+    least = f"with a gpus.min of {left} it could start now"
+    if job.stated:
+        # What its file says does not count: its user asked for one size.
+        do = "hpcext resize to auto takes that back"
+        least = f"{do}, and it could start now" if job.stated[0] <= left else do
     return (
         f"next in the queue; waits for {named(min(job.sizes))} on one node, and {left} {are(left)} "
-        f"free; with a gpus.min of {left} it could start now"
+        f"free; {least}"
     )

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcext.core.errors import HpcextError
+from hpcext.core.errors import HpcextError, InputError
+from hpcext.extras import install, need
 
 PROVEN = 1e-6
 """A value is optimal if its bound is no farther than this part of it: a solver can do no better."""
@@ -187,19 +188,15 @@ def find_solver() -> Solver:
 
     Raises
     ------
-    HpcextError
+    InputError
         Neither is; it says what to install.
     """
-    install = "pip install 'pulp >= 3.3.1' highspy"
-    try:
-        pulp = importlib.import_module("pulp")
-    except ImportError:
-        raise HpcextError("PuLP is not installed", do=install) from None
+    pulp = need("pulp")
     if pulp.HiGHS().available():
         return highs
     if _cbc_path():
         return cbc
-    raise HpcextError("PuLP finds neither HiGHS nor CBC", do=install)
+    raise InputError("PuLP finds neither HiGHS nor CBC", do=install("milp"))
 
 
 class Programme:

@@ -20,7 +20,16 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, total
-from hpcext.policies.common import ONE_NODE, fixed, keep, kinds_of, largest, named, no_room
+from hpcext.policies.common import (
+    AS_ASKED,
+    ONE_NODE,
+    fixed,
+    keep,
+    kinds_of,
+    largest,
+    named,
+    no_room,
+)
 from hpcext.policies.total_time import Interval
 
 
@@ -216,7 +225,8 @@ def _spread(size: int, free: Mapping[str, int]) -> dict[str, int]:
 
 def _granted(job: Job, alloc: Alloc) -> Grant:
     has = named(total(alloc))
-    return Grant(alloc, Role.PRIMARY, f"runs on the {has} that it asks for: others have had more")
+    size = f"{has}, {AS_ASKED}" if job.stated else f"the {has} that it asks for"
+    return Grant(alloc, Role.PRIMARY, f"runs on {size}: others have had more")
 
 
 def _fits(alloc: Alloc, free: Mapping[str, int]) -> bool:

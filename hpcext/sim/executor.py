@@ -314,7 +314,8 @@ class Simulated:
         spent.lost += attempt.done - attempt.saved
         del self._attempts[order.op]
         parts = {"write_s": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
-        ended = Ended(order.job, order.op, outcome, code, suspend_s=parts)
+        step = whole(attempt.steps) if attempt.registered else None
+        ended = Ended(order.job, order.op, outcome, code, suspend_s=parts, step=step)
         self._occupy(attempt, ())
         # As on a real machine, who never had a session never reported.
         last = (self._progress(attempt),) if attempt.registered else ()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any
 
 from hpcext import protocol
-from hpcext.training.checkpoint import Checkpoint, CheckpointError
+from hpcext.training.checkpoint import Checkpoint, CheckpointError, reason
 from hpcext.training.ending import leave_suspended, write_last
 from hpcext.training.keeper import Keeper
-from hpcext.training.place import EPOCH, Place
+from hpcext.training.place import BEFORE, EPOCH, Place
 from hpcext.training.ranks import Control, Ranks
+from hpcext.training.rehearsal import Rehearsal
 from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
 from hpcext.training.state import State, Tree
+from hpcext.training.undivided import Seen, verdict
 
 
 class Boundaries:
@@ -35,17 +39,26 @@ class Boundaries:
     _every_steps: int | None
     _on_suspend: tuple[Callable[[], object], ...]
     _place: Place
-    _phase: str
+    # Until a session has begun; one that could not be made has not.
+    _phase: str = BEFORE
     _save_asked: bool
     _saved_s: float
     _resume: Checkpoint | None
     _epoch_random: Tree
+    _seen: Seen | None
+    _rehearsal: Rehearsal | None
+    _compared = False
+    # What divides the data among ranks, and what makes one model of many, in this framework.
+    _use = "give each rank its part"
+    _wrap = "average them"
 
     def _facts(self) -> Mapping[str, Any]:
         raise NotImplementedError
 
     def _boundary(self) -> bool:
         """Between two steps: stop, save, change, or go on, as all ranks agree.
+
+        What was to stop and could not be saved goes on.
 
         Returns
         -------
@@ -54,15 +67,57 @@ class Boundaries:
         """
         if self._keeper is None or self._phase != EPOCH:
             return False
+        self._compare_ranks()
         agreed = self._ranks.exchange(self._wish())
         self._keeper.look()
+        if self._rehearsal is not None:
+            self._rehearsal.stepped(self.step, self._reporter.fresh())
         if agreed.stop:
-            self._suspend(self._place, self._state.random())
+            if not self._goes_on():
+                self._suspend(self._place, self._state.random())
         elif agreed.save or (self._every_steps and self.step % self._every_steps == 0):
             self._save()
         if agreed.resize:
             self._change_group(agreed.resize)
         return bool(agreed.resize)
+
+    def _compare_ranks(self) -> None:
+        """Once in an attempt: whether all ranks train one model, on batches of their own."""
+        if self._compared:
+            return
+        self._compared = True
+        if self.world_size == 1:
+            return
+        told = self._ranks.gather(json.dumps(self._seen).encode())
+        seen = [Seen(*(json.loads(each) or ())) for each in told]
+        for note in verdict(seen, use=self._use, wrap=self._wrap) if seen else ():
+            self._reporter.note(note)
+
+    def _goes_on(self) -> bool:
+        """In a rehearsal: to make some steps more, as if there were no suspension."""
+        rehearsal = self._rehearsal
+        if rehearsal is None:
+            return False
+        if rehearsal.checkpoint is None:
+            written, saved = None, True
+            try:
+                written = self._write(self._place, self._state.random())
+            except (OSError, CheckpointError):
+                saved = False
+            # Rank 0 alone writes. Once more, by who says that it cannot.
+            if not self._ranks.smallest(int(saved)):
+                return False
+            rehearsal.checkpoint = written or Checkpoint(Path(), {})
+            rehearsal.mark(self.step)
+        if self._ranks.smallest(int(not rehearsal.over())):
+            return True
+        self._end_rehearsal()
+        return False
+
+    def _end_rehearsal(self) -> None:
+        """What was saved before the steps that were made since is what is left of this attempt."""
+        if self._rehearsal is not None:
+            self._resume = self._rehearsal.checkpoint or self._resume
 
     def _next_group(self) -> int:
         """Number of the group that the ranks should change into; 0: none."""
@@ -76,6 +131,7 @@ class Boundaries:
         """A boundary in a validation."""
         agreed = self._ranks.exchange(Control(stop=int(self._request.asked())))
         if agreed.stop:
+            self._end_rehearsal()
             self._suspend(place, random)
         if agreed.save:
             # Asked for at the last step, too late for it; asked for again after the next one.
@@ -99,13 +155,17 @@ class Boundaries:
             return
         if self._staging:
             saved = functools.partial(self._saved, self.step)
-            self._keeper.stage(*self._to_write(self._place, self._state.random()), saved)
+            self._keeper.stage(
+                *self._to_write(self._place, self._state.random()),
+                saved,
+                functools.partial(self._not_saved, self.step),
+            )
         else:
             try:
                 if self._write(self._place, self._state.random()):
                     self._keeper.store.prune()
             except OSError as error:
-                self._keeper.store.warn_not_written(self.step, error)
+                self._not_saved(self.step, error)
         # Here, after the writing: the interval is one of training.
         self._saved_s = time.monotonic()
 
@@ -123,6 +183,7 @@ class Boundaries:
             write,
             ranks=self._ranks,
             request=self._request,
+            reporter=self._reporter,
             supervised=self._attempt is not None,
             failed=lambda error: keeper.store.warn_not_written(self.step, error),
         )
@@ -130,7 +191,13 @@ class Boundaries:
     def _saved(self, step: int) -> None:
         """A staged checkpoint is there; called by the thread that wrote it."""
         self._saved_s = time.monotonic()
-        self._reporter.saved_step = step
+        self._reporter.saved(step)
+
+    def _not_saved(self, step: int, error: OSError) -> None:
+        """A periodic checkpoint could not be written; the training goes on."""
+        assert self._keeper is not None
+        self._keeper.store.warn_not_written(step, error)
+        self._reporter.cannot_save(reason(error))
 
     def _to_write(self, place: Place, random: Tree) -> tuple[int, dict[str, Any], Tree]:
         facts = {**self._facts(), **place.as_dict()}
@@ -139,27 +206,32 @@ class Boundaries:
     def _write(self, place: Place, random: Tree) -> Checkpoint | None:
         assert self._keeper is not None
         checkpoint = self._keeper.write(*self._to_write(place, random))
-        self._reporter.saved_step = self.step
+        self._reporter.saved(self.step)
         return checkpoint
 
-    def _suspend(self, place: Place, random: Tree) -> NoReturn:
-        """Save, acknowledge and leave."""
-        agreed_at = time.time()
-        checkpoint, failure = None, ""
+    def _suspend(self, place: Place, random: Tree) -> None:
+        """Save, acknowledge and leave; it returns if that could not be saved."""
+        agreed_at, began_s = time.time(), time.monotonic()
+        checkpoint: Checkpoint | None = None
+        failure: Exception | None = None
         try:
             # Not yet where the last attempt stopped: its checkpoint is all there is to save.
             checkpoint = self._resume or self._write(place, random)
         except (OSError, CheckpointError) as error:
-            failure = str(error)
+            failure = error
         assert self._keeper is not None
         leave_suspended(
             checkpoint if self.rank == 0 else None,
             step=self.step,
             failure=failure,
             agreed_at=agreed_at,
+            began_s=began_s,
             ranks=self._ranks,
+            request=self._request,
             reporter=self._reporter,
             store=self._keeper.store,
             supervised=self._attempt is not None,
             callbacks=self._on_suspend,
         )
+        # A periodic one that was asked for at the same time would have failed as well.
+        self._save_asked, self._saved_s = False, time.monotonic()

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import atexit
 import errno
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hpcext import protocol
-from hpcext.training.checkpoint import Checkpoint, CheckpointError, Draft, Store
+from hpcext.training.checkpoint import Checkpoint, CheckpointError, Draft, Store, reason
 from hpcext.training.ending import leave_suspended, write_last
 from hpcext.training.ranks import Control, Ranks
+from hpcext.training.rehearsal import Rehearsal
 from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
 
@@ -90,6 +92,7 @@ class Link:
         self.reporter = Reporter(None, 1)
         self.found: Checkpoint | None = None
         self._looked = False
+        self._rehearsal = Rehearsal.asked(self.attempt, rank, _present)
         self.step = 0
         self._save_asked = False
         self._saved_s = time.monotonic()
@@ -113,9 +116,9 @@ class Link:
             self.store.open()
         if self.store.directory.is_dir():
             self.found = self.store.newest()
-        if self.found is not None and self.found.manifest["format"] != self._format:
+        if self.found is not None and self.found.manifest.get("format") != self._format:
             raise CheckpointError(
-                f"is of format {self.found.manifest['format']}, and this callback reads "
+                f"is of format {self.found.manifest.get('format')}, and this callback reads "
                 f"{self._format}",
                 where=self.found.path,
                 do="use the library it was written with, or another checkpoint directory",
@@ -149,6 +152,8 @@ class Link:
         self.step = step
         self.reporter.restored(step, float(step * self._step_work))
         self.reporter.register()
+        if self._rehearsal is not None and self.found is not None:
+            self._rehearsal.mark(step)
         self._saved_s = time.monotonic()
         atexit.register(self.reporter.flush)
 
@@ -201,6 +206,7 @@ class Link:
             self._commit_and_prune(facts, write)
         except OSError as error:
             self._warn_not_written(error)
+            self.reporter.cannot_save(reason(error))
         # Here, after the writing: the interval is one of training.
         self._saved_s = time.monotonic()
 
@@ -212,6 +218,7 @@ class Link:
             lambda: self._commit_and_prune(facts, write),
             ranks=self.ranks,
             request=self._request,
+            reporter=self.reporter,
             supervised=self.attempt is not None,
             failed=self._warn_not_written,
         )
@@ -222,26 +229,33 @@ class Link:
         write: Write,
         *,
         before_leaving: Callable[[], object] = lambda: None,
-    ) -> NoReturn:
-        """Save, acknowledge and leave."""
-        agreed_at = time.time()
-        checkpoint, failure = None, ""
+    ) -> None:
+        """Save, acknowledge and leave; it returns if that could not be saved."""
+        agreed_at, began_s = time.time(), time.monotonic()
+        if self._rehearsal is not None:
+            self._rehearsal.mark(self.step)
+        checkpoint: Checkpoint | None = None
+        failure: Exception | None = None
         try:
             checkpoint = self._commit(facts, write)
         except (OSError, CheckpointError) as error:
-            failure = str(error)
+            failure = error
         assert self.store is not None
         leave_suspended(
             checkpoint,
             step=self.step,
             failure=failure,
             agreed_at=agreed_at,
+            began_s=began_s,
             ranks=self.ranks,
+            request=self._request,
             reporter=self.reporter,
             store=self.store,
             supervised=self.attempt is not None,
             callbacks=(before_leaving, *self._on_suspend),
         )
+        # A periodic one that was asked for at the same time would have failed as well.
+        self._save_asked, self._saved_s = False, time.monotonic()
 
     def _commit_and_prune(self, facts: Mapping[str, Any], write: Write) -> None:
         assert self.store is not None
@@ -281,7 +295,7 @@ class Link:
             if not told:
                 self.ranks.broadcast(_NOWHERE)
             raise
-        self.reporter.saved_step = self.step
+        self.reporter.saved(self.step)
         return checkpoint
 
     def _together(self, write: Write, place: Path) -> None:
@@ -298,12 +312,17 @@ class Link:
         # Libraries write through libraries, whose errors for a full disk have no common base.
         except Exception as error:
             failure = error
+            if not isinstance(error, OSError) and _is_full(place):
+                failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.ranks.smallest(int(failure is None)):
             return
+        # Not nothing, of which there is no message.
+        others = self.ranks.gather(reason(failure).encode() if failure else b" ")
         if isinstance(failure, OSError):
             raise failure
         why = _one_line(failure) if failure else "another rank could not write its part"
-        raise OSError(errno.EIO, why) from failure
+        said = next((other.decode() for other in others if other.strip()), why)
+        raise OSError(errno.EIO, said if failure is None else why) from failure
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -311,6 +330,25 @@ class Link:
             "world_size": self.ranks.size,
             "done": float(self.step * self._step_work),
         }
+
+
+_ROOM_BYTES = 1 << 20
+
+
+def _is_full(place: Path) -> bool:
+    """Whether a disk has hardly any room: libraries do not always say that this was it."""
+    try:
+        room = os.statvfs(place)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < _ROOM_BYTES
+
+
+def _present() -> dict[str, Any]:
+    """What a rehearsal looks at; the libraries are of PyTorch, and have imported it."""
+    from hpcext.training.torch_whole import present  # noqa: PLC0415
+
+    return present()
 
 
 def _one_line(error: Exception) -> str:

@@ -17,6 +17,7 @@ Standard library only; no locks, because not every shared file system has them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -25,16 +26,32 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hpcext.documents import decoded, not_of, sync_directory, write_file
+from hpcext import private
+from hpcext.documents import (
+    decoded,
+    not_of,
+    open_regular,
+    read_untrusted,
+    sync_directory,
+    write_file,
+)
 from hpcext.training.hashing import HashingFile, adopted, checksum, checksum_of_file
 
 SCHEMA = "hpcext.checkpoint/1"
 MANIFEST = "manifest.json"
+
+MOST_MANIFEST_BYTES = 64 << 20
+"""A larger one is not read, nor written: with an entry for each of a hundred thousand files it
+has a quarter of that."""
+
+MOST_COUNT = 10**18
+"""Of steps, attempts and bytes: more digits than a checkpoint's name has."""
+
 _NAME = re.compile(r"step-([0-9]{9,18})\.attempt-([0-9]{4,18})(?:\.([0-9]{1,18}))?")
 _DRAFT = re.compile(r"\.draft-step-[0-9]+\.attempt-([0-9]{1,18})\.")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -61,6 +78,33 @@ def warn(text: str) -> None:
         sys.stderr.flush()
 
 
+_REASONS = {
+    errno.ENOSPC: "disk full",
+    errno.EDQUOT: "quota exceeded",
+    errno.EROFS: "read-only file system",
+    errno.EIO: "input/output error",
+    errno.EFBIG: "file too large",
+    errno.EACCES: "permission denied",
+    errno.ENOENT: "its directory is gone",
+    errno.ENOTDIR: "its directory is gone",
+    errno.ESTALE: "its directory is gone",
+}
+
+
+def reason(error: BaseException) -> str:
+    """Why something could not be written, in a few words."""
+    each: BaseException | None = error
+    while each is not None:
+        standard = isinstance(each, OSError) and each.errno is not None
+        if isinstance(each, OSError) and standard and each.errno in _REASONS:
+            own = each.strerror == os.strerror(each.errno)
+            if own or each.errno in {errno.ENOSPC, errno.EDQUOT}:
+                return _REASONS[each.errno]
+        each = each.__cause__
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that verified when it was looked at.
@@ -73,6 +117,18 @@ class Checkpoint:
 
     path: Path
     manifest: Mapping[str, Any]
+
+    def part(self, name: object) -> Path:
+        """A file of it, or a directory with files, by name; never what its manifest leaves out.
+
+        Raises
+        ------
+        CheckpointError
+            It has none of this name.
+        """
+        if name not in _parts(self.manifest):
+            raise CheckpointError("its manifest names no such file", where=self.path / str(name))
+        return self.path / str(name)
 
 
 class Draft:
@@ -155,7 +211,7 @@ class Store:
             The directory cannot be made or read.
         """
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            private.make_missing(self.directory)
             newest = self._newest_attempt()
         except OSError as error:
             raise CheckpointError(
@@ -229,8 +285,13 @@ class Store:
                 path.rename(grave)
             shutil.rmtree(grave, ignore_errors=True)
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self, needs: Collection[str] = ()) -> Checkpoint | None:
         """The newest checkpoint that verifies, with a warning for each newer one that does not.
+
+        Parameters
+        ----------
+        needs : collection of str
+            Files that it must have.
 
         Returns
         -------
@@ -245,7 +306,7 @@ class Store:
         entries = self._committed()
         for _, path in entries:
             try:
-                return Checkpoint(path, verify(path))
+                return Checkpoint(path, verify(path, needs))
             except CheckpointError as error:
                 self._broken.add(path)
                 warn(f"checkpoint not usable: {error}")
@@ -272,7 +333,7 @@ class Store:
         """
         path = self.directory / _RUN_ID_FILE
         with contextlib.suppress(OSError, ValueError):
-            text = path.read_text(encoding="ascii").strip()
+            text = read_untrusted(path, of_anybody=True).decode("ascii").strip()
             if _RUN_ID.fullmatch(text):
                 return text
         known = str(resumed.manifest.get("run_id", "")) if resumed else ""
@@ -309,8 +370,12 @@ class Store:
             "files": draft.files,
         }
         manifest["sha256"] = _digest(manifest)
+        data = json.dumps(manifest).encode() + b"\n"
+        if len(data) > MOST_MANIFEST_BYTES:
+            what = f"its manifest would have {len(data)} bytes, and is read up to"
+            raise OSError(errno.EFBIG, f"{what} {MOST_MANIFEST_BYTES}", str(draft.path))
         with (draft.path / MANIFEST).open("xb") as file:
-            file.write(json.dumps(manifest).encode() + b"\n")
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         return manifest
@@ -343,8 +408,17 @@ class Store:
                 shutil.rmtree(self.directory / name, ignore_errors=True)
 
 
-def verify(path: Path) -> dict[str, Any]:
+def verify(path: Path, needs: Collection[str] = ()) -> dict[str, Any]:
     """Read the manifest of a checkpoint and compare every file with it.
+
+    Whoever made it: nothing else than regular files inside it are opened, and of each no more is
+    read than the manifest says that it has.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    needs : collection of str
+        Files that it must have.
 
     Raises
     ------
@@ -353,23 +427,64 @@ def verify(path: Path) -> dict[str, Any]:
     """
     manifest = _read_manifest(path / MANIFEST)
     for entry in manifest["files"]:
-        file = path / entry["name"]
-        if not file.resolve().is_relative_to(path.resolve()):
-            raise CheckpointError("not a file of this checkpoint", where=file)
+        file = Path(f"{path}/{entry['name']}")
         try:
-            size = file.stat().st_size
-            if size != entry["size"]:
-                raise CheckpointError(f"{size} bytes, not {entry['size']}", where=file)
-            if checksum_of_file(file) != entry["sha256"]:
-                raise CheckpointError("its content has changed (checksum differs)", where=file)
+            _compare(path, entry)
+        except FileNotFoundError:
+            raise CheckpointError("is missing", where=file) from None
+        except ValueError as error:
+            raise CheckpointError(str(error).removeprefix(f"{file.name}: "), where=file) from None
         except OSError as error:
             raise CheckpointError(f"cannot be read ({error.strerror})", where=file) from None
+    for name in sorted(set(needs) - _parts(manifest)):
+        raise CheckpointError("its manifest names no such file", where=path / name)
     return manifest
+
+
+def _parts(manifest: Mapping[str, Any]) -> set[str]:
+    """Its files, and the directories that they are in."""
+    names = [PurePosixPath(entry["name"]) for entry in manifest["files"]]
+    return {str(part) for name in names for part in (name, *name.parents)} - {"."}
+
+
+def _compare(path: Path, entry: Mapping[str, Any]) -> None:
+    """Compare a file with its entry; raises OSError or ValueError."""
+    with open(open_inside(path, entry["name"]), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != entry["size"]:
+            raise ValueError(f"{size} bytes, not {entry['size']}")
+        if checksum_of_file(file, size) != entry["sha256"]:
+            raise ValueError("its content has changed (checksum differs)")
+
+
+def open_inside(path: Path, name: str) -> int:
+    """A descriptor of a regular file inside a checkpoint, by way of no link; the caller closes it.
+
+    Raises
+    ------
+    OSError, ValueError
+        It is something else, or lies elsewhere.
+    """
+    parts = name.split("/")
+    if {"", ".", ".."} & set(parts):
+        raise ValueError("not a file of this checkpoint")
+    # What is above is the user's: a link may lead to the checkpoints.
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            below = os.open(part, flags, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        return open_regular(parts[-1], dir_fd=fd)
+    finally:
+        os.close(fd)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = decoded(path.read_bytes())
+        data = read_untrusted(path, most_bytes=MOST_MANIFEST_BYTES, of_anybody=True)
+        manifest = decoded(data)
         if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
             raise CheckpointError(not_of(manifest, SCHEMA), where=path)
         stated = manifest.pop("sha256", None)
@@ -377,9 +492,40 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             raise CheckpointError("its content has changed (checksum differs)", where=path)
     except OSError as error:
         raise CheckpointError(f"cannot be read ({error.strerror})", where=path) from None
-    except (ValueError, RecursionError):
-        raise CheckpointError("not JSON", where=path) from None
+    except (ValueError, RecursionError) as error:
+        what = str(error).removeprefix(f"{path.name}: ")
+        raise CheckpointError(what, where=path) from None
+    if wrong := _wrong(manifest):
+        raise CheckpointError(f"its {wrong} is missing, or is none", where=path)
     return manifest
+
+
+def _wrong(manifest: Mapping[str, Any]) -> str:
+    """Which key of a manifest makes no sense, of those that each has; empty if none."""
+    for key in ("step", "attempt"):
+        if not _is_count(manifest.get(key)):
+            return key
+    files = manifest.get("files")
+    if not isinstance(files, list) or not all(map(_is_entry, files)):
+        return "list of files"
+    for key, kind in (("format", str), ("run_id", str)):
+        if key in manifest and not isinstance(manifest[key], kind):
+            return key
+    return ""
+
+
+def _is_entry(entry: object) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and "\0" not in entry["name"]
+        and isinstance(entry.get("sha256"), str)
+        and _is_count(entry.get("size"))
+    )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < MOST_COUNT
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import NoReturn
 
 from hpcext import protocol
-from hpcext.training.checkpoint import MANIFEST, Checkpoint, Store, warn
+from hpcext.training.checkpoint import MANIFEST, Checkpoint, FencedError, Store, reason, warn
 from hpcext.training.leave import EXIT_NOT_SAVED, leave
 from hpcext.training.ranks import Ranks
 from hpcext.training.reports import Reporter
@@ -19,19 +18,28 @@ PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 GIVE_UP_S = 600.0
 """After this long the GPUs are worth more to other jobs than to one that waits for a disk."""
 
+DEAF_S, DEAF_MAX_S = 1.0, 30.0
+"""A suspension that could not be saved is not tried again for four times as long as the try took,
+and for so long at least and at most: all ranks wait while one of them writes."""
+
+# What became of a try, in the order of which goes before when ranks differ.
+_FENCED, _NOT_SAVED, _SAVED = range(3)
+
 
 def write_last(
     write: Callable[[], object],
     *,
     ranks: Ranks,
     request: SuspendRequest,
+    reporter: Reporter,
     supervised: bool,
     failed: Callable[[OSError], object],
 ) -> None:
     """Write the final checkpoint; collective.
 
-    Under a manager the job is complete after it: try until it is written. Asked to suspend
-    meanwhile, or after :data:`GIVE_UP_S`, leave without it: the job goes on from the one before.
+    Under a manager the job is complete after it: try until it is written, and say so. A suspension
+    is answered by that, too. After :data:`GIVE_UP_S` leave without it: the job goes on from the
+    one before.
 
     Parameters
     ----------
@@ -39,6 +47,7 @@ def write_last(
         Raises OSError if nothing was written.
     ranks : Ranks
     request : SuspendRequest
+    reporter : Reporter
     supervised : bool
         Whether there is a manager. Without one it is tried once.
     failed : callable
@@ -57,11 +66,18 @@ def write_last(
         if failure and not told:
             failed(failure)
             told = True
+            if supervised:
+                reporter.waits_to_save(reason(failure))
         if not supervised:
             return
         late = time.monotonic() - begun > GIVE_UP_S
-        if ranks.smallest(0 if late or request.asked() else 1) == 0:
+        wish = ranks.smallest(0 if late else 1 if request.asked() else 2)
+        if wish == 0:
             leave(EXIT_NOT_SAVED)
+        if wish == 1:
+            request.decline(DEAF_S)
+            if failure:
+                reporter.declined(reason(failure))
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
@@ -70,26 +86,34 @@ def leave_suspended(
     checkpoint: Checkpoint | None,
     *,
     step: int,
-    failure: str,
+    failure: Exception | None,
     agreed_at: float,
+    began_s: float,
     ranks: Ranks,
+    request: SuspendRequest,
     reporter: Reporter,
     store: Store,
     supervised: bool,
     callbacks: Iterable[Callable[[], object]],
-) -> NoReturn:
+) -> None:
     """Acknowledge a suspension and end this process; collective.
+
+    It returns, on every rank alike, if the state could not be saved: the training goes on then.
+    Who must have its GPUs all the same asks again, and ends it when its time is over.
 
     Parameters
     ----------
     checkpoint : Checkpoint or None
         Where the state is; None except on rank 0, and where it could not be written.
     step : int
-    failure : str
-        Why this rank could not write; empty if it could.
+    failure : Exception or None
+        Why this rank could not write.
     agreed_at : float
         When all ranks agreed to stop, in seconds since the epoch.
+    began_s : float
+        The same by the monotonic clock.
     ranks : Ranks
+    request : SuspendRequest
     reporter : Reporter
     store : Store
     supervised : bool
@@ -98,21 +122,31 @@ def leave_suspended(
         Run on every rank if the suspension is one.
     """
     written_at = time.time()
-    # The last barrier: no rank leaves before the checkpoint is whole, and all leave alike.
-    saved = ranks.smallest(0 if failure else 1)
-    if checkpoint is not None and saved:
-        try:
-            manifest = str(checkpoint.path / MANIFEST)
-            reporter.suspended(manifest, agreed_at=agreed_at, written_at=written_at)
-        except OSError as error:
-            failure = str(error)
-    if failure:
-        warn(
-            f"asked to suspend at step {step}, but that could not be saved ({failure}); "
-            "leaving all the same: the job goes on from its last checkpoint"
-        )
-    if failure or not saved:
+    # A barrier: no rank goes on before the checkpoint is whole, and all go the same way.
+    outcome = ranks.smallest(_outcome(failure))
+    if outcome == _SAVED:
+        if checkpoint is not None:
+            try:
+                manifest = str(checkpoint.path / MANIFEST)
+                reporter.suspended(manifest, agreed_at=agreed_at, written_at=written_at)
+            except OSError as error:
+                failure = error
+        # The last one: an acknowledgement that could not be written is none.
+        outcome = ranks.smallest(_outcome(failure))
+    if outcome == _FENCED:
+        if failure:
+            warn(str(failure))
         leave(EXIT_NOT_SAVED)
+    if outcome == _NOT_SAVED:
+        took_s = time.monotonic() - began_s
+        request.decline(min(max(DEAF_S, 4 * took_s), DEAF_MAX_S) if supervised else 0.0)
+        if failure:
+            warn(
+                f"asked to suspend at step {step}, but that could not be saved ({failure}); "
+                "the training goes on"
+            )
+            reporter.declined(reason(failure))
+        return
     if checkpoint is not None:
         store.prune()
     if supervised:
@@ -121,3 +155,9 @@ def leave_suspended(
     # ends the other ranks when one has such a code: none may be late.
     ranks.smallest(0)
     leave(protocol.EXIT_SUSPENDED, callbacks)
+
+
+def _outcome(failure: Exception | None) -> int:
+    if failure is None:
+        return _SAVED
+    return _FENCED if isinstance(failure, FencedError) else _NOT_SAVED

@@ -11,7 +11,7 @@ import threading
 from io import RawIOBase
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any
 
 _CHUNK_BYTES = 1 << 20
 _END = -1
@@ -27,12 +27,12 @@ def checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def checksum_of_file(path: Path) -> str:
-    """The same of a file's content."""
+def checksum_of_file(file: IO[bytes], size: int) -> str:
+    """The same of what a file has, up to a size: it may grow meanwhile."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_CHUNK_BYTES):
-            digest.update(block)
+    while size > 0 and (block := file.read(min(size, _CHUNK_BYTES))):
+        digest.update(block)
+        size -= len(block)
     return digest.hexdigest()
 
 

@@ -57,7 +57,7 @@ class Keeper:
         if self._ranks.rank == 0:
             try:
                 self.store.open()
-                found = self.store.newest()
+                found = self.store.newest([self._state.file])
                 if found is not None:
                     self._check_format(found)
                     answer = {"name": found.path.name, "manifest": found.manifest}
@@ -118,11 +118,12 @@ class Keeper:
         facts: Mapping[str, Any],
         random: Tree,
         committed: Callable[[], object],
+        failed: Callable[[OSError], object],
     ) -> None:
         """As :meth:`write`, but return when the state is copied; a thread writes the copy.
 
-        At most one is under way: the next one waits for it. One that cannot be written is warned
-        of, and the one before it stays.
+        At most one is under way: the next one waits for it. Of one that cannot be written the one
+        before stays.
 
         Parameters
         ----------
@@ -130,6 +131,8 @@ class Keeper:
             As for :meth:`write`.
         committed : callable
             Called by the thread when the checkpoint is there.
+        failed : callable
+            Called by the thread when it could not be written.
 
         Raises
         ------
@@ -147,7 +150,7 @@ class Keeper:
                     committed()
                     self.store.prune()
             except OSError as error:
-                self.store.warn_not_written(step, error)
+                failed(error)
 
         copy = self._copy(tree)
         if copy is None:
@@ -214,7 +217,7 @@ class Keeper:
         }
 
     def _check_format(self, checkpoint: Checkpoint) -> None:
-        written = checkpoint.manifest["format"]
+        written = checkpoint.manifest.get("format", "none")
         if written != self._state.format:
             raise CheckpointError(
                 f"is of format {written}, and this session reads {self._state.format}",

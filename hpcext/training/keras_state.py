@@ -7,7 +7,8 @@ checkpoint holds ``model.variables``, in the order in which Keras lists them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,6 +23,7 @@ Array = npt.NDArray[Any]
 Named = Sequence[tuple[str, Any]]
 
 _BITS = "hpcext.bits"
+_OPTIMIZER = keras.optimizers.Optimizer
 _HOLDERS = (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer)
 
 
@@ -75,6 +77,41 @@ class KerasState(State):
         if isinstance(value, _HOLDERS):
             return [(variable.name, variable) for variable in value.variables]
         return None
+
+    def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
+        """What the training has that nobody saves, and what to do; empty where none is known."""
+        saved = set(_ids(self._all_variables((*self._objects.values(), *unsaved))))
+        for name, value in self._objects.items():
+            trained = _trained(value)
+            lost = [each for each in trained if saved.isdisjoint(_ids([each]))]
+            if lost and id(value) not in map(id, unsaved):
+                return (
+                    f"Session({name}=...): it trains {len(lost)} of its {len(trained)} variables "
+                    f"(one is {lost[0].name!r}) in no model that the session is given: when the "
+                    "training is resumed they would have their initial values; give their model "
+                    "too, Session(model=model, ...), or name it in unsaved=[...] if that is meant"
+                )
+        return self._missing_optimizer(saved, unsaved) if stepped else ""
+
+    def _missing_optimizer(self, saved: set[int], unsaved: Collection[Any]) -> str:
+        known = set(_ids(self._all_variables((*self._objects.values(), *unsaved), own=True)))
+        for value in (each for each in gc.get_objects() if issubclass(type(each), _OPTIMIZER)):
+            mine = not saved.isdisjoint(_ids(_trained(value)))
+            # One that was made and is not used has made no step.
+            if mine and known.isdisjoint(_ids(value.variables)) and int(value.iterations):
+                return (
+                    f"Session(): {type(value).__name__} makes steps and is not given to it, and "
+                    "would begin anew when the training is resumed; give it, "
+                    "Session(optimizer=optimizer, ...), or name it in unsaved=[...] "
+                    "(unsaved=True: whatever it is) if that is meant"
+                )
+        return ""
+
+    def _all_variables(self, values: Iterable[Any], *, own: bool = False) -> Iterator[Any]:
+        """The variables of objects; those of optimizers are their own, and not what they train."""
+        for value in values:
+            if own or not isinstance(value, _OPTIMIZER):
+                yield from (variable for _, variable in self.variables(value) or ())
 
     def knows(self, value: Any) -> bool:
         """Whether this value's state can be taken and given back."""
@@ -174,6 +211,19 @@ class KerasState(State):
             generator.state.assign(np.array(state, dtype=generator.state.dtype))
         else:
             super()._set_generator(generator, state)
+
+
+def _trained(value: Any) -> list[Any]:
+    """What an optimizer trains, once it is built; nothing of other objects."""
+    known = getattr(value, "_trainable_variables", None) if isinstance(value, _OPTIMIZER) else None
+    return list(known or ())
+
+
+def _ids(variables: Iterable[Any]) -> Iterator[int]:
+    """A variable of Keras is known by that of its backend, too."""
+    for variable in variables:
+        yield id(variable)
+        yield id(getattr(variable, "_value", variable))
 
 
 def _unbuilt(value: Any) -> bool:

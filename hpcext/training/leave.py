@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 EXIT_NOT_SAVED = 74
-"""Exit code of a session that was asked to suspend and could not save (EX_IOERR, sysexits.h)."""
+"""A session ends so that has given up its last checkpoint, or is fenced off (EX_IOERR)."""
 
 
 def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn:

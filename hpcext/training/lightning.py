@@ -124,7 +124,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         )
         if newer:
             return str(theirs)
-        return str(found.path / FILE) if found else None
+        return str(found.part(FILE)) if found else None
 
     @property
     def devices(self) -> int:
@@ -381,6 +381,9 @@ class Suspend(pl.Callback):  # type: ignore[misc]
                 lambda draft: write(trainer, draft),
                 before_leaving=lambda: close_loggers(trainer),
             )
+            # Still here: it could not be saved.
+            self._random.gathered = ""
+            return
         self._save(trainer, self._link.save)
 
     def _save(self, trainer: Any, save: Callable[[Mapping[str, Any], Write], None]) -> None:

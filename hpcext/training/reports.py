@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
+from hpcext.training.checkpoint import warn
+from hpcext.training.reserve import SIZE, Reserve
 
 _INTERVAL_S = 1.0
 _WINDOW = 20
+_MAX_NOTES = 8
 
 
 class Reporter:
@@ -24,12 +30,19 @@ class Reporter:
     attempt : protocol.Attempt or None
         None: nothing is ever written.
     world_size : int
+
+    Attributes
+    ----------
+    registered : bool
+        Whether a place to stop was reached: from then on the job can be suspended.
     """
 
     def __init__(self, attempt: protocol.Attempt | None, world_size: int) -> None:
         self._attempt = attempt
         self._world_size = world_size
         self._metrics: dict[str, Any] = {}
+        self._notes: list[str] = []
+        self._fresh: dict[str, Any] = {}
         self._goodput: dict[str, Any] | None = None
         self._history: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self._next_s = 0.0
@@ -37,13 +50,18 @@ class Reporter:
         self._registered_at = time.time()
         self._restored_at = 0.0
         self._first_step_at: float | None = None
-        self._registered = self._in_place = False
+        self.registered = self._in_place = False
         self._resumed_step = 0
         self._step = 0
         self._done = 0.0
         self.saved_step = 0
         self._rung, self._factor = (attempt and attempt.rungs) or (0, 1)
         self._at_rungs: dict[int, dict[str, float | None]] = {}
+        self._cannot_save: str | None = None
+        self._waits_to_save = False
+        self._declined = 0
+        self._reserve = Reserve(attempt.report_dir / protocol.REPORT_FILE) if attempt else None
+        self._last_step: int | None = None
 
     def restored(self, step: int, done: float) -> None:
         """The state is that of a checkpoint, or of a beginning."""
@@ -51,6 +69,51 @@ class Reporter:
         self._resumed_step = self.saved_step = self._step = step
         self._done = done
         self._passed(step)
+        if self._attempt is not None and self._last_step is None:
+            path = self._attempt.report_dir / protocol.LAST_STEP
+            with contextlib.suppress(OSError):
+                self._last_step = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._count(step)
+
+    def _count(self, step: int) -> None:
+        """Have it known that a step is done, even if this process is killed now."""
+        if self._last_step is None:
+            return
+        try:
+            # A microsecond, which a report would not be; in place, so that no room is needed.
+            os.pwrite(self._last_step, b"%016d\n" % step, 0)
+        except OSError:
+            # No number is better than one that is too small.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._last_step, 0)
+            os.close(self._last_step)
+            self._last_step = None
+
+    # What cannot be saved.
+
+    def saved(self, step: int) -> None:
+        """There is a checkpoint of this step."""
+        self.saved_step = step
+        self._waits_to_save = False
+        if self._cannot_save is not None:
+            self._cannot_save, self._next_s, self._unsaid = None, 0.0, True
+
+    def cannot_save(self, why: str) -> None:
+        """A periodic checkpoint was not written; goes with the next report."""
+        self._cannot_save, self._next_s, self._unsaid = why, 0.0, True
+
+    def waits_to_save(self, why: str) -> None:
+        """The training is over, and its last checkpoint cannot be written yet; said at once."""
+        self._cannot_save, self._waits_to_save = why, True
+        self._write()
+        self._signal()
+
+    def declined(self, why: str) -> None:
+        """Asked to suspend, the training goes on, since it cannot save; said at once."""
+        self._cannot_save = why
+        self._declined += 1
+        self._write()
+        self._signal()
 
     def register(self, *, in_place: bool = False) -> None:
         """Write the first report and have the manager look; once more if `in_place` is news.
@@ -60,9 +123,18 @@ class Reporter:
         in_place : bool
             The number of ranks can change without stopping.
         """
-        if self._registered and self._in_place >= in_place:
+        if self.registered and self._in_place >= in_place:
             return
-        self._registered, self._in_place = True, in_place
+        self.registered, self._in_place = True, in_place
+        self._write()
+        self._signal()
+
+    def note(self, text: str) -> None:
+        """Tell the user what he should know, once: on standard error and, with a manager, there."""
+        if text in self._notes or len(self._notes) == _MAX_NOTES:
+            return
+        self._notes.append(text)
+        warn(text)
         self._write()
         self._signal()
 
@@ -72,6 +144,7 @@ class Reporter:
         self._done = done
         if self._attempt is None:
             return
+        self._count(step)
         now_s, rung = time.monotonic(), self._passed(step)
         if self._first_step_at is None:
             # Said at once: how long a resumption took is known now. The clock of the rate starts
@@ -106,8 +179,13 @@ class Reporter:
         for name, value in values.items():
             detach = getattr(value, "detach", None)
             # A loss that is kept would keep the graph of its whole step in memory.
-            self._metrics[name] = detach() if detach else value
+            self._metrics[name] = self._fresh[name] = detach() if detach else value
         self._unsaid = True
+
+    def fresh(self) -> dict[str, float | None]:
+        """What was reported since this was asked last."""
+        fresh, self._fresh = self._fresh, {}
+        return _numbers(fresh)
 
     def goodput(self, noise_scale: float, values: Mapping[str, Any]) -> None:
         """It goes with every report from the next one on, if its noise scale is 0 or more."""
@@ -177,7 +255,9 @@ class Reporter:
             "pid": me.pid,
             "start": me.start,
             "world_size": self._world_size,
+            "suspendable": self.registered,
             "in_place": self._in_place,
+            "notes": self._notes,
             "step": self._step,
             "resumed_step": self._resumed_step,
             "saved_step": self.saved_step,
@@ -186,6 +266,9 @@ class Reporter:
             "metrics": _numbers(self._metrics),
             "rungs": self._at_rungs,
             "goodput": self._goodput,
+            "cannot_save": self._cannot_save,
+            "declined": self._declined,
+            "waits_to_save": self._waits_to_save,
             "registered_at": self._registered_at,
             "restored_at": self._restored_at,
             "first_step_at": self._first_step_at,
@@ -193,9 +276,21 @@ class Reporter:
         }
         # Progress is worth less than the training that makes it: a full disk must not stop it.
         with contextlib.suppress(OSError):
-            path = attempt.report_dir / protocol.REPORT_FILE
-            documents.write_json(path, document, durable=False)
+            self._replace(attempt.report_dir / protocol.REPORT_FILE, document)
             self._unsaid = False
+
+    def _replace(self, path: Path, document: dict[str, Any]) -> None:
+        assert self._reserve is not None
+        try:
+            documents.write_json(path, document, durable=False)
+            self._reserve.keep()
+        except OSError:
+            # That it cannot save must be heard there too, if need be without what is long.
+            data = json.dumps(document).encode() + b"\n"
+            if len(data) > SIZE:
+                short = {**document, "metrics": {}, "rungs": {}, "goodput": None}
+                data = json.dumps(short).encode()
+            self._reserve.replace(data)
 
     def _signal(self) -> None:
         if self._attempt is not None and self._attempt.notify is not None:

@@ -32,16 +32,19 @@ import numpy as np
 from hpcext import protocol
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.boundaries import Boundaries
-from hpcext.training.checkpoint import Checkpoint, Store
+from hpcext.training.checkpoint import Checkpoint, CheckpointError, Store
 from hpcext.training.keeper import Keeper
 from hpcext.training.loading import elastic, open_loader
+from hpcext.training.options import collected, refuse_misspelt
 from hpcext.training.partitions import PartitionedBatches, Partitions
 from hpcext.training.place import AFTER, BEFORE, EPOCH, Place
 from hpcext.training.ranks import Ranks
+from hpcext.training.rehearsal import Rehearsal
 from hpcext.training.reports import Reporter
 from hpcext.training.sampler import ResumableSampler, Walk
 from hpcext.training.signals import SuspendRequest
 from hpcext.training.state import State, Tree
+from hpcext.training.undivided import Seen, first_batch
 
 Batch = TypeVar("Batch")
 
@@ -71,6 +74,10 @@ class Session(Boundaries):
         Samples that all ranks consume in a step, if the job's work counts samples.
     on_suspend : iterable of callables
         Called without arguments on every rank when the suspension is acknowledged.
+    unsaved : collection of objects, or True
+        What the training has and is meant not to be saved: a model, an optimizer, a scheduler.
+        The session refuses to go on without what it finds and is not given, unless it is named
+        here; with True it looks for nothing.
     **state
         What to save, by name: see :class:`hpcext.training.state.State`.
 
@@ -101,6 +108,7 @@ class Session(Boundaries):
         seed: int | None = None,
         samples_per_step: int | None = None,
         on_suspend: Iterable[Callable[[], object]] = (),
+        unsaved: Any = (),
         **state: Any,
     ) -> None:
         self._attempt = protocol.Attempt.from_environ()
@@ -111,7 +119,9 @@ class Session(Boundaries):
         self._ranks = self._join()
         self.rank, self.world_size = self._ranks.rank, self._ranks.size
         self._reporter = Reporter(self._attempt if self.rank == 0 else None, self.world_size)
+        refuse_misspelt(state, type(self))
         self._state = self._make_state(state)
+        self._unsaved = collected(unsaved)
         self._keeper: Keeper | None = None
         if directory is not None:
             number = self._attempt.attempt if self._attempt else None
@@ -139,6 +149,11 @@ class Session(Boundaries):
         self._saved_s = time.monotonic()
         self._resume_random: Tree | None = None
         self._run_id = uuid.uuid4().hex
+        # Of this attempt: it has made a step, and after it nothing was missing.
+        self._stepped = self._whole = False
+        self._seen: Seen | None = None
+        self._repeated: set[str] = set()
+        self._rehearsal = Rehearsal.asked(self._attempt, self.rank, self._state.present)
         self._begin()
 
     def sampler(self, data: Sized | int, *, shuffle: bool = True) -> ResumableSampler:
@@ -252,6 +267,8 @@ class Session(Boundaries):
                 for turns, batch in enumerate(source, start=1):
                     self._turn = functools.partial(position, turns)
                     self._turns = turns
+                    if self._seen is None:
+                        self._seen = self._first_batch(loader, batch)
                     yield batch
                     self._end_turn()
                     if self._boundary():
@@ -290,6 +307,7 @@ class Session(Boundaries):
         if self._turn is not None or self._keeper is None:
             yield from loader
             return
+        self._register()
         self._validations += 1
         if (self._place.phase, self._place.validation) == (self._phase, self._validations):
             self._arrive()
@@ -321,6 +339,18 @@ class Session(Boundaries):
     def report(self, **metrics: Any) -> None:
         """Numbers to show for the job: loss, accuracy; cheap, may be called each step."""
         self._reporter.metrics(metrics)
+        if self._keeper is None or self._reporter.registered or self.rank != 0:
+            return
+        again = self._repeated & metrics.keys()
+        self._repeated |= metrics.keys()
+        if again:
+            # Once may be before the loop, or instead of one; what is said again comes of a loop.
+            self._reporter.note(
+                f"session.report({min(again)}=...) was called again, and no loop over "
+                "session.batches(loader) has begun: nothing is saved, and the job cannot be "
+                "suspended; write `for batch in session.batches(loader):` inside "
+                "`for epoch in session.epochs(n):`"
+            )
 
     def report_goodput(
         self,
@@ -390,6 +420,9 @@ class Session(Boundaries):
         """
         self._end_turn()
         self._ranks.settle()
+        if self._rehearsal is not None and self._rehearsal.checkpoint is not None:
+            self._end_rehearsal()
+            self._suspend(self._place, self._state.random())
         self._phase, self._validations = AFTER, 0
         self._place = Place(phase=AFTER, epoch=max(self._count, self._place.epoch))
         self._save_last()
@@ -425,21 +458,51 @@ class Session(Boundaries):
 
     def _begin(self) -> None:
         self._state.check()
+        self._refuse_missing()
         self._resume = self._keeper.find() if self._keeper else None
         self.resumed = self._resume is not None
         if self._resume is not None:
-            self._restore_facts(self._resume.manifest)
+            self._restore_manifest(self._resume)
             self._restore_state(self._resume)
         elif self._seed is not None:
             self._state.seed(self._seed + self.rank)
         self._epoch_random = self._state.random()
         self._reporter.restored(self.step, self._done)
-        self._register()
         atexit.register(self._reporter.flush)
 
+    def _restore_manifest(self, checkpoint: Checkpoint) -> None:
+        try:
+            self._restore_facts(checkpoint.manifest)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise CheckpointError(
+                f"what its manifest says makes no sense ({type(error).__name__}: {error})",
+                where=checkpoint.path,
+                do="restore one from a backup, or remove it",
+            ) from error
+
+    def _boundary(self) -> bool:
+        if not self._whole:
+            # Some of it is known once a step was made.
+            self._whole = True
+            self._refuse_missing(stepped=True)
+        return super()._boundary()
+
+    def _refuse_missing(self, *, stepped: bool = False) -> None:
+        """Raise ValueError if the training has what nobody saves."""
+        if self._unsaved is None:
+            return
+        missing = self._state.missing(self._unsaved, stepped=stepped)
+        if missing:
+            raise ValueError(missing)
+
     def _register(self) -> None:
-        """Tell the manager that suspensions are answered from now on."""
+        """Tell the manager that suspensions are answered from now on: a place to stop is next."""
         self._reporter.register()
+
+    def _first_batch(self, loader: Any, batch: Any) -> Seen:
+        """What to compare with the other ranks, of the first batch of this attempt."""
+        alone = self.world_size == 1 or self._keeper is None
+        return Seen() if alone else first_batch(loader, batch)
 
     def _restore_state(self, checkpoint: Checkpoint) -> None:
         assert self._keeper is not None
@@ -459,6 +522,8 @@ class Session(Boundaries):
         """This is the place where the checkpoint was written: from here on all is new."""
         if self._resume is not None:
             self._restore_state(self._resume)
+            if self._rehearsal is not None:
+                self._rehearsal.mark(self.step)
         self._drop_resume()
 
     def _drop_resume(self) -> None:
@@ -484,7 +549,9 @@ class Session(Boundaries):
         self._place.batch += 1
         self._turn = None
         self.step += 1
-        self._reporter.stepped(self.step, self._done)
+        self._stepped = True
+        if self._rehearsal is None or self._rehearsal.checkpoint is None:
+            self._reporter.stepped(self.step, self._done)
 
     def _weight_of_batch(self) -> float:
         """By how much this rank's mean gradient counts in this step."""
@@ -507,3 +574,4 @@ class Session(Boundaries):
 
     def _opened(self) -> None:
         """A loader was opened: what it says of its batches counts."""
+        self._register()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from types import FrameType
 
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
@@ -44,16 +45,40 @@ class SuspendRequest:
     def __init__(self, *, watch: bool = True, notices: bool = False) -> None:
         self._watch = watch
         self._flag = False
+        self._deaf_until_s = 0.0
         if watch and notices:
             _outlive_notices()
         if watch and SUSPEND_SIGNAL not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             self._catch()
 
     def asked(self) -> bool:
-        """Whether the signal came; it stays so, because nothing takes the signal away."""
+        """Whether the signal came; it stays so until :meth:`decline` takes the signal away."""
         if not self._watch:
             return False
+        if self._deaf_until_s:
+            if time.monotonic() < self._deaf_until_s:
+                return False
+            # What came meanwhile may be the same request, which a supervisor repeats.
+            self._deaf_until_s = 0.0
+            self._take()
         return self._flag or SUSPEND_SIGNAL in signal.sigpending()
+
+    def decline(self, pause_s: float) -> None:
+        """Go on all the same; what comes within a pause is not heard.
+
+        Parameters
+        ----------
+        pause_s : float
+            0 where nobody repeats a request that counts.
+        """
+        if self._watch:
+            self._take()
+            self._deaf_until_s = time.monotonic() + pause_s if pause_s else 0.0
+
+    def _take(self) -> None:
+        self._flag = False
+        while SUSPEND_SIGNAL in signal.sigpending():
+            signal.sigtimedwait((SUSPEND_SIGNAL,), 0)
 
     def _catch(self) -> None:
         signal.signal(SUSPEND_SIGNAL, self._note)

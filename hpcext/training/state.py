@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,15 +43,43 @@ class State:
     def __init__(self, objects: Mapping[str, Any]) -> None:
         given = {name: value for name, value in objects.items() if value is not None}
         for name, value in given.items():
-            if not self.knows(value):
-                raise TypeError(
-                    f"Session({name}=...): {type(value).__name__} has no state_dict and "
-                    f"load_state_dict; valid: {self.valid}"
-                )
+            refusal = self.refusal(value)
+            if refusal:
+                raise TypeError(f"Session({name}=...): {refusal}")
         self._generators = {name: value for name, value in given.items() if self.draws(value)}
         self._objects = {n: value for n, value in given.items() if n not in self._generators}
 
     valid = "an array, a dict of arrays, a numpy.random.Generator, or an object with both"
+
+    def refusal(self, value: Any) -> str:
+        """Why this value can be no part of the state; empty if it can."""
+        kind = type(value).__name__
+        if isinstance(value, list | tuple | set | frozenset):
+            return (
+                f"a {kind} is a copy, and nothing could be put back into it; give what is in it "
+                f"itself, each by a name of its own; valid: {self.valid}"
+            )
+        if not self.knows(value):
+            return f"{kind} has no state_dict and load_state_dict; valid: {self.valid}"
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            return "the array is read-only, and nothing could be put back into it"
+        return ""
+
+    def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
+        """What the training has that nobody saves, and what to do; empty where none is known.
+
+        Parameters
+        ----------
+        unsaved : collection
+            Objects of which that is meant.
+        stepped : bool
+            Whether a step was made by now.
+        """
+        return ""
+
+    def present(self) -> Tree:
+        """What this process has, by kind, given to the session or not; slow."""
+        return {"what the session holds": self.capture(), "random numbers": self.random()}
 
     def knows(self, value: Any) -> bool:
         """Whether this value's state can be taken and given back."""
@@ -109,11 +137,9 @@ class State:
         for name, value in self._objects.items():
             try:
                 self._apply(value, tree[name])
-            except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise CheckpointError(
-                    f"the state of {name!r} does not fit: {' '.join(str(error).split())}",
-                    do="use the model that it was written with, or another checkpoint directory",
-                ) from error
+            # Objects are the user's, and raise what they like.
+            except Exception as error:
+                raise unfit(name, error) from error
 
     def _capture(self, value: Any) -> Any:
         return value if isinstance(value, np.ndarray | dict) else value.state_dict()
@@ -190,6 +216,18 @@ class State:
         # zipfile, zlib, struct and numpy have errors of their own for what is damaged.
         except Exception as error:
             raise CheckpointError(f"cannot be read ({error})", where=path) from error
+
+
+def unfit(name: str, error: Exception) -> CheckpointError:
+    """The error that the saved state of an object is that of another one."""
+    said = " ".join(str(error).split())
+    if not isinstance(error, ValueError | RuntimeError):
+        # The message of a KeyError is the key alone.
+        said = f"{type(error).__name__}: {said}"
+    return CheckpointError(
+        f"the state of {name!r} does not fit: {said}",
+        do="use the one that it was written with, or another checkpoint directory",
+    )
 
 
 def _listed(names: Mapping[str, Any]) -> str:

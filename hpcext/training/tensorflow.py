@@ -196,11 +196,23 @@ class Session(Balancing):
         return super()._boundary()
 
     _example = "session.dataset(data, global_batch=...)"
+    _use = "use session.dataset(data, batch_size=...) or session.dataset(data, global_batch=...)"
 
     def _kind_of_device(self) -> str:
         for gpu in tf.config.get_visible_devices("GPU"):
             return str(tf.config.experimental.get_device_details(gpu).get("device_name", "gpu"))
         return "cpu"
+
+    def _begin(self) -> None:
+        super()._begin()
+        state = cast(TensorFlowState, self._state)
+        if self.world_size > 1 and self.rank == 0 and state.undistributed():
+            self._reporter.note(
+                f"the {self.world_size} ranks do not average their gradients: the model was not "
+                "made in the scope of a strategy, each trains one of its own, and a checkpoint "
+                "holds that of rank 0 alone; make model and optimizer inside "
+                "`with strategy().scope():`"
+            )
 
     def _join(self) -> Ranks:
         return join()

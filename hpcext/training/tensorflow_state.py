@@ -67,6 +67,15 @@ class TensorFlowState(KerasState):
                 if kind == tf.VariableSynchronization.ON_READ:
                     self.hold(variable)
 
+    def undistributed(self) -> bool:
+        """Whether there are variables to train, and no strategy keeps them equal on all workers."""
+        every = [
+            getattr(each, "_value", each) for each in self._all_variables(self._objects.values())
+        ]
+        trained = [each for each in every if getattr(each, "trainable", False)]
+        kind = tf.distribute.DistributedValues
+        return bool(trained) and not any(isinstance(each, kind) for each in every)
+
     def outside(self) -> contextlib.AbstractContextManager[Any]:
         """Where values are assigned at once, also while a function is being traced."""
         context: contextlib.AbstractContextManager[Any] = tf.init_scope()

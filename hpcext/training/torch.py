@@ -1,11 +1,12 @@
 """The session for PyTorch: one process, or DistributedDataParallel under torchrun.
 
-Five lines make a script suspendable and resumable::
+Six lines make a script suspendable and resumable::
 
     from hpcext.training.torch import Session
 
     session = Session(model=model, optimizer=optimizer, scheduler=scheduler)
     model = session.parallel(model)
+    loader = DataLoader(data, batch_sampler=session.batch_sampler(data, global_batch=64))
     for epoch in session.epochs(5):
         for x, y in session.batches(loader):
             ...
@@ -22,9 +23,9 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from hpcext import protocol
 from hpcext.training.accumulation import accumulated, microbatches, split
 from hpcext.training.checkpoint import Checkpoint, Store
+from hpcext.training.compiled import keep_safe
 from hpcext.training.keeper import Keeper
 from hpcext.training.learning_rate import Rates, Rule
 from hpcext.training.leave import leave
@@ -38,6 +39,8 @@ from hpcext.training.torch_group import Member, check_equal, receive, send
 from hpcext.training.torch_parallel import Parallel
 from hpcext.training.torch_ranks import join, own_device
 from hpcext.training.torch_state import TorchState, plain, with_arrays
+from hpcext.training.torch_whole import Steps, norm_of_gradients
+from hpcext.training.undivided import Seen
 
 Batch = TypeVar("Batch")
 
@@ -80,6 +83,9 @@ class Session(Balanced):
         What this rank computes on.
     """
 
+    _use = "use DataLoader(data, batch_sampler=session.batch_sampler(data, global_batch=...))"
+    _wrap = "use model = session.parallel(model), or DistributedDataParallel"
+
     def __init__(
         self,
         *,
@@ -105,6 +111,7 @@ class Session(Balanced):
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
         super().__init__(**options)
+        self._steps = Steps(self._heard_step, self._in_turn)
 
     def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
         """The model on this rank's device, and in DistributedDataParallel if there are others.
@@ -167,6 +174,7 @@ class Session(Balanced):
     def finish(self) -> None:
         """As the base class has it."""
         self._changed()
+        self._steps.close()
         super().finish()
 
     # Changing the number of ranks in place.
@@ -182,12 +190,14 @@ class Session(Balanced):
         # All that others would restore from a checkpoint comes from rank 0 at the first epoch.
         self._state.check()
         self._resume, self.resumed = None, True
+        # The others have compared what they train.
+        self._compared = True
         if self._seed is not None:
             self._state.seed(self._seed + self.rank)
         self._epoch_random = self._state.random()
 
     def _register(self) -> None:
-        # Whether it can change its size in place is known when it opens its loader; asked to
+        # Whether it can change its size in place is known when it has opened its loader; asked to
         # change before, it would be suspended for it.
         if self._member is None:
             super()._register()
@@ -275,6 +285,35 @@ class Session(Balanced):
             walk.resize(self.rank, self.world_size)
         self._follow_ranks()
 
+    # What a session is to be given.
+
+    def _in_turn(self) -> bool:
+        """Whether a step is one of this training."""
+        return self._turn is not None
+
+    def _heard_step(self, optimizer: torch.optim.Optimizer, scaler: Any) -> None:
+        """An optimizer has made its first step of this attempt."""
+        state = cast(TorchState, self._state)
+        if self.world_size > 1 and self._seen and not self._stepped and not state.sharded:
+            norms = (*self._seen.gradients, norm_of_gradients(optimizer))
+            self._seen = self._seen.norms(norms)
+        if self._unsaved is None:
+            return
+        missing = state.given(self._unsaved).lacks(optimizer, scaler)
+        if not missing:
+            return
+        if not self._stepped:
+            raise ValueError(missing)
+        # Begun late: what was trained so far is not to be lost for it.
+        if self.rank == 0:
+            self._reporter.note(missing)
+
+    def _first_batch(self, loader: Any, batch: Any) -> Seen:
+        # Ranks that divide layers among them are to have the same batches.
+        state = cast(TorchState, self._state)
+        parts = state.sharded and not state.data_parallel
+        return Seen() if parts else super()._first_batch(loader, batch)
+
     def _opened(self) -> None:
         super()._opened()
         batches = self._elastic
@@ -301,9 +340,7 @@ class Session(Balanced):
             self._member.answer(stall_s=stall_s)
 
     def _make_state(self, objects: dict[str, Any]) -> TorchState:
-        if self._attempt is not None:
-            # Beside the checkpoints, so that the next attempt finds it.
-            protocol.keep_compiled(self._attempt.checkpoint_dir / "compiled")
+        keep_safe()
         return TorchState(objects)
 
     def _make_keeper(self, store: Store) -> Keeper:

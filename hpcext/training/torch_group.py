@@ -1,7 +1,8 @@
 """Process groups of ranks that ``hpcext launch`` started: formed, left, formed anew.
 
 On one node each group finds its members under a prefix of its own in one store, a file outside
-every rank. On several each has a store of its own, which rank 0 keeps as long as the group lasts.
+every rank. On several each has a store of its own, which rank 0 keeps as long as the group lasts,
+behind a door (:mod:`hpcext.training.door`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from hpcext.protocol import environ
-from hpcext.rendezvous import Formed, Group, Rendezvous
+from hpcext.rendezvous import Formed, Group, Rendezvous, Way
 from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.door import LOOPBACK, Door, Window, own_socket
 from hpcext.training.ranks import Ranks
 from hpcext.training.signals import News
 from hpcext.training.torch_ranks import TorchRanks, init
@@ -66,6 +68,8 @@ class Member:
         self._news = News()
         self._next: Group | None = None
         self._store: Store | None = None
+        self._kept: Store | None = None  # on rank 0, that of all ranks
+        self._services: list[Door | Window] = []
         self._pause_s = FAR_PAUSE_S if rendezvous.host else PAUSE_S
 
     @classmethod
@@ -116,6 +120,9 @@ class Member:
         if dist.is_initialized():
             dist.destroy_process_group()
         self._store = None
+        for service in self._services:
+            service.close()
+        self._services, self._kept = [], None
 
     def begin(self, group: Group) -> None:
         """On rank 0, which has left the old group: call the new ranks."""
@@ -145,12 +152,18 @@ class Member:
     def _meet(self, group: Group) -> Store:
         """The store of a group on several nodes."""
         if self.rank == 0:
-            store = TCPStore("127.0.0.1", 0, group.size, is_master=True, wait_for_workers=False)
-            self._insist(lambda: self._rendezvous.publish(group.number, store.port))
-            return store
-        while (place := self._rendezvous.published(group.number)) is None:
+            kept, listening = own_socket(_store_at, _is_empty)
+            self._kept = kept
+            door = Door(self._rendezvous.host, listening)
+            self._services.append(door)
+            hosts = [door.address] if door.address else []
+            way = Way((*hosts, self._rendezvous.host), door.port, door.key)
+            self._insist(lambda: self._rendezvous.publish(group.number, way))
+        while (found := self._rendezvous.published(group.number)) is None:
             time.sleep(self._pause_s)
-        return TCPStore(*place, group.size, is_master=False, wait_for_workers=False)
+        window = Window([(host, found.port) for host in found.hosts], found.key)
+        self._services.append(window)
+        return TCPStore(LOOPBACK, window.port, is_master=False, wait_for_workers=False)
 
     @staticmethod
     def _insist(write: Callable[[], None]) -> None:
@@ -173,6 +186,17 @@ class Member:
             # Not asked again.
             self.group = Group(number, self.group.size)
             self._next = None
+
+
+def _store_at(port: int, listening: int) -> TCPStore:
+    """One that listens at a descriptor, and nowhere else."""
+    return TCPStore(
+        LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening
+    )
+
+
+def _is_empty(store: TCPStore) -> bool:
+    return bool(store.num_keys() == 0)
 
 
 def send(tree: Any, joining: Iterable[int]) -> None:

@@ -85,7 +85,7 @@ class ShardedKeeper(Keeper):
         tree = self._state.read(path)
         live = self._state.capture()
         shards = _targets(tree["objects"], live, cast(TorchState, self._state).objects)
-        read_shards(checkpoint.path, shards, self._writers)
+        read_shards(checkpoint, shards, self._writers)
         tree["objects"] = _joined(tree["objects"], shards)
         try:
             self._state.apply(tree["objects"])
@@ -162,7 +162,7 @@ def write_shards(path: Path, shards: Shards, ranks: Ranks) -> list[dict[str, Any
     return [entry for part in parts for entry in json.loads(part)]
 
 
-def read_shards(path: Path, shards: Shards, ranks: Ranks) -> None:
+def read_shards(checkpoint: Checkpoint, shards: Shards, ranks: Ranks) -> None:
     """Fill tensors with what a checkpoint has of them, however it was divided; all ranks call it.
 
     Raises
@@ -173,7 +173,7 @@ def read_shards(path: Path, shards: Shards, ranks: Ranks) -> None:
     try:
         load(
             cast(Any, shards),
-            storage_reader=_Reader(path),
+            storage_reader=_Reader(checkpoint),
             planner=_Planner(),
             process_group=_group(ranks),
             no_dist=not isinstance(ranks, TorchRanks),
@@ -183,7 +183,7 @@ def read_shards(path: Path, shards: Shards, ranks: Ranks) -> None:
         what = " ".join(str(first).split()) or type(first).__name__
         raise CheckpointError(
             f"the shards cannot be read ({what})",
-            where=path,
+            where=checkpoint.path,
             do="use the model that it was written with, or another checkpoint directory",
         ) from error
 
@@ -363,13 +363,18 @@ class _Writer(FileSystemWriter):
 class _Reader(FileSystemReader):
     """The same, read with as little trust as ``weights_only`` has."""
 
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint.path)
+        self._checkpoint = checkpoint
+
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
-        with (Path(self.path) / ".metadata").open("rb") as file:
+        with self._checkpoint.part(".metadata").open("rb") as file:
             metadata = _IndexUnpickler(file).load()
         if not isinstance(metadata, Metadata):
             raise ValueError("the index of the shards is not one")
         for info in (metadata.storage_data or {}).values():
-            info.relative_path = Path(info.relative_path).name
+            # Nothing but what was verified is opened.
+            info.relative_path = self._checkpoint.part(Path(info.relative_path).name).name
         return metadata
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -16,6 +16,7 @@ from hpcext.training.hashing import HashingFile
 from hpcext.training.staging import Copier, like
 from hpcext.training.state import Tree
 from hpcext.training.torch_random import TorchRandom, from_text, to_text
+from hpcext.training.torch_whole import Given, present, state_of
 
 FORMAT_SHARDED = "torch-sharded/1"
 _ORDER = (
@@ -44,6 +45,32 @@ class TorchState(TorchRandom):
         if self.sharded:
             self.format = FORMAT_SHARDED
 
+    def refusal(self, value: Any) -> str:
+        """Why this value can be no part of the state; empty if it can."""
+        kind = state_of(value)
+        if not kind:
+            return super().refusal(value)
+        what = f"of {kind}" if kind == "tensors" else f"with the state of {kind}"
+        return (
+            f"a {type(value).__name__} {what} is a copy, and nothing could be put back into "
+            "what it was taken from; give the object itself: model=model and not "
+            "model=model.state_dict(), tensors each by a name of its own"
+        )
+
+    def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
+        """What the training has that nobody saves, and what to do; empty where none is known."""
+        given = self.given(unsaved)
+        return given.lacks_model() or given.lacks_schedulers()
+
+    def given(self, unsaved: Collection[Any]) -> Given:
+        """What is saved, and what is meant not to be."""
+        named = {name: unwrapped(value) for name, value in self._objects.items()}
+        return Given(named, [*map(unwrapped, unsaved)], self.capture())
+
+    def present(self) -> Tree:
+        """What this process has, by kind, given to the session or not; slow."""
+        return {**super().present(), **present()}
+
     def knows(self, value: Any) -> bool:
         """Whether this value's state can be taken and given back."""
         return isinstance(value, torch.Tensor) or super().knows(value)
@@ -66,6 +93,15 @@ class TorchState(TorchRandom):
     def sharded(self) -> bool:
         """Whether ranks hold different pieces of the parameters (FSDP2, tensor parallel)."""
         return any(is_sharded(parameter) for parameter in self._held())
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether, of what is sharded, ranks are to have batches of their own: FSDP2 alone."""
+        module = sys.modules.get("torch.distributed.fsdp")
+        kind = getattr(module, "FSDPModule", ())
+        meshes = (cast(Any, each).device_mesh for each in self._held() if is_sharded(each))
+        wrapped = any(isinstance(model, kind) for model in self._modules())
+        return wrapped and all(mesh.ndim == 1 for mesh in meshes)
 
     @property
     def in_place(self) -> bool:
@@ -151,12 +187,24 @@ class TorchState(TorchRandom):
 
     def _apply(self, value: Any, saved: Any) -> None:
         if not isinstance(value, torch.Tensor):
-            super()._apply(unwrapped(value), saved)
+            if isinstance(value, torch.optim.Optimizer):
+                self._apply_to_optimizer(value, saved)
+            else:
+                super()._apply(unwrapped(value), saved)
             return
         if value.shape != saved.shape or value.dtype != saved.dtype:
             raise ValueError(f"{saved.dtype}{saved.shape} into {value.dtype}{value.shape}")
         with torch.no_grad():
             value.copy_(saved)
+
+    def _apply_to_optimizer(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
+        try:
+            super()._apply(optimizer, saved)
+        except Exception:
+            # That of another kind may fail in any way.
+            check_settings(optimizer, saved["param_groups"])
+            raise
+        check_settings(optimizer, optimizer.param_groups)
 
     def _generator_state(self, generator: Any) -> Any:
         if isinstance(generator, torch.Generator):
@@ -278,6 +326,25 @@ def unwrapped(value: Any) -> Any:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Whether groups of parameters have the settings that an optimizer needs.
+
+    An earlier release of PyTorch may have written fewer, which loading adds.
+
+    Raises
+    ------
+    ValueError
+        They are those of another kind of optimizer.
+    """
+    for group in groups:
+        lost = sorted(optimizer.defaults.keys() - group.keys())
+        if lost:
+            raise ValueError(
+                f"it is the state of another optimizer, without {', '.join(lost)}, which "
+                f"{type(optimizer).__name__} needs"
+            )
 
 
 def plain(value: Any, where: str) -> Any:

@@ -138,7 +138,7 @@ class Suspend(transformers.TrainerCallback):
     def checkpoint(self) -> str | None:
         """What to give ``trainer.train`` as ``resume_from_checkpoint``; None if there is none."""
         found = self._link.found
-        return str(found.path / found.manifest["directory"]) if found else None
+        return str(found.part(found.manifest.get("directory"))) if found else None
 
     # -- the beginning
 
@@ -198,8 +198,12 @@ class Suspend(transformers.TrainerCallback):
             if self._link.look():
                 self._due = _STOP
         if self._due == _STOP:
+            now = self._random.random()
             self._random.set_random(self._before)
             self._suspend(pending={"save": bool(control.should_save)})
+            # Still here: it could not be saved, and the evaluation goes on.
+            self._random.set_random(now)
+            self._due = ""
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The numbers of an evaluation go into the report."""

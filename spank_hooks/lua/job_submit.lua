@@ -8,20 +8,33 @@ local directory = debug.getinfo(1, "S").source:match("^@(/.*/)[^/]*$")
 local rules = assert(loadfile(assert(directory, "not loaded by an absolute path") .. "rules.lua"))()
 
 -- slurmctld sees options of SPANK plugins as lines of spank_job_env, an array that begins at 0;
--- they are whatever the client sent.
+-- they are whatever the client sent, however many and however long.
 local PREFIX = "_SLURM_SPANK_OPTION_hpcext_hpcext_"
 local MOST_LINES = 1000
+local MOST_CHARS = 128 -- of a name and its value: no value of ours is half as long, so a cut one is refused
 
+local function option_of(line)
+    if line:sub(1, #PREFIX) == PREFIX then
+        return line:sub(#PREFIX + 1, #PREFIX + MOST_CHARS):match("^([%w_]+)=(.*)$")
+    end
+end
+
+-- The options by name, or nil and why nobody looks for them.
 local function options_of(request)
+    local count = tonumber(request.spank_job_env_size) or 0
+    if count > MOST_LINES then
+        return nil, "its plugins sent more than " .. MOST_LINES .. " lines"
+    end
     local found = {}
-    local count = math.min(tonumber(request.spank_job_env_size) or 0, MOST_LINES)
+    if count == 0 then
+        return found
+    end
+    -- Once: with each access of the field Slurm makes the whole table anew.
+    local lines = request.spank_job_env
     for index = 0, count - 1 do
-        local line = tostring(request.spank_job_env[index])
-        if line:sub(1, #PREFIX) == PREFIX then
-            local name, value = line:sub(#PREFIX + 1):match("^([%w_]+)=(.*)$")
-            if name then
-                found[name] = value
-            end
+        local name, value = option_of(tostring(lines[index]))
+        if name then
+            found[name] = value
         end
     end
     return found
@@ -29,8 +42,12 @@ end
 
 -- Why a job is refused, or nil.
 local function check(request)
-    local options = options_of(request)
-    if next(options) == nil then
+    local options, unread = options_of(request)
+    if unread then
+        -- Only to who submits: slurmctld's log is not theirs to fill.
+        slurm.log_user("%s", "hpcext: options are not looked at: " .. unread)
+        return nil
+    elseif next(options) == nil then
         return nil
     end
     local values, wrong = rules.read(function(name)
@@ -41,7 +58,7 @@ local function check(request)
     end
     -- Only a batch script can be run again; NO_VAL16 is a user who said nothing of it.
     local again = values.suspendable or values.trainer
-    if again and request.script and request.requeue == slurm.NO_VAL16 then
+    if again and request.requeue == slurm.NO_VAL16 and request.script then
         request.requeue = 1
     end
     return nil

@@ -176,7 +176,7 @@ def test_without_argcomplete_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "argcomplete", None)
-    assert cli.main(["completion", "bash"]) == 1
+    assert cli.main(["completion", "bash"]) == 2
     told = capsys.readouterr().err
     assert told == "hpcext: argcomplete is not installed; pip install 'hpcext[completion]'\n"
 

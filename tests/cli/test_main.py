@@ -82,7 +82,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--quite", "config", "show"], "unknown option '--quite'"),
         (["config", "show", "--or"], "unknown option '--or'"),
         (["trace", "stat", "x", "--nodes", "many"], "--nodes: 'many' (valid: an integer)"),
-        (["resize", "jobs", "cnn", "more"], "GPUS: 'more' (valid: an integer)"),
+        (["resize", "jobs", "cnn", "more"], "GPUS: 'more' (valid: an integer, or auto)"),
         (["launch", "--ranks", "9" * 99_999, "x"], "--ranks: '" + "9" * 60 + "'... (valid:"),
         (["pilot", "submit", "x", "--log-format", "x"], "--log-format: unknown log-format 'x'"),
     ],

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import re
 import signal
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from site_of_test import Site, wait_for
 
 from hpcext.cli.main import main
-from hpcext.cli.metrics import read_address
+from hpcext.cli.metrics import Pilots, Server, make_registry, read_address, read_token
 from hpcext.core.errors import InputError
 from hpcext.executors.leases import Terms
 from hpcext.manager.metrics import METRICS, UNREADABLE
@@ -114,8 +118,11 @@ def test_it_answers_on_this_machine_alone(site: Site) -> None:
     address = server.stdout.readline().strip()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", address)
 
+    token = (site.path / "state/hpcext/metrics-token").read_text().strip()
+    shown = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
+
     def running() -> bool:
-        with urllib.request.urlopen(address, timeout=60) as answer:
+        with urllib.request.urlopen(shown, timeout=60) as answer:
             found = told(answer.read().decode())
         return 1.0 in [
             value for key, value in found.get("hpcext_jobs", {}).items() if key[1] == "running"
@@ -129,9 +136,84 @@ def test_it_answers_on_this_machine_alone(site: Site) -> None:
     assert server.wait(60) == 0
 
 
+@pytest.fixture
+def server(home: Path) -> Iterator[Server]:
+    registry = make_registry(Pilots(home / "state"))
+    with Server(registry, "127.0.0.1", 0, read_token(home / "token")) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.02,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/metrics", {"Authorization": "Bearer {token}"}, 200),
+        ("GET", "/metrics?x", {"Authorization": "bearer {token}"}, 200),
+        ("HEAD", "/metrics", {"Authorization": "Bearer {token}"}, 200),
+        ("GET", "/", {"Authorization": "Bearer {token}"}, 404),
+        ("GET", "/metrics", {}, 401),
+        ("GET", "/metrics", {"Authorization": "Bearer {token}x"}, 401),
+        ("GET", "/metrics", {"Authorization": "Basic {token}"}, 401),
+        ("GET", "/metrics", {"Authorization": "Bearer \xf6"}, 401),
+        ("GET", "/{token}", {}, 401),
+        # A stranger's name that leads here, asked by a browser of the user.
+        ("GET", "/metrics", {"Authorization": "Bearer {token}", "Host": "rebound.example"}, 403),
+        ("POST", "/metrics", {"Authorization": "Bearer {token}"}, 405),
+    ],
+)
+def test_who_is_answered(
+    server: Server, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    make("one")
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    said = {name: text.format(token=server.token) for name, text in headers.items()}
+    with contextlib.closing(connection):
+        connection.request(method, path.format(token=server.token), headers=said)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    assert answer.status == status
+    assert ("hpcext_jobs{" in text) == (status == 200 and method == "GET")
+    if status == 401:
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_the_token_is_made_once_and_is_the_users_alone(home: Path) -> None:
+    before = os.umask(0)
+    try:
+        token = read_token(home / "state" / "token")
+    finally:
+        os.umask(before)
+    assert (home / "state" / "token").stat().st_mode & 0o777 == 0o600
+    assert read_token(home / "state" / "token") == token
+    # Prometheus may be in the group.
+    (home / "state" / "token").chmod(0o640)
+    assert read_token(home / "state" / "token") == token
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        ("x" * 32, 0o644, "mode 0644"),
+        ("x" * 32, 0o620, "mode 0620"),
+        ("short", 0o600, "holds no token"),
+        ("x" * 20 + "\n" + "y" * 20, 0o600, "holds no token"),
+        ("", 0o600, "holds no token"),
+    ],
+)
+def test_a_token_file_that_is_none(home: Path, text: str, mode: int, said: str) -> None:
+    (home / "token").write_text(text)
+    (home / "token").chmod(mode)
+    with pytest.raises(InputError, match=said):
+        read_token(home / "token")
+
+
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
+        (["--textfile", "x.prom", "--token-file", "t"], "--token-file: a file needs no token"),
         (["--listen", "example.org:80"], "--listen: 'example.org:80' is no address"),
         (["--listen", "127.0.0.1:99999"], "'127.0.0.1:99999' is no address"),
         (["--textfile", "hpcext.txt"], "--textfile: hpcext.txt would not be read"),

@@ -26,6 +26,7 @@ SCRAPE = """
 global: {{scrape_interval: 200ms}}
 scrape_configs:
   - job_name: hpcext
+    authorization: {{credentials_file: '{token}'}}
     static_configs: [targets: ['{address}']]
 """
 
@@ -98,7 +99,8 @@ def test_every_panel_of_the_dashboard_has_something_to_show(
     site: Site, harvester: str, tmp_path: Path
 ) -> None:
     address = start_metrics(site)
-    (tmp_path / "prometheus.yml").write_text(SCRAPE.format(address=address))
+    token = site.path / "state/hpcext/metrics-token"
+    (tmp_path / "prometheus.yml").write_text(SCRAPE.format(address=address, token=token))
     # Debian's own default is the directory of its service.
     files = ("--config.file=prometheus.yml", "--storage.tsdb.path=samples")
     with serving(tmp_path, "prometheus", *files, ready="Server is ready") as prometheus:

@@ -82,7 +82,7 @@ def test_all_pilots_together_are_the_user(capsys: pytest.CaptureFixture[str]) ->
         assert user[key] == pytest.approx(sum(each[key] for each in found["pilots"]))
     text = report(capsys)
     assert f"all of {user['user']}" in text
-    assert re.search(r"^\d\d\.\d% of the time that GPUs were held jobs trained$", text, re.M)
+    assert re.search(r"^\d\d\.\d% of the GPU time that was held went into training$", text, re.M)
     assert "1   one" not in text
     assert "1   one" in report(capsys, "one")
 

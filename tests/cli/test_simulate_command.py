@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,13 @@ def test_a_job_file_on_a_machine(
 
 def test_a_comparison(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     out, err = simulate(capsys, EXAMPLES, "--nodes", "1x6", "--compare")
-    first = [line.split()[:2] for line in out.splitlines()[1:6]]
+    first = [line.split()[:2] for line in out.splitlines()[1:7]]
     assert first == [
-        [name, "5"] for name in ("exclusive", "equal_share", "bftrainer", "optimus", "pollux")
+        [name, "5"]
+        for name in ("exclusive", "marble", "equal_share", "bftrainer", "optimus", "pollux")
     ]
     assert "against exclusive:" in out
-    assert [line.split(":")[1] for line in err.splitlines()] == [f" {n} of 5" for n in range(1, 6)]
+    assert [line.split(":")[1] for line in err.splitlines()] == [f" {n} of 6" for n in range(1, 7)]
 
 
 def test_trainers_on_idle_nodes_by_hand(capsys: pytest.CaptureFixture[str], here: Path) -> None:
@@ -304,7 +306,7 @@ def test_a_progress_bar_on_a_terminal_and_nothing_if_quiet(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert cli.main(words) == 0
     out, err = capsys.readouterr()
-    assert "5/5" in err
+    assert "6/6" in err
     assert "pollux, seed 0" in err
     assert "hpcext: 1 of" not in err
     # The result is not mixed up with it.
@@ -447,9 +449,46 @@ def test_a_job_that_states_no_speed(capsys: pytest.CaptureFixture[str], here: Pa
     (here / "jobs.toml").write_text('[[job]]\nname = "a"\ncommand = "true"\n')
     _, err = simulate(capsys, "jobs.toml", "--nodes", "1x1", status=2)
     assert err == (
-        "hpcext: jobs.toml: job 'a' states no scaling; "
-        "say how fast it is on how many GPUs, and how much it has to do\n"
+        "hpcext: jobs.toml: 1 job does not state what is needed here: a (scaling, work); "
+        "add to each what it lacks, as scaling = {1 = 1} (steps per second on so many GPUs) "
+        "and work = {steps = 10000} (steps until it is done)\n"
     )
+
+
+LACKING = """
+[[job]]
+name = "fast"
+command = "true"
+gpus = {min = 2, max = 4}
+[[job]]
+name = "whole"
+command = "true"
+scaling = {1 = 1.0}
+work = {steps = 9}
+[[job]]
+name = "endless"
+command = "true"
+scaling = {1 = 1.0}
+"""
+
+
+def test_all_that_is_missing_is_said_at_once_with_lines_to_paste(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    (here / "jobs.toml").write_text(LACKING)
+    _, err = simulate(capsys, "jobs.toml", "--nodes", "1x4", status=2)
+    assert "2 jobs do not state what is needed here: fast (scaling, work), endless (work)" in err
+    # The dry run of a real pilot says the same, beside its plan.
+    assert cli.main(["run", "jobs.toml", "--gpus", "4", "--dry-run"]) == 0
+    planned, noted = capsys.readouterr()
+    assert noted.startswith("hpcext: no time is expected: 2 jobs do not state")
+    assert "whole" in planned
+    # What is to be pasted is what a job file takes.
+    scaling, work = re.findall(r"(?:scaling|work) = {[^}]*}", err)
+    first, *others = LACKING.split("[[job]]")[1:]
+    fixed = [f"{first}{scaling}\n{work}\n", others[0], f"{others[1]}{work}\n"]
+    (here / "jobs.toml").write_text("".join(f"[[job]]{each}" for each in fixed))
+    simulate(capsys, "jobs.toml", "--nodes", "1x4")
 
 
 MEASURED = """

@@ -84,6 +84,7 @@ class Observer:
         self.granted: dict[str, dict[str, int]] = {}
         self.may_start: set[str] | None = None
         self.last_op = 0
+        self.shrunk = self.stopped = False
         self.final: dict[str, v.State] = {}
 
     def policy(self, now: v.Snapshot) -> v.Target:
@@ -113,6 +114,7 @@ class Observer:
 
     def _note(self, fact: f.Fact) -> None:
         if isinstance(fact, f.NodeJoined):
+            self.shrunk |= fact.node.gpus < self.nodes.get(fact.node.name, 0)
             self.nodes[fact.node.name] = fact.node.gpus
         elif isinstance(fact, f.NodeLost):
             self._note_lost(fact.name)
@@ -127,6 +129,7 @@ class Observer:
             busy = {held.job for held in self.holders.values()}
             before = set(self.granted) | busy if self.may_start is None else self.may_start
             self.may_start = set() if fact.stop else before
+            self.stopped |= fact.stop
         elif isinstance(fact, f.Began):
             self.may_start = None
 
@@ -243,6 +246,8 @@ class Observer:
         held = self._addressed(action)
         assert held.started
         assert held.suspended_s is None, "suspended twice"
+        must = self.stopped or self.shrunk or held.broken
+        assert held.registered or must or not self.ours, "it cannot save what it did"
         goal = self.engine.world.jobs[held.job].goal
         if held.resized_s is not None:
             overdue_s = held.resized_s + self.jobs[held.job].suspend_timeout_s

@@ -300,11 +300,12 @@ def test_a_drain_that_stops_suspends_what_runs(engine: Engine) -> None:
     assert {state(engine, name) for name in "123"} == {v.State.PENDING}
 
 
-def test_a_starting_job_is_stopped_when_it_is_known_to_run(engine: Engine) -> None:
+def test_a_starting_job_is_suspended_when_it_has_a_session(engine: Engine) -> None:
     run(engine, 0, job(1))
     assert run(engine, 1, f.Hold("1")) == []
     op = engine.world.jobs["1"].op
-    assert run(engine, 2, f.Started("1", op, ("n:0",))) == ["suspend 1"]
+    assert run(engine, 2, f.Started("1", op, ("n:0",))) == []
+    assert run(engine, 3, f.Registered("1", op, 0)) == ["suspend 1"]
 
 
 def test_gpus_that_become_known_later_are_those_of_the_same_segment(engine: Engine) -> None:

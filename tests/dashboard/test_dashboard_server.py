@@ -17,7 +17,6 @@ from site_of_test import Site
 
 from hpcext.cli import main as cli
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.dashboard import server as servers
 from hpcext.dashboard.pages import Pages
 from hpcext.dashboard.server import HEADERS, Root, Server, check_host, read_root
 from hpcext.manager.reading import Reading
@@ -156,14 +155,10 @@ def test_a_header_that_is_too_large_is_refused_and_the_next_one_served(server: S
     assert ask(server, f"/{server.token}/").status == 200
 
 
-def test_more_connections_than_there_is_room_for_are_closed(server: Server) -> None:
-    held = [socket.create_connection(("127.0.0.1", server.server_port), 60) for _ in range(40)]
+def test_a_crowd_of_strangers_does_not_shut_the_owner_out(server: Server) -> None:
+    held = [socket.create_connection(("127.0.0.1", server.server_port), 60) for _ in range(100)]
     try:
-        # Those that are too many are closed at once, the others wait for a request.
-        turned_away = 0
-        for each in held[servers.MOST_CONNECTIONS :]:
-            turned_away += each.recv(1) == b""
-        assert turned_away == len(held) - servers.MOST_CONNECTIONS
+        assert ask(server, f"/{server.token}/").status == 200
     finally:
         for each in held:
             each.close()

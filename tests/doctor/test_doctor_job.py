@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import tempfile
@@ -48,10 +49,12 @@ def nothing_left(site: Site) -> bool:
 def test_it_is_suspended_and_goes_on(site: Site) -> None:
     """As its own account has it; jobs beside it never begin."""
     one = site.counter("one", steps=100_000, step_s=0.02, gpus={"min": 1, "max": 4})
-    begun, suspended, gone_on = found(
+    begun, suspended, gone_on, same = found(
         site, one, {"name": "two", "command": f"touch {site.path}/two"}
     )
     assert {each.verdict for each in (begun, suspended, gone_on)} == {"ok"}
+    # It is no session of ours, and says nothing of its state.
+    assert (same.verdict, "is not known" in same.says) == ("note", True)
     assert "one goes on where it was" in gone_on.says
     steps = site.steps("one")
     assert {step.attempt for step in steps} == {1, 2}
@@ -60,6 +63,82 @@ def test_it_is_suspended_and_goes_on(site: Site) -> None:
     assert f"suspended at step {last} in" in suspended.says
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
     assert not (site.path / "two").exists()
+
+
+SCRIPT = """
+import time
+import torch
+from hpcext.training.torch import Session
+
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(40, 4), torch.randn(40, 1))
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.1), torch.nn.Linear(4, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+session = Session(GIVEN, seed=1)
+loader = torch.utils.data.DataLoader(data, batch_sampler=session.batch_sampler(data, gpu_batch=4))
+for epoch in session.epochs(100_000):
+    for x, y in session.batches(loader):
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.02)
+        REPORT
+    schedule.step()
+"""
+ALL = "model=model, optimizer=optimizer, schedule=schedule"
+
+
+def rehearsed(site: Site, given: str, report: str = "session.report(loss=loss)") -> list[Finding]:
+    script = site.path / "train.py"
+    script.write_text(SCRIPT.replace("GIVEN", given).replace("REPORT", report))
+    command = [sys.executable, str(script)]
+    return found(site, {"name": "one", "command": command, "env": {"OMP_NUM_THREADS": "1"}})
+
+
+def test_a_training_that_goes_on_as_the_same_one_is_approved(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "TRAIN_S", 1.0)
+    findings = rehearsed(site, ALL)
+    assert {each.verdict for each in findings} == {"ok"}, findings
+    assert findings[-1].says.endswith(
+        "state as before, and the next 3 losses as without a suspension"
+    )
+    assert "no step is lost" in findings[-2].says
+
+
+def test_one_that_reports_no_loss_is_judged_by_its_weights(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "TRAIN_S", 1.0)
+    findings = rehearsed(site, ALL, "session.report(rate=time.time())")
+    assert {each.verdict for each in findings} == {"ok"}, findings
+    assert "and 3 steps later as without a suspension" in findings[-1].says
+
+
+@pytest.mark.parametrize(
+    ("given", "lost"),
+    [
+        ("optimizer=optimizer, schedule=schedule, unsaved=True", "weights"),
+        ("model=model, schedule=schedule, unsaved=True", "optimizer"),
+        ("model=model, optimizer=optimizer, unsaved=True", "schedule"),
+    ],
+)
+def test_one_that_forgets_something_is_not_approved(
+    site: Site, monkeypatch: pytest.MonkeyPatch, given: str, lost: str
+) -> None:
+    """Though its session has saved and restored all that it was given, at the right step."""
+    monkeypatch.setattr(job, "TRAIN_S", 1.0)
+    wrong = [each for each in rehearsed(site, given) if each.verdict == "wrong"]
+    assert wrong
+    assert re.search(
+        rf"another training since it was resumed: .*\b{lost}\b.* differ", wrong[0].says
+    )
+    assert wrong[0].do.startswith("give Session(...)")
+    if lost == "weights":
+        assert re.search(r"loss of step \d+ is .* where the training went on", wrong[1].says)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])

@@ -175,7 +175,7 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.verdict, found.says) == ("ok", "2 of 2: NVIDIA H200; driver 580.1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (found,) = machine.gpus(asked())
-    assert (found.verdict, found.says) == ("note", "none of 2 may be used here")
+    assert (found.verdict, found.says) == ("note", "of 2 GPUs none may be used here")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     stand_in(monkeypatch, 2, busy=(0, 1))
     found, used = machine.gpus(asked())
@@ -183,7 +183,10 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert used.says == "GPU 1 is used by 1 process, 3 MiB"  # the other one is not ours
     stand_in(monkeypatch, 0, "Driver Not Loaded")
     (found,) = machine.gpus(asked())
-    assert (found.verdict, found.says) == ("note", "none on this machine: Driver Not Loaded")
+    assert (found.verdict, found.says) == (
+        "note",
+        "no GPU of NVIDIA can be seen here: Driver Not Loaded",
+    )
 
 
 def test_gpus_that_are_divided_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:

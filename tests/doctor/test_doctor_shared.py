@@ -34,7 +34,10 @@ def test_a_pilot_that_others_may_enter(tmp_path: Path) -> None:
     pilot = tmp_path / "pilots" / "one"
     pilot.mkdir(mode=0o700, parents=True)
     pilot.parent.chmod(0o700)
-    assert found(tmp_path)["spool"].says == "1 pilots, which only you can enter"
+    assert (
+        found(tmp_path)["spool"].says
+        == "1 pilot; nobody else can look into them or give them orders"
+    )
     pilot.chmod(0o755)
     spool = found(tmp_path)["spool"]
     assert (spool.verdict, spool.do) == ("wrong", f"chmod 700 {pilot}")

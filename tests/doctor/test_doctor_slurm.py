@@ -97,12 +97,20 @@ def test_all_is_well(commands: Commands) -> None:
     assert said["harvest_partition"].says == "'harvest': 4 nodes, 1 idle now"
 
 
-def test_a_controller_that_does_not_answer(commands: Commands) -> None:
+@pytest.mark.parametrize("conf", [True, False], ids=["of a cluster", "mere commands"])
+def test_a_controller_that_does_not_answer(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, conf: bool
+) -> None:
     commands.ping = 1
+    monkeypatch.setattr("hpcext.doctor.slurm._CONFIG", commands.home / "none")
+    if conf:
+        monkeypatch.setenv("SLURM_CONF", "/etc/elsewhere/slurm.conf")
+    else:
+        monkeypatch.delenv("SLURM_CONF", raising=False)
     said = found(commands)
     assert list(said) == ["slurm"]
-    assert said["slurm"].verdict == "wrong"
-    assert said["slurm"].do
+    assert said["slurm"].verdict == ("wrong" if conf else "note")
+    assert ("slurmctld" if conf else "fine if you do not use Slurm") in said["slurm"].do
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.estimate import GoodputReport
 from hpcext.executors import attempts
-from hpcext.executors.attempts import AttemptFiles, fill
+from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.placeholders import fill, fill_shell
 from hpcext.jobfile import Gpus, JobSpec
 
 START = v.Action(v.Kind.START, "12", 7, 3, {"n": 2})
@@ -102,6 +104,65 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(tmp_path)
 
 
+# Saving.
+
+
+def test_what_it_says_of_its_checkpoints_is_told_when_it_changes(directory: Directory) -> None:
+    def told(**changes: Any) -> list[f.Fact]:
+        return [fact for fact in directory.report(**changes) if isinstance(fact, f.NotSaved)]
+
+    assert told() == []
+    assert told(cannot_save="disk full") == [f.NotSaved("12", 7, "disk full")]
+    assert told(cannot_save="disk full", step=21) == []
+    declined = f.NotSaved("12", 7, "disk full", 1)
+    assert told(cannot_save="disk full", declined=1) == [declined]
+    waits = f.NotSaved("12", 7, "disk full", 1, waits=True)
+    assert told(cannot_save="disk full", declined=1, waits_to_save=True) == [waits]
+    assert told(cannot_save=None, declined=1) == [f.NotSaved("12", 7, "", 1)]
+
+
+@pytest.mark.parametrize(
+    "said", [{"cannot_save": 7}, {"declined": -1}, {"declined": "1"}, {"waits_to_save": True}]
+)
+def test_nonsense_of_checkpoints_costs_no_report(directory: Directory, said: Any) -> None:
+    facts = directory.report(**said)
+    assert [type(fact) for fact in facts] == [f.Registered, f.Progressed]
+
+
+def test_a_long_reason_is_cut_and_made_harmless(directory: Directory) -> None:
+    (fact,) = (
+        each
+        for each in directory.report(cannot_save="\x1b[2J" + "x" * 9999)
+        if isinstance(each, f.NotSaved)
+    )
+    assert len(fact.why) == 120
+    assert fact.why.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [("0000000000000047\n", 47), ("", None), ("-3", None), ("9" * 18, None), ("x" * 2**21, None)],
+)
+def test_the_last_step_is_told_with_the_end(
+    directory: Directory, text: str, step: int | None
+) -> None:
+    directory.put("exit.json", EXIT, exit_code=-9)
+    (directory.path / "last-step").write_text(text)
+    ended = directory.files.ended()
+    assert ended is not None
+    assert ended.step == step
+    assert directory.files.lost("gone").step == step
+
+
+def test_each_order_has_a_number_of_its_own(directory: Directory) -> None:
+    for number in (1, 2):
+        directory.files.order("suspend")
+        assert json.loads((directory.path / "order.json").read_text())["number"] == number
+    again = AttemptFiles(directory.path.parents[1], START)
+    again.order("end")
+    assert json.loads((directory.path / "order.json").read_text())["number"] == 3
+
+
 # Writing.
 
 
@@ -117,6 +178,30 @@ def test_placeholders_are_filled_and_other_braces_left_alone() -> None:
     assert fill(argv, values) == [
         "run", "--n=2x1", "/c/{name}/cnn", "{}{other}{2}${gpus", "{ gpus }",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value", ["plain", "/a b/c", "x; touch gone", "$(touch gone)", "a'b\"c", "*"]
+)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("printf '<%s>' {name}", "<{}>"),
+        ("printf '<%s>' '{name}' \"{name}\" a{name}b", "<{}><{}><a{}b>"),
+        ("printf '<%s>' \"it's {name}\" \\' '\"{name}\\'x", "<it's {}><'><\"{}\\x>"),
+        ('printf \'<%s>\' "$(printf %s "{name}")"', None),
+        ("printf '<%s>' '{other}' {gpus}", "<{{other}}><2>"),
+    ],
+)
+def test_a_value_is_one_word_for_a_shell_and_never_run(
+    tmp_path: Path, value: str, text: str, said: str | None
+) -> None:
+    filled, environ = fill_shell(text, {"name": value, "gpus": "2"})
+    command = ["/bin/sh", "-c", filled]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, check=True)
+    if said is not None:
+        assert done.stdout.decode() == said.format(*[value] * 3)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_launch_says_all_that_a_supervisor_needs(tmp_path: Path) -> None:
@@ -224,6 +309,37 @@ def test_a_report_that_makes_no_sense_is_left_out_with_one_warning(
     assert caplog.text.count("\n") == 1
     facts = directory.report()
     assert [type(fact) for fact in facts] == [f.Registered, f.Progressed], "the next one counts"
+
+
+def test_what_it_says_before_a_place_to_stop_is_no_registration(directory: Directory) -> None:
+    """Its steps are not told then: with them it would have lost none, whatever it did."""
+    said = {"notes": ["nothing is saved"], "suspendable": False}
+    noted = f.Noted("12", 7, ("nothing is saved",), {"loss": 0.25})
+    assert directory.report(**said) == [noted]
+    assert directory.report(at=2000.0, **said) == []
+    said["suspendable"] = True
+    kinds = [type(fact) for fact in directory.report(at=3000.0, **said)]
+    assert kinds == [f.Registered, f.Noted, f.Progressed]
+    assert directory.report(at=4000.0, **said) == []
+
+
+@pytest.mark.parametrize(
+    ("notes", "told"),
+    [
+        ("text", ()),
+        ({"a": 1}, ()),
+        ([1, None, ["x"], "fine"], ("fine",)),
+        (["\x1b[31mred\nhpcext: all is well"], (r"\x1b[31mred\nhpcext: all is well",)),
+        (["x" * 100_000], ("x" * 500,)),
+        ([f"note {number}" for number in range(1000)], tuple(f"note {n}" for n in range(8))),
+    ],
+    ids=["text", "object", "mixed", "escapes", "long", "many"],
+)
+def test_notes_are_few_short_and_printable(
+    directory: Directory, notes: object, told: tuple[str, ...]
+) -> None:
+    noted = [fact for fact in directory.report(notes=notes) if isinstance(fact, f.Noted)]
+    assert [each.notes for each in noted] == ([told] if told else [])
 
 
 def test_what_a_trial_had_at_rungs_is_told_once(
@@ -552,3 +668,81 @@ def test_the_last_attempts_are_kept(tmp_path: Path) -> None:
     kept = sorted(path.name for path in home.glob("attempt-*"))
     assert kept == [f"attempt-{number:04d}" for number in range(5, 13)]
     assert len(list((home / "checkpoint").iterdir())) == 12
+
+
+# What is said of a failure.
+
+SLURM_SAID = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. "
+    "Some of the step tasks have been OOM Killed.\nsrun: error: n1: task 0: Out Of Memory\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "step_said", "why"),
+    [
+        ({"exit_code": 3}, "", "exit code 3"),
+        ({"exit_code": -11}, "", "killed by SIGSEGV"),
+        ({"exit_code": 139}, "", "exit code 139, by which a shell means SIGSEGV"),
+        ({"exit_code": -40}, "", "killed by signal 40"),
+        ({"exit_code": 255}, "", "exit code 255"),
+        ({"exit_code": 1, "last_line": "no data"}, "", "exit code 1; last line of its log: no data"),  # noqa: E501
+        ({"exit_code": 127, "cannot_run": "no such program 'x'"}, "", "no such program 'x'"),
+        ({"exit_code": -9, "oom_kills": 0}, "", "killed by SIGKILL"),
+        ({"exit_code": -9, "oom_kills": 1}, "",
+         "killed by SIGKILL: out of memory, says the kernel of its cgroup"),
+        ({"exit_code": -9}, SLURM_SAID, "killed by SIGKILL: out of memory, says Slurm"),
+        ({"exit_code": 1, "oom_kills": 2}, "",
+         "exit code 1; out of memory, the kernel killed 2 processes of its cgroup meanwhile"),
+        # A hostile job: nothing that moves a cursor, nothing long, nothing of another type.
+        ({"exit_code": 1, "last_line": "\x1b[2J\nx"}, "",
+         "exit code 1; last line of its log: \\x1b[2J\\nx"),
+        ({"exit_code": 1, "last_line": ["x"], "cannot_run": 7, "oom_kills": "many"}, "",
+         "exit code 1"),
+        ({"exit_code": -15, "kill_asked_at": 101.0}, "", "told to end: killed by SIGTERM"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_told_in_words(
+    directory: Directory, changes: dict[str, Any], step_said: str, why: str
+) -> None:
+    (directory.path / attempts.SUPERVISOR_LOG).write_text(step_said)
+    directory.put("exit.json", EXIT, **changes)
+    ended = directory.files.ended()
+    assert ended is not None
+    assert ended.outcome is f.Outcome.FAILED
+    assert ended.why == why
+
+
+def test_what_is_told_of_a_failure_is_short(directory: Directory) -> None:
+    for key in ("last_line", "cannot_run"):
+        directory.put("exit.json", EXIT, exit_code=1, **{key: "\x1b" * 100_000})
+        ended = directory.files.ended()
+        assert ended is not None
+        assert len(ended.why) < 400
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "code", "why"),
+    [
+        # The first one was killed by its launcher, since the other one had failed.
+        ((-15, 103.0), (3, 102.0), -15, "on its node 1: exit code 3"),
+        ((3, 102.0), (-9, 103.0), 3, "on its node 0: exit code 3"),
+        ((0, 103.0), (-11, 102.0), -11, "on its node 1: killed by SIGSEGV"),
+        ((1, None), (2, 102.0), 1, "on its node 1: exit code 2"),
+    ],
+)
+def test_of_several_nodes_the_failure_that_came_first_is_told(
+    tmp_path: Path,
+    here: tuple[int, float | None],
+    there: tuple[int, float],
+    code: int,
+    why: str,
+) -> None:
+    files = AttemptFiles(tmp_path, v.Action(v.Kind.START, "12", 7, 3, {"n": 2, "o": 2}))
+    (files.directory / "node-0001").mkdir(parents=True)
+    for where, (exit_code, at) in ((".", here), ("node-0001", there)):
+        document = {**EXIT, "exit_code": exit_code, "main_ended_at": at}
+        (files.directory / where / "exit.json").write_text(json.dumps(document))
+    ended = files.ended()
+    assert ended is not None
+    assert (ended.outcome, ended.exit_code, ended.why) == (f.Outcome.FAILED, code, why)

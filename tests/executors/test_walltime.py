@@ -62,7 +62,7 @@ def watch(
     return facts, asyncio.run(main())
 
 
-LEAVES = [Drain(stop=True)]
+LEAVES = [Drain(stop=True, must=True)]
 
 
 def test_it_says_how_long_there_is_and_does_not_ask_again(

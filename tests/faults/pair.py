@@ -23,7 +23,7 @@ log = open(sys.argv[1], "a", buffering=1)  # noqa: SIM115
 for _ in session.epochs(1):
     for _ in session.batches([torch.ones(1, 1)] * 60):
         while session.step == GATED and not session.resumed:
-            if signal.SIGTSTP in signal.sigpending():
+            if signal.SIGTSTP in signal.sigpending() or os.path.exists(f"{sys.argv[1]}.go"):
                 break
             time.sleep(0.02)
         optimizer.zero_grad()

@@ -41,6 +41,7 @@ weight = 2
 priority = -1.5
 mem_per_gpu = "16G"
 mps = false
+shell = false
 trial = {sweep = "lr", settings = {lr = "1"}, metric = "loss", goal = "max", first = 9, factor = 2}
 
 [[job]]
@@ -420,3 +421,67 @@ def test_trials_of_a_sweep_have_the_same_rules() -> None:
         "jobs.toml: [[job]] 3 (c): trial: sweep a has other rules in [[job]] 1"
     )
     assert len(parse_jobs(text + job(f"trial = {{{rules}}}", "c"), "jobs.toml", Path("/"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("python train.py | tee log", "|"),
+        ("python train.py > log", ">"),
+        ("cd x && python train.py", "&&"),
+        ("python train.py; echo done", ";"),
+        ("python train.py &", "&"),
+        ("python train.py --data $HOME/x", "$HOME"),
+        ('python train.py --data "$HOME/x"', "$HOME"),
+        ("python train.py --data $(pwd)", "$("),
+        ("python train.py data/*.npz", "data/*.npz"),
+        ("python train.py ~/data", "~"),
+        (["a", "|", "b"], "|"),
+        # Meant as it stands.
+        ("torchrun --nproc-per-node={gpus} train.py --dir {checkpoint_dir}", ""),
+        ("python train.py lr=[0.1,0.2] --glob=*.py", ""),
+        ("python train.py 'a|b' '$HOME' \\$HOME a\\|b", ""),
+        ('python -c "print(1); print(2)"', ""),
+        ("python train.py --url http://host/x?a=b&c=d", ""),
+        ('bash -c "python train.py | tee $LOG"', ""),
+        (["sh", "-c", "a | b"], ""),
+        (["python", "-c", "a > b; c"], ""),
+    ],
+)
+def test_commands_that_are_meant_for_a_shell_are_doubted(
+    command: str | list[str], what: str
+) -> None:
+    doubts: list[str] = []
+    text = f'[[job]]\nname = "a"\ncommand = {json.dumps(command)}\n'
+    (spec,) = parse_jobs(text, "jobs.toml", Path("/"), doubts=doubts)
+    assert not spec.shell
+    assert (f"{what!r} is passed on" in "".join(doubts)) == bool(what), doubts
+    assert len(doubts) == bool(what)
+    if isinstance(command, str):
+        # For a shell all of it is well, but the end of what is before a pipe.
+        (spec,) = parse_jobs(f"{text}shell = true\n", "jobs.toml", Path("/"), doubts=(more := []))
+        assert spec.command == ("/bin/sh", "-c", command)
+        assert len(more) == (what == "|")
+
+
+def test_a_doubt_names_some_of_the_jobs() -> None:
+    doubts: list[str] = []
+    jobs = "".join(f'[[job]]\nname = "j{number}"\ncommand = "a | b"\n' for number in range(100))
+    parse_jobs(jobs, "jobs.toml", Path("/"), doubts=doubts)
+    (doubt,) = doubts
+    assert "j0, j1, j2, j3, j4, j5, j6, j7 and 92 more" in doubt
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (
+            'command = ["a"]\nshell = true',
+            "command: an array (valid: a string, since shell = true)",
+        ),
+        ('command = "a"\nshell = "yes"', "shell: 'yes'"),
+        ('shell = true\ncommand = " "', "command: empty"),
+    ],
+)
+def test_faults_of_commands_for_a_shell(keys: str, expected: str) -> None:
+    assert expected in line_of(f'[[job]]\nname = "a"\n{keys}\n')

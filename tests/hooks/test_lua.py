@@ -209,6 +209,61 @@ def test_an_error_within_a_rule_lets_the_job_pass(interpreter: str, request_: st
     assert said[0].startswith("error hpcext: a rule failed, the job passes: '") == failed
 
 
+# What slurmctld gives: each access of the field makes the whole table anew.
+COUNTED = """
+request.spank_job_env = nil
+local size, accesses, lines = {size}, 0, 0
+request.spank_job_env_size = size
+local made = setmetatable({{}}, {{__index = function(_, index)
+    lines = lines + 1
+    return index == size - 1 and "{last}" or "_SLURM_SPANK_OPTION_other_name=value"
+end}})
+setmetatable(request, {{__index = function(_, name)
+    if name ~= "spank_job_env" then return nil end
+    accesses = accesses + 1
+    return made
+end}})
+local sites = slurm_job_submit
+slurm_job_submit = function(...)
+    local code = sites(...)
+    print("accesses=" .. accesses .. " lines=" .. lines)
+    return code
+end
+"""
+
+
+def counted(interpreter: str, size: int) -> list[str]:
+    last = option("suspendable", "60")
+    return submit(interpreter, request=COUNTED.format(size=size, last=last))
+
+
+def test_a_job_of_a_million_lines_costs_slurmctld_as_much_as_one_of_none(interpreter: str) -> None:
+    (told, *rest) = counted(interpreter, 1_000_000)
+    assert told == ("user hpcext: options are not looked at: its plugins sent more than 1000 lines")
+    assert rest == ["site requeue=65534", "accesses=0 lines=0", "0"]
+
+
+def test_the_lines_of_a_job_are_asked_for_once(interpreter: str) -> None:
+    said = counted(interpreter, 1000)
+    assert said == ["site requeue=1", "accesses=1 lines=1000", "0"]
+    assert counted(interpreter, 0) == ["site requeue=65534", "accesses=0 lines=0", "0"]
+
+
+@pytest.mark.parametrize("value", ["{}", "1:{}", "{}:1", "a{}"])
+def test_a_value_of_a_million_characters_is_refused_in_a_short_line(
+    interpreter: str, value: str
+) -> None:
+    for name in ("suspendable", "gpus", "scaling", "trainer"):
+        long = "string.rep('1', 1000000)"
+        before, _, after = value.partition("{}")
+        line = f"'{option(name, before)}' .. {long} .. '{after}'"
+        more = f"request.spank_job_env_size = 1; request.spank_job_env = {{[0] = {line}}}"
+        said, code = submit(interpreter, request=more)
+        assert code == "-1"
+        assert said.startswith(f"user hpcext: --hpcext-{name}: '")
+        assert len(said) < 300
+
+
 def test_errors_of_the_site_stay_errors(interpreter: str) -> None:
     said = submit(interpreter, request="print(pcall(slurm_job_submit)) request = {}")
     assert said[0].startswith("error hpcext: a rule failed")

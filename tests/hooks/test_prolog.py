@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -32,8 +34,10 @@ def start(kind: str, base: Path, **environ: str) -> subprocess.Popen[str]:
 def run(kind: str, base: Path, **environ: str) -> None:
     """Whatever happens, the exit status is 0: else Slurm drains the node."""
     process = start(kind, base, **environ)
-    said = process.communicate()
-    assert (process.returncode, *said) == (0, "", "")
+    out, err = process.communicate()
+    assert (process.returncode, out) == (0, "")
+    # There may be no syslog here.
+    assert not err or re.fullmatch(f"hpcext-{kind}: \\w+: [^\n]*\n", err)
 
 
 def everything(path: Path) -> list[str]:
@@ -189,6 +193,59 @@ def test_it_ends_well_where_python_is_missing_or_too_old(base: Path, tmp_path: P
         assert not base.exists()
 
 
+def with_dev(dev: Path, program: Path, base: Path, more: str = "true") -> str:
+    """Run a program in a mount namespace of its own, with another /dev; what it says."""
+    script = f'mount --bind "{dev}" /dev && {more} && exec "{program}" "{base}"'
+    environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", "SLURM_JOB_UID": "1"}
+    words = ["unshare", "-m", "sh", "-c", script]
+    ended = subprocess.run(
+        words, env=environ, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0
+    return ended.stderr
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_syslog_that_nobody_reads_stops_no_node(base: Path, tmp_path: Path, kind: str) -> None:
+    """Its socket is full; then neither that of Python nor logger may wait for it."""
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    base.write_text("in the way")
+    other = tmp_path / "other"
+    other.write_text("#!/bin/sh\nexit 127\n")
+    other.chmod(0o755)
+    python = Path("/usr/bin/python3").resolve()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(dev / "log"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full:
+            full.connect(str(dev / "log"))
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    full.send(b"x" * 1000, socket.MSG_DONTWAIT)
+        # A socket in a directory that is bound is the same socket.
+        said = with_dev(dev, PROGRAMS[kind], base)
+        assert said.startswith(f"hpcext-{kind}: NotADirectoryError")
+        with_dev(dev, PROGRAMS[kind], base, f'mount --bind "{other}" "{python}"')
+
+
+def test_a_python_that_never_ends_stops_no_node(base: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("#!/bin/sh\nexec sleep 600\n")
+    other.chmod(0o755)
+    # In a second, not in twenty.
+    program = tmp_path / "hpcext-prolog"
+    text = PROGRAMS["prolog"].read_text()
+    assert "/usr/bin/timeout --foreground -k 2 20 " in text
+    program.write_text(text.replace(" -k 2 20 ", " -k 2 1 "))
+    program.chmod(0o755)
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    python = Path("/usr/bin/python3").resolve()
+    with_dev(dev, program, base, f'mount --bind "{other}" "{python}"')
+    assert not base.exists()
+
+
 def test_what_goes_wrong_is_in_syslog(base: Path, tmp_path: Path) -> None:
     """In a mount namespace of its own, whose /dev has a socket of ours."""
     dev = tmp_path / "dev"
@@ -198,10 +255,7 @@ def test_what_goes_wrong_is_in_syslog(base: Path, tmp_path: Path) -> None:
         log.bind(str(dev / "log"))
         log.settimeout(30)
         for kind, program in PROGRAMS.items():
-            script = f'mount --bind "{dev}" /dev && exec "{program}" "{base}"'
-            environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", "SLURM_JOB_UID": "1"}
-            words = ["unshare", "-m", "sh", "-c", script]
-            subprocess.run(words, env=environ, check=True, stdin=subprocess.PIPE)
+            with_dev(dev, program, base)
             said = log.recv(4096).decode()
             assert f"hpcext-{kind}" in said
             assert "NotADirectoryError" in said

@@ -15,6 +15,7 @@ Words on the command line, in any order:
 ``short``      ends by itself as soon as it is ready, with exit code 0
 ``linger``     acknowledges its suspension and does not end
 ``done``       ends with exit code 0 when told to suspend itself: its work was done just then
+``full``       cannot save: answers each suspension by that, and goes on
 ``callbacks``  has something to do between its acknowledgement and its end
 =============  ===================================================================================
 
@@ -60,7 +61,7 @@ def tell_supervisor() -> None:
         attempt.notify.send(protocol.NEWS_SIGNAL)
 
 
-def report(step: int) -> None:
+def report(step: int, declined: int = 0) -> None:
     assert attempt is not None
     now = time.time()
     documents.write_json(
@@ -77,6 +78,8 @@ def report(step: int) -> None:
             "saved_step": 0,
             "done": float(step),
             "rate": 10.0,
+            "cannot_save": "disk full" if declined else None,
+            "declined": declined,
             "metrics": {"loss": 1.0 / (1 + step)},
             "registered_at": now,
             "restored_at": now,
@@ -85,6 +88,11 @@ def report(step: int) -> None:
         },
         durable=False,
     )
+
+
+def forget() -> None:
+    while signal.SIGTSTP in signal.sigpending():
+        signal.sigtimedwait({signal.SIGTSTP}, 0)
 
 
 def acknowledge(step: int) -> None:
@@ -126,10 +134,27 @@ if "quiet" not in words:
     tell_supervisor()
 if "stopped" in words:
     os.kill(os.getpid(), signal.SIGSTOP)
+deaf_to = on_from = declined = 0
 for step in range(1, 2 if "short" in words else 1_000_000):
     time.sleep(0.01)
     if step == 1:
         report(1)
+    if step == deaf_to:
+        # As a session does: a supervisor may have told it twice before it heard of the answer.
+        forget()
+    if step == on_from:
+        note("trained", "on")
+    if "full" in words and step > deaf_to and signal.SIGTSTP in signal.sigpending():
+        note("told", os.getpid())
+        forget()
+        declined += 1
+        # From the one to the other it takes longer than a supervisor waits before it tells again.
+        deaf_to, on_from = step + 50, step + 200
+        report(step, declined)
+        tell_supervisor()
+        continue
+    if "full" in words:
+        continue
     if "deaf" not in words and signal.SIGTSTP in signal.sigpending():
         note("told", os.getpid())
         if "done" in words:

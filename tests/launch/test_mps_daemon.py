@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,9 +25,10 @@ pytestmark = [
 
 @pytest.fixture
 def where(tmp_path: Path) -> Iterator[dict[str, str]]:
-    pipe = tempfile.mkdtemp(prefix="hpcext-test-")
-    yield {"directory": str(tmp_path / "mps-0"), "pipe": pipe, "device": "0"}
-    shutil.rmtree(pipe, ignore_errors=True)
+    pipe = tmp_path / "mps-0" / "pipe"
+    yield {"directory": str(tmp_path / "mps-0"), "device": "0"}
+    if pipe.exists():
+        shutil.rmtree(pipe.read_text(), ignore_errors=True)
 
 
 def daemons(where: dict[str, str]) -> list[psutil.Process]:
@@ -37,7 +37,8 @@ def daemons(where: dict[str, str]) -> list[psutil.Process]:
     for process in psutil.process_iter(["name", "status"]):
         if CONTROL.startswith(process.info["name"] or "?"):
             ours = process.info["status"] != psutil.STATUS_ZOMBIE
-            if ours and process.environ().get("CUDA_MPS_PIPE_DIRECTORY") == where["pipe"]:
+            logs = process.environ().get("CUDA_MPS_LOG_DIRECTORY", "") if ours else ""
+            if logs.startswith(where["directory"]):
                 found.append(process)
     return found
 
@@ -46,6 +47,7 @@ def test_the_first_starts_it_and_the_last_ends_it(where: dict[str, str]) -> None
     one, other = Seat(where), Seat(where)
     one.take()
     (daemon,) = daemons(where)
+    pipe = (Path(where["directory"]) / "pipe").read_text()
     other.take()
     assert daemons(where) == [daemon]
     # Its signals are heard: what starts it has them blocked.
@@ -57,7 +59,7 @@ def test_the_first_starts_it_and_the_last_ends_it(where: dict[str, str]) -> None
     assert daemons(where) == [daemon]
     other.leave()
     assert not daemons(where)
-    assert not os.path.exists(where["pipe"]), "its sockets go with it"
+    assert not os.path.exists(pipe), "its sockets go with it"
     log = (Path(where["directory"]) / "log" / "control.log").read_text()
     assert "Exit with status 0" in log
     one.take()

@@ -9,12 +9,16 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from stage import Stage, end
+
+from hpcext.core import aftermath
+from hpcext.core.facts import Outcome
+from hpcext.core.values import Action, Job, Kind, State
+from hpcext.executors.attempts import AttemptFiles
 
 NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
 
@@ -22,11 +26,16 @@ NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
 class Gpu:
     """A shared GPU, and a stage of which one attempt has a seat on it."""
 
-    def __init__(self, stage: Stage, pipe: Path) -> None:
+    def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        directory = stage.path / "mps-0"
-        self.log = directory / "log" / "mps.log"
-        self.seat = {"directory": str(directory), "pipe": str(pipe), "device": "GPU-7"}
+        self.directory = stage.path / "mps-0"
+        self.log = self.directory / "log" / "mps.log"
+        self.seat = {"directory": str(self.directory), "device": "GPU-7"}
+
+    @property
+    def pipe(self) -> Path:
+        """Where the daemon's sockets are."""
+        return Path((self.directory / "pipe").read_text())
 
     def run(self, *words: str, **changes: object) -> subprocess.Popen[bytes]:
         """Supervise a client."""
@@ -37,8 +46,7 @@ class Gpu:
     def client(self, *words: str) -> tuple[str, ...]:
         """The command of a job that uses the GPU all the time."""
         python, plain, *more = self.stage.plain(*words)
-        variables = [f"CUDA_MPS_PIPE_DIRECTORY={self.seat['pipe']}", f"CLIENT_LOG={os.devnull}"]
-        return ("env", *variables, python, str(NVIDIA / "client.py"), plain, *more)
+        return ("env", f"CLIENT_LOG={os.devnull}", python, str(NVIDIA / "client.py"), plain, *more)
 
     def account(self) -> list[str]:
         """What the daemon says happened, but for its beginning."""
@@ -48,10 +56,9 @@ class Gpu:
 @pytest.fixture
 def gpu(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     monkeypatch.setenv("PATH", f"{NVIDIA}{os.pathsep}{os.environ['PATH']}")
-    # A socket's path has 107 bytes at most.
-    pipe = Path(tempfile.mkdtemp(prefix="hpcext-test-"))
-    yield Gpu(stage, pipe)
-    shutil.rmtree(pipe, ignore_errors=True)
+    yield Gpu(stage)
+    if (stage.path / "mps-0" / "pipe").exists():
+        shutil.rmtree((stage.path / "mps-0" / "pipe").read_text(), ignore_errors=True)
 
 
 def test_a_client_that_ends_by_itself_is_let_go(gpu: Gpu) -> None:
@@ -124,24 +131,49 @@ def test_a_supervisor_that_was_killed_has_left(gpu: Gpu, tmp_path: Path) -> None
     assert gpu.account()[-1] == "quit with 0 clients"
 
 
-@pytest.mark.parametrize("kind", ["a link", "open to all"])
-def test_a_directory_that_is_not_ours_alone_is_refused(gpu: Gpu, kind: str) -> None:
-    """In ``/tmp`` anybody may have made it first."""
-    pipe = Path(gpu.seat["pipe"])
+@pytest.mark.parametrize("kind", ["a link", "open to all", "gone"])
+def test_a_directory_that_is_not_ours_alone_is_not_used(
+    gpu: Gpu, tmp_path: Path, kind: str
+) -> None:
+    """In ``/tmp`` anybody may have made it first, or another machine's name may be known."""
+    planted = tmp_path / "planted"
     if kind == "a link":
-        pipe.rmdir()
-        (gpu.stage.path / "theirs").mkdir()
-        pipe.symlink_to(gpu.stage.path / "theirs")
-    else:
-        pipe.chmod(0o777)
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        planted.symlink_to(tmp_path / "theirs")
+    elif kind == "open to all":
+        planted.mkdir()
+        planted.chmod(0o777)
+    gpu.directory.mkdir()
+    (gpu.directory / "pipe").write_text(str(planted))
+    supervisor = gpu.run("block")
+    gpu.stage.wait_said("ready")
+    pipe = gpu.pipe
+    assert pipe != planted
+    assert pipe.stat().st_mode & 0o777 == 0o700
+    supervisor.send_signal(signal.SIGTSTP)
+    assert end(supervisor) == 85
+    assert not pipe.exists(), "its sockets go with the daemon"
+    assert kind == "gone" or not list(planted.iterdir())
+
+
+def test_a_daemon_that_cannot_be_had_is_not_the_jobs_fault(
+    gpu: Gpu,
+) -> None:
+    (gpu.stage.path / "mps-0").write_text("in the way")
     supervisor = gpu.run("short")
     _, said = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 71
-    assert b"not a directory that only this user can enter" in said
+    assert b"nothing was run: " in said
     assert not gpu.stage.said("importing")
-    if kind == "a link":
-        pipe.unlink()
-        pipe.mkdir()
+    assert gpu.stage.read("exit.json")["not_started"].startswith("NotADirectoryError")
+    action = Action(Kind.START, "1", 7, 1, {"n": 1})
+    ended = AttemptFiles(gpu.stage.path, action).ended()
+    assert ended is not None
+    assert ended.outcome is Outcome.EVICTED
+    assert ended.why.startswith("could not be started: NotADirectoryError")
+    job = Job("1", "one", 1, sizes=(1,), stated=(1,), optimal=1, retries=0)
+    state, _ = aftermath.after(job, 0.0, ended, progressed=False)
+    assert state is State.PENDING
 
 
 def _daemon(gpu: Gpu) -> int:
@@ -149,7 +181,7 @@ def _daemon(gpu: Gpu) -> int:
     found = subprocess.run(
         [NVIDIA / "nvidia-cuda-mps-control"],
         input="get_server_list\n",
-        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": gpu.seat["pipe"]},
+        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(gpu.pipe)},
         capture_output=True,
         text=True,
         check=True,

@@ -100,10 +100,13 @@ def test_attempts_share_a_log_and_begin_on_a_new_line(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("argv", "cwd", "code", "line"),
     [
-        (["no-such-command"], "/", 127, "cannot run 'no-such-command': No such file or directory"),
-        (["/etc/passwd"], "/", 126, "cannot run '/etc/passwd': Permission denied"),
-        (["/"], "/", 126, "cannot run '/': Permission denied"),
-        (["true"], "/no/such", 126, "cannot enter '/no/such': No such file or directory"),
+        (["no-such-command"], "/", 127, "no such program 'no-such-command'"),
+        (["./train.py"], "/", 127, "no such program './train.py'"),
+        (["sleep 5"], "/", 127, "no such program 'sleep 5'; in an array each word stands by"),
+        (["/etc/passwd"], "/", 126, "cannot run '/etc/passwd': it is not executable"),
+        (["/"], "/", 126, "cannot run '/': it is a directory"),
+        (["true"], "/no/such", 126, "no such directory '/no/such'"),
+        (["true"], "/etc/passwd", 126, "no such directory '/etc/passwd'"),
         (["a\0b"], "/", 126, "cannot run 'a\\x00b': "),
         # One argument may have 128 KiB, execve(2).
         (["true", "x" * 200_000], "/", 126, "cannot run 'true': Argument list too long"),
@@ -118,6 +121,37 @@ def test_a_command_that_cannot_be_run(
     document = stage.read("exit.json")
     assert document["exit_code"] == code
     assert document["suspended"] is False
+    assert said == f"hpcext: {document['cannot_run']}"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "why"),
+    [
+        ("#!/no/such/python\n", 127, "there is no '/no/such/python' to run it"),
+        ("echo hello\n", 126, "no program of this machine, nor a script with #!"),
+    ],
+)
+def test_a_script_that_cannot_be_run(stage: Stage, text: str, code: int, why: str) -> None:
+    script = stage.path / "train"
+    script.write_text(text)
+    script.chmod(0o755)
+    assert end(stage.run(str(script))) == code
+    assert stage.read("exit.json")["cannot_run"] == f"cannot run {str(script)!r}: {why}"
+
+
+def test_what_a_failed_command_said_last_is_recorded_and_what_was_said_before_it_is_not(
+    stage: Stage,
+) -> None:
+    stage.log.write_text("an attempt before said this\n")
+    assert end(stage.run("false")) == 1
+    assert stage.read("exit.json")["last_line"] == ""
+    (stage.directory / "supervisor.json").unlink()
+    code = "import sys; print('epoch 1', file=sys.stderr, flush=True); raise ValueError('no data')"
+    assert end(stage.run(sys.executable, "-c", code)) == 1
+    assert stage.read("exit.json")["last_line"] == "ValueError: no data"
+    (stage.directory / "supervisor.json").unlink()
+    assert end(stage.run("echo", "all is well")) == 0
+    assert "last_line" not in stage.read("exit.json")
 
 
 # Suspending.
@@ -127,6 +161,8 @@ SHELLS = {
     "none": "{0}",
     "bash": "bash -c '{0}; exit $?'",
     "sh": "sh -c '{0}; exit $?'",
+    "pipe": "sh -c '{0} | cat'",
+    "and": "sh -c 'cd / && {0}'",
     "background": "bash -c '{0} & wait $!'",
 }
 
@@ -242,6 +278,51 @@ def test_a_script_goes_on_whose_training_ends_when_it_is_suspended(stage: Stage)
 
 
 # Notices of the batch system.
+
+
+@pytest.mark.parametrize("shell", ["sh", ""])
+def test_what_cannot_save_is_left_to_train_until_it_is_asked_anew(stage: Stage, shell: str) -> None:
+    training = stage.plain("block", "full")
+    command = (shell, "-c", f"{' '.join(training)}; true") if shell else training
+    supervisor = stage.run(*command)
+    stage.wait_said("ready")
+    for times in (1, 2):
+        supervisor.send_signal(signal.SIGTSTP)
+        stage.wait_said("told", times)
+        # Nobody holds it, nor the shell above it.
+        stage.wait_said("trained", times)
+        assert len(stage.said("told")) == times
+        states = {each.status() for each in psutil.Process(supervisor.pid).children(recursive=True)}
+        assert psutil.STATUS_STOPPED not in states
+    supervisor.send_signal(signal.SIGTERM)
+    assert end(supervisor) == 128 + signal.SIGTERM
+    document = stage.read("exit.json")
+    assert (document["suspended"], document["suspend_asked_at"]) == (False, None)
+
+
+def test_where_the_batch_system_wants_it_to_go_it_is_asked_again_and_again(stage: Stage) -> None:
+    supervisor = stage.run(*stage.plain("block", "stubborn", "full"), notices=True)
+    stage.wait_said("ready")
+    supervisor.send_signal(signal.SIGUSR2)
+    stage.wait_said("told", 3)
+    supervisor.kill()
+    supervisor.wait()
+
+
+def test_an_order_that_was_declined_is_not_obeyed_twice(stage: Stage) -> None:
+    """The file stays; another order has another number."""
+    supervisor = stage.run(*stage.plain("block", "full"))
+    stage.wait_said("ready")
+    for times in (1, 2):
+        order = {"schema": "hpcext.order/1", "attempt": 1, "op": 7, "order": "suspend"}
+        (stage.directory / "order.new").write_text(json.dumps({**order, "number": times}))
+        (stage.directory / "order.new").rename(stage.directory / "order.json")
+        supervisor.send_signal(signal.SIGUSR1)
+        stage.wait_said("trained", times)
+        supervisor.send_signal(signal.SIGUSR1)
+        assert len(stage.said("told")) == times
+    supervisor.send_signal(signal.SIGTERM)
+    end(supervisor)
 
 
 @pytest.mark.parametrize("pause_s", [0, 0.5])

@@ -122,18 +122,21 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
     assert torn.log("end")[-1][2:] == whole.log("end")[-1][2:]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_suspension_that_cannot_be_saved_is_none(tmp_path: Path, ranks: int) -> None:
-    """The disk is full, for rank 0: every rank leaves, and what was there is as it was."""
-    job = training(tmp_path)
-    words = (*STEADY, "--every-steps=4")
-    failed = job.run(*words, "--full=0.5", "--ask=train:0.6@0", ranks=ranks)
-    assert failed.codes == [74] * ranks, failed.output
-    assert failed.suspended is None
-    assert "could not be saved" in failed.output
-    assert [path.name[:14] for path in job.checkpoints] == ["step-000000004"]
-    finished(job.run(*words, ranks=ranks))
-    assert {len(numbers) for step, numbers in samples(job).items() if step > "0.8"} == {12}
+@pytest.mark.parametrize(
+    ("ranks", "asks"),
+    [(1, "train:0.6@0"), (1, "validate:0.1@0"), (2, "train:0.6@0"), (2, "validate:0.1@0")],
+)
+def test_a_suspension_that_cannot_be_saved_is_none(tmp_path: Path, ranks: int, asks: str) -> None:
+    """The disk is full, for rank 0: every rank goes on, and the training is the same one."""
+    whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
+    finished(whole.run(ranks=ranks))
+    words = ("--full=0.5", f"--ask={asks}")
+    declined = job.run(*words, ranks=ranks)
+    finished(declined)
+    assert "could not be saved" in declined.output
+    assert declined.report["declined"] == 1
+    assert sorted(job.log(*ONCE, "end")) == sorted(whole.log(*ONCE, "end"))
+    assert not job.log("callback")
 
 
 def test_a_periodic_checkpoint_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
@@ -142,18 +145,17 @@ def test_a_periodic_checkpoint_that_cannot_be_written_stops_nothing(tmp_path: Pa
     run = job.run(*words, "--full=0.4", "--ask=ended:0", ranks=2)
     assert "not written (File too large); the one before is kept" in run.output
     assert len(job.log("train")) == 20
-    assert [path.name[:14] for path in job.checkpoints] == ["step-000000003"]
+    assert [path.name[:14] for path in job.checkpoints] == ["step-000000003", "step-000000010"]
 
 
 def test_without_its_last_checkpoint_a_training_is_not_over(tmp_path: Path) -> None:
-    """The disk is full at the end; asked to suspend meanwhile, it goes on from the one before."""
+    """The disk is full at the end; asked to suspend meanwhile, it says so, and waits for room."""
     whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
     finished(whole.run())
-    failed = job.run("--every-steps=8", "--full=2.9", "--ask=ended:2")
-    assert (failed.codes, failed.suspended) == ([74], None), failed.output
-    assert "checkpoint at step 30 not written" in failed.output
-    assert not job.log("end")
-    finished(job.run("--every-steps=8"))
+    waited = job.run("--every-steps=8", "--full=2.9", "--ask=ended:2")
+    finished(waited)
+    assert "checkpoint at step 30 not written" in waited.output
+    assert waited.report["declined"] == 1
     assert job.log("end")[-1][2:] == whole.log("end")[-1][2:]
 
 

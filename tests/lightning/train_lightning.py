@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import runpy
 import signal
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
-from script import Traces, digest
+from script import Traces, digest, no_room
 from torch.utils.data import DataLoader, Dataset
 
 from hpcext.training.lightning import Suspend
@@ -125,8 +124,7 @@ def asked(traces):
 def limit_files(rank):
     if rank == 0:
         # Enough for the account, and for no checkpoint.
-        limit = Path(os.environ["SCRIPT_LOG"]).stat().st_size + 3000
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        no_room(Path(os.environ["SCRIPT_LOG"]).stat().st_size + 3000)
 
 
 def train(*words):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,18 @@ def test_what_is_installed_works(
     assert b"not this" not in said
 
 
+def test_no_job_has_a_longer_lead_than_the_site_allows(serverdir: Path) -> None:
+    assert run("install", serverdir, "--max-lead", "300") == 0
+    assert "MAX_LEAD_S=300\n" in (serverdir / "hpcext-job-control").read_text()
+    assert run("install", serverdir) == 0
+    for lead, code in ((600, 0), (601, 97)):
+        environ = {"LSB_SUB_MODIFY_ENVFILE": f"{serverdir}/env"}
+        words = [serverdir / "esub.hpcext", "suspendable", f"lead={lead}"]
+        ended = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
+        assert ended.returncode == code
+    assert ended.stderr == "hpcext: lead: '601' (valid: whole seconds, 10 to 600)\n"
+
+
 def test_a_dry_run_does_nothing(serverdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(serverdir)
     assert run("install", serverdir, "--dry-run") == 0
@@ -74,7 +87,7 @@ def test_twice_is_once_and_uninstall_leaves_nothing(
     assert files(serverdir) == before | {*NAMES, "hpcext", "hpcext/manifest.json"}
     for name in NAMES:
         script = (SCRIPTS / name).read_bytes().replace(b"@HPCEXT@", b"/usr/bin/true")
-        assert (serverdir / name).read_bytes() == script
+        assert (serverdir / name).read_bytes() == script.replace(b"@MAX_LEAD_S@", b"600")
         assert (serverdir / name).stat().st_mode & 0o777 == 0o755
     capsys.readouterr()
     assert run("install", serverdir, "--json") == 0
@@ -109,6 +122,10 @@ def test_what_is_not_ours_stays(serverdir: Path, capsys: pytest.CaptureFixture[s
             "/nowhere: no such directory (valid: LSF_S",
         ),
         (["install", "lsf", "--serverdir", "{top}/a b"], "a b (valid: letters, digits and"),
+        (
+            ["install", "lsf", "--serverdir", "{top}", "--max-lead", "9"],
+            "--max-lead: 9 (valid: 10 to 86400)",
+        ),
         (["install", "lsf", "--serverdir", "/", "--usr", "/"], "unknown option '--usr'"),
         (["uninstall", "lsf", "--serverdir", "{top}"], "say the --serverdir that was given"),
     ],

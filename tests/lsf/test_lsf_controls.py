@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from lsf_site import Queue, Site
 from lsf_tools import SCRIPTS, MakeSite, command
+
+from hpcext import protocol
+from hpcext.admin import lsf
 
 CONTROL = SCRIPTS / "hpcext-job-control"
 CONTROLS = {"SUSPEND": f"{CONTROL} suspend", "RESUME": f"{CONTROL} resume"}
@@ -104,6 +110,97 @@ def test_a_manager_that_is_gone_is_not_signalled(
     command(site, "bkill", str(job))
     wait_for(lambda: site.job(job).state == "EXIT", "its end")
     (site.directory / "end").touch()
+
+
+def impatient(directory: Path) -> Path:
+    """Our job control as a site has it, which allows no lead worth its name."""
+    text = lsf.script(CONTROL.name, Path("/bin/true"), 1)
+    script = directory / CONTROL.name
+    script.write_bytes(text.replace(b"\nGRACE_S=60", b"\nGRACE_S=1"))
+    script.chmod(0o755)
+    return script
+
+
+def deaf_manager(path: Path) -> None:
+    """This process says that it is the manager, and hears no signal."""
+    me = protocol.Process.me()
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    path.write_text(json.dumps({"pid": me.pid, "start": me.start, "boot_id": boot_id}) + "\n")
+
+
+def of_a_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def without_end(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("manager", [deaf_manager, of_a_fifo, without_end])
+def test_a_queue_waits_no_longer_than_its_site_allows(
+    tmp_path: Path, manager: Callable[[Path], None]
+) -> None:
+    """Whatever a job says in its environment and in its user's files; then the job is stopped."""
+    place = tmp_path / "state" / "hpcext" / "lsf" / "7.0"
+    place.mkdir(parents=True)
+    manager(place / "manager.json")
+    before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    job = psutil.Popen(["sleep", "600"])
+    environ = {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "HPCEXT_LEAD_S": "99999",
+        "LSB_JOBID": "7",
+        "LSB_JOBPIDS": str(job.pid),
+        "SECONDS": "-99999",
+    }
+    try:
+        words = [impatient(tmp_path), "suspend"]
+        ended = subprocess.run(words, env=environ, timeout=PATIENCE_S, check=False)
+        assert ended.returncode == 0
+        wait_for(lambda: job.status() == psutil.STATUS_STOPPED, "that it stops")
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+        job.kill()
+        job.wait()
+
+
+def elim_says(directory: Path, apps: str, head: str) -> bytes:
+    """What elim.hpcext reports of GPUs a and b, where this is done to look at a process."""
+    for name, body in {
+        "nvidia-smi": f"case $1 in *gpu=*) printf '%s\\n' a b ;; *) printf '%s' '{apps}' ;; esac",
+        "head": head,
+    }.items():
+        (directory / name).write_text(f"#!/bin/sh\n{body}\n")
+        (directory / name).chmod(0o755)
+    words = [SCRIPTS / "elim.hpcext", "600"]
+    environ = {"PATH": f"{directory}:/usr/bin:/bin"}
+    with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE) as elim:
+        assert elim.stdout is not None
+        said = elim.stdout.readline()
+        elim.kill()
+    return said
+
+
+def test_each_process_is_looked_at_once_and_not_without_end(tmp_path: Path) -> None:
+    """Where one decides of a GPU, no other is looked at; a large environment is no hindrance."""
+    many = {f"FILLING_{number}": "x" * 100_000 for number in range(8)}
+    training = psutil.Popen(["sleep", "600"], env={**many, "HPCEXT_REPORT_DIR": "/somewhere"})
+    other = psutil.Popen(["sleep", "600"])
+    wait_for(lambda: all("sleep" in each.name() for each in (training, other)), "processes")
+    ours, theirs = training.pid, other.pid
+    apps = f"a, {ours}\na, {ours}\nb, {theirs}\nb, {ours}\nb, 1\nb, x/../1\n"
+    try:
+        log = f'echo "$*" >>{tmp_path}/looks; exec /usr/bin/head "$@"'
+        assert elim_says(tmp_path, apps, log) == b"2 hpcext_free 0 hpcext_reclaim 1\n"
+        looks = [f"-c 6291456 /proc/{pid}/environ" for pid in (ours, theirs)]
+        assert (tmp_path / "looks").read_text().splitlines() == looks
+        # As reading memory is that nobody serves.
+        never = f"echo >>{tmp_path}/never; exec sleep 600"
+        assert elim_says(tmp_path, apps, never) == b"2 hpcext_free 0 hpcext_reclaim 0\n"
+    finally:
+        for each in (training, other):
+            each.kill()
+            each.wait()
 
 
 def test_gpus_of_a_host_as_load_indices(tmp_path: Path) -> None:

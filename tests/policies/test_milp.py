@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.core.errors import HpcextError
+from hpcext.core.errors import HpcextError, InputError
 from hpcext.policies import milp, solvers
 from hpcext.policies.apportion import Table, apportion
 from hpcext.policies.counting import Constraint, solve_counts
@@ -547,7 +547,7 @@ def test_highs_is_preferred_and_what_is_missing_is_named(monkeypatch: pytest.Mon
     with pytest.raises(HpcextError, match="neither HiGHS nor CBC; pip install"):
         find_solver()
     monkeypatch.setitem(sys.modules, "pulp", None)
-    with pytest.raises(HpcextError, match="PuLP is not installed; pip install 'pulp"):
+    with pytest.raises(InputError, match=r"PuLP is not installed; pip install 'hpcext\[milp\]'"):
         find_solver()
 
 

@@ -242,10 +242,20 @@ def put_in_path(site: Site, script: str) -> None:
     site.environ["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def test_a_daemon_that_does_not_start_fails_the_attempt_in_words(shared: Site) -> None:
+def test_a_daemon_that_does_not_start_is_not_the_jobs_fault(shared: Site) -> None:
+    """It may not be tried again, and goes on as soon as there is a daemon."""
     put_in_path(shared, "#!/bin/sh\necho it has no permission to create its pipes\nexit 1\n")
     shared.environ["FAKE_GPUS"] = "1"
-    shared.write_jobs(client(shared, "first", retries=0))
-    finished = shared.run("run", str(shared.jobs), "--mps", "2", "--dir", str(shared.pilot))
-    assert finished.code == 1, finished
-    assert "no permission to create its pipes" in finished.out
+    shared.write_jobs(client(shared, "first", retries=0, gated=False))
+    manager = shared.start("run", str(shared.jobs), "--mps", "2", "--dir", str(shared.pilot))
+
+    def said() -> str:
+        return shared.run("why", str(shared.pilot), "first").out
+
+    wait_for(lambda: "could not be started" in said(), "the reason")
+    assert "no permission to create its pipes" in said()
+    program = shared.path / "bin" / "nvidia-cuda-mps-control"
+    program.unlink()
+    program.symlink_to(NVIDIA / program.name)
+    assert manager.wait(120) == 0
+    assert shared.steps("first")[-1].step == 40

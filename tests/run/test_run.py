@@ -59,6 +59,7 @@ KEYS = {
     "id", "name", "state", "why", "exit_code", "submitted_s", "started_s", "ended_s", "suspends",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
     "rescales", "up_s", "down_s", "goodput", "worth",
+    "lost_steps_exact", "cannot_save", "loss",
 }  # fmt: skip
 
 
@@ -205,14 +206,14 @@ def test_verbs_from_another_terminal(site: Site) -> None:
     site.write_jobs(site.counter("late", steps=5, after=["held"]))
     assert "submitted 3 (late)" in site.run("submit", "verbs", str(site.jobs)).out
     assert "waits for held" in site.run("why", "verbs", "late").out
-    twice = site.run("submit", "verbs", str(site.jobs))
-    assert (twice.code, "submitted 4" in twice.out) == (0, True)
+    twice = site.run("submit", "verbs", str(site.jobs), "--number")
+    assert (twice.code, "submitted 4 (late-2)" in twice.out) == (0, True)
 
     (row,) = site.run("pilot", "list").out.splitlines()[1:]
     assert row.split()[1] == "running"
 
     missing = site.run("cancel", "verbs", "nobody")
-    assert (missing.code, "valid: held, gone, late" in missing.err) == (2, True)
+    assert (missing.code, "valid: held, gone, late, late-2)" in missing.err) == (2, True)
     assert site.run("cancel", "nowhere", "held").code == 3
 
     assert site.run("drain", "verbs").code == 0

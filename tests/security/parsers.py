@@ -33,6 +33,7 @@ from hpcext.batch import (
 from hpcext.batch.lsf_inside import LsfJob
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
+from hpcext.doctor import rehearsed
 from hpcext.executors import gpus, lease_account
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.lease_book import LeaseBook
@@ -86,6 +87,11 @@ PROFILE = (
     b'{"schema": "hpcext.profile/1", "measurements": [{"at": 1.8e9, "gpus": 2, "nodes": 1, '
     b'"steps_per_s": 3.5, "samples_per_s": 7.0, "seconds": 20.0, "source": "job", "gpu": "slot"}]}'
 )
+
+
+def compared_with_itself(attempt: Path) -> object:
+    told = rehearsed.told(attempt)
+    return told and [*rehearsed.compared("one", told, told)]
 
 
 def recorded(pattern: str) -> tuple[bytes, ...]:
@@ -286,6 +292,13 @@ PARSERS = {
         (gzip.compress(b'{"schema": "hpcext.journal/1", "began_at": 1.0, "policy": "marble"}'),),
     ),
     "a profile": Parser(placed("x.json", lambda place: Profiles(place).load("x")), (PROFILE,)),
+    "a rehearsal": Parser(
+        placed(protocol.REHEARSAL_FILE, compared_with_itself),
+        (
+            b'{"schema": "hpcext.rehearsal/1", "step": 5, "state": {"weights": "ab"}, "went_on_s": '
+            b'0.5, "steps": [{"step": 6, "metrics": {"loss": 0.5}, "state": {"weights": "cd"}}]}',
+        ),
+    ),
     "the account of leases": Parser(
         placed(lease_account.FILE, lease_account.load),
         (b'{"schema": "hpcext.harvest/1", "seen_s": 5.0, "held_node_s": 4.0, "leases": 1}',),

@@ -73,7 +73,7 @@ def test_optimus_with_an_oracle_is_that_of_the_study(
 def test_the_comparison_of_the_paper(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     found = json.loads(simulate(capsys, WORKLOAD, "--nodes", "16x4", "--compare", "--json")[0])
     assert [each["policy"] for each in found["policies"]] == [
-        "exclusive", "tiresias", "optimus:interval_s=60", "pollux",
+        "exclusive", "marble", "tiresias", "optimus:interval_s=60", "pollux",
     ]  # fmt: skip
     assert any(said.startswith("Trainings are measured ones") for said in found["assumed"])
 

@@ -40,7 +40,7 @@ def record(one: Cluster, where: Path) -> None:
     script.write_text(PILOT)
     one.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
     wide = ["--nodelist=n1,n3", "--nodes=2", "--cpus-per-task=2", "--output=/dev/null"]
-    say("sbatch-parsable", slurm.submit_command(str(script), wide))
+    say("sbatch-parsable", [*slurm.submit_command(wide), str(script)])
     for more in (["--begin=now+1days", "--wrap=true"], ["--wrap=false"], ["--wrap=sleep 600"]):
         one.run("sbatch", "--output=/dev/null", *more)
     one.wait_for(lambda: one.job(4)["JobState"] == "RUNNING", "job 4")

@@ -202,6 +202,13 @@ class Cluster:
         self._ctld.terminate()
         self._ctld.wait()
 
+    def ctld_cpu_s(self) -> float:
+        """Seconds of a processor that the controller has used."""
+        assert self._ctld is not None
+        # After the name: fields 14 and 15 are those of the program and of Linux for it; proc(5).
+        text = Path(f"/proc/{self._ctld.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(text[11]) + int(text[12])) / os.sysconf("SC_CLK_TCK")
+
     def start_node(self, node: str) -> None:
         """Start a node."""
         self._slurmds[node] = self._daemon("slurmd", "-D", "-N", node)

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpcext import documents
+from hpcext.admin import install as installing
 from hpcext.admin import slurm, slurm_conf
 from hpcext.cli import admin
 
@@ -242,6 +244,97 @@ def test_an_installation_that_is_cut_short_is_found_again(
     assert most > 10  # it was cut short at each file
 
 
+SOME = {"usr/lib/hpcext/slurm/lua/a.lua": b"one", "etc/prolog.d/50-a": b"two"}
+"""Two files say as much as fifteen."""
+
+
+def kill_before(step: int, top: Path, do: Callable[[], object]) -> bool:
+    """Do something in a process that is killed before its n-th change of a file; whether it was."""
+    pid = os.fork()
+    if pid == 0:
+        left = itertools.count(1)
+
+        def hear(event: str, facts: tuple[Any, ...]) -> None:
+            if event == "open":
+                changes = bool(facts[2] & (os.O_WRONLY | os.O_RDWR)) and str(facts[0]) != "None"
+            else:
+                changes = event in {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod"}
+            if changes and str(top) in str(facts[0]) and next(left) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hear)
+        try:
+            do()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def tree(top: Path) -> list[str]:
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
+
+
+@pytest.mark.parametrize("then", ["install", "uninstall"])
+@pytest.mark.parametrize("killed", ["install", "uninstall"])
+def test_what_a_killed_run_has_left_is_cleaned_by_the_next(
+    target: Target, killed: str, then: str
+) -> None:
+    """Killed before each of its changes in turn."""
+    (target.usr / "lib").mkdir()
+    place = installing.Place(target.home)
+    pieces = [installing.Piece(target.top / name, data) for name, data in SOME.items()]
+
+    def install() -> None:
+        installing.apply(place, installing.plan(place, pieces))
+
+    def uninstall() -> None:
+        installing.remove(place, installing.plan_removal(place, "--usr"))
+
+    bare = tree(target.top)
+    install()
+    full = tree(target.top)
+    uninstall()
+    assert tree(target.top) == bare
+    run = {"install": install, "uninstall": uninstall}
+    for step in itertools.count(1):
+        if killed == "uninstall":
+            install()
+        if not kill_before(step, target.top, run[killed]):
+            break
+        if then == "install":
+            install()
+            assert tree(target.top) == full, step
+            uninstall()
+        elif tree(target.top) != bare:
+            uninstall()
+        assert tree(target.top) == bare, step
+    assert step > 7
+
+
+@pytest.mark.usefixtures("_quick")
+def test_only_drafts_of_ours_are_removed(target: Target) -> None:
+    assert target.install()[0] == 0
+    rules = target.home / "lua" / "rules.lua"
+    draft = rules.with_name(f".{rules.name}.0123456789ab")
+    others = [
+        rules.with_name(f".{rules.name}.0123456789ax"),
+        rules.with_name(f".{rules.name}.0123456789abc"),
+        rules.with_name(".site.lua.0123456789ab"),
+    ]
+    for path in (draft, *others):
+        path.write_text("cut sh")
+    target.conf.joinpath("prolog.d", ".50-hpcext.0123456789ab").symlink_to(rules)
+    code, said, _ = target.install("--dry-run")
+    assert (code, draft.exists()) == (0, True)
+    assert re.findall(r"^remove +(\S+)$", said, re.M) == [str(draft)]
+    assert target.install()[0] == 0
+    assert not draft.exists()
+    assert target.install()[1].count("remove") == 0
+    draft.write_text("again")
+    assert target.uninstall()[0] == 0
+    assert sorted(path for path in target.home.rglob("*") if path.is_file()) == sorted(others)
+
+
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("place", ["usr", "etc", "etc/prolog.d", "hpcext"])
 def test_what_others_can_change_is_refused(target: Target, place: str) -> None:
@@ -326,6 +419,53 @@ def test_what_does_not_compile_says_why(target: Target) -> None:
     assert "the plugin does not compile: " in error
     assert "a header of another age" in error
     assert target.files().keys() <= {"hpcext", *(n for n in target.files() if "include" in n)}
+
+
+@pytest.fixture
+def include(target: Target) -> Path:
+    """The headers of this Slurm in a place of their own, and one more that they read."""
+    include = target.top / "include"
+    shutil.copytree(slurm.INCLUDE / "slurm", include / "slurm", symlinks=True)
+    (target.top / "more.h").write_text("")
+    with open(include / "slurm" / "slurm_errno.h", "a") as file:
+        file.write(f'#include "{target.top}/more.h"\n')
+    return include
+
+
+def test_headers_of_another_place_compile_as_they_are(target: Target, include: Path) -> None:
+    code, _, error = target.install("--include", str(include))
+    assert (code, error) == (0, "")
+    assert (target.home / "hpcext.so").read_bytes()[:4] == b"\x7fELF"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["include", "include/slurm", "include/slurm/spank.h", "include/slurm/slurm.h", "more.h"],
+)
+def test_headers_that_others_can_change_are_refused(
+    target: Target, include: Path, place: str
+) -> None:
+    path = target.top / place
+    path.chmod(0o775)
+    code, _, error = target.install("--include", str(include))
+    assert code == 2
+    assert error.startswith(f"hpcext: {path}: others can write to it (mode 0775)")
+    path.chmod(0o755)
+    os.chown(path, 65534, 0)
+    assert f"{path}: belongs to uid 65534" in target.install("--include", str(include))[2]
+    os.chown(path, 0, 0)
+    theirs = target.top / "theirs"
+    shutil.move(path, theirs)
+    path.symlink_to(theirs)
+    os.chown(theirs, 65534, 0)
+    assert f"{theirs}: belongs to uid 65534" in target.install("--include", str(include))[2]
+    assert not target.home.exists()
+
+
+def test_a_directory_of_headers_is_one_word(target: Target) -> None:
+    code, _, error = target.install("--include", f"{target.top}/a$(touch b)")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "valid: letters, digits and" in error
 
 
 def apply_diffs(edits: list[dict[str, Any]]) -> None:

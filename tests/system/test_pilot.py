@@ -167,3 +167,24 @@ def test_slurm_refuses_and_nothing_is_left(slurm: Cluster, place: Site) -> None:
         "Batch job submission failed: Invalid partition name specified\n"
     )
     assert not Path(place.pilot).exists()
+
+
+def test_a_pilot_is_followed_from_the_queue_to_its_end(slurm: Cluster, place: Site) -> None:
+    """As if it ran here; its end is told by the node it ran on, with why a job failed."""
+    tell = place.path / "tell"
+    tell.write_text(f"#!/bin/sh\ncat >> {place.path}/told\n")
+    tell.chmod(0o755)
+    bad = {"name": "bad", "command": "echo no data; exit 3", "shell": True, "retries": 0}
+    place.write_jobs(bad, {"name": "good", "command": ["true"]})
+    job = submit(place, "--hold", nodes=1, words=("--notify", f"command:{tell}"))
+    looks = place.start("attach", str(place.pilot))
+    assert looks.stdout is not None
+    assert "pilot jobs-" in looks.stdout.readline()
+    slurm.run("scontrol", "release", str(job))
+    out, err = looks.communicate(timeout=240)
+    assert looks.returncode == 1, (out, err)
+    assert "bad: exit code 3; last line of its log: no data" in out
+    assert "good: completed" in out
+    slurm.wait_for(lambda: slurm.job(job)["JobState"] == "FAILED", "the end of the pilot")
+    told = json.loads((place.path / "told").read_text())
+    assert (told["event"], [each["name"] for each in told["failed"]]) == ("ended", ["bad"])

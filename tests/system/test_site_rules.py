@@ -287,6 +287,31 @@ def test_slurmctld_believes_no_client(ruled: Ruled, place: Site) -> None:
     assert ruled.slurm.job(said.stdout.strip())["Requeue"] == "1"
 
 
+def client(ruled: Ruled, place: Site) -> Path:
+    """A program of the user that submits without sbatch."""
+    program = place.path / "submit"
+    source = Path(__file__).with_name("submit.c")
+    subprocess.run(["cc", "-o", str(program), str(source), "-lslurm"], check=True)
+    return program
+
+
+def test_a_million_lines_stop_nobody(ruled: Ruled, place: Site) -> None:
+    program = client(ruled, place)
+    wanted = "_SLURM_SPANK_OPTION_hpcext_hpcext_suspendable=60"
+    seen = len(ruled.log())
+    for lines in (1_000_000, 1001):
+        said = ruled.slurm.as_user(str(program), "1", str(lines), wanted, cwd=place.path)
+        assert said.returncode == 0, said
+        assert "hpcext: options are not looked at: its plugins sent more than 1000" in said.stderr
+    assert "hpcext:" not in ruled.log()[seen:]
+    assert submit(ruled, place, "--hold", "--hpcext-suspendable").code == 0
+    said = ruled.slurm.as_user(str(program), "1", "999", wanted, cwd=place.path)
+    assert (said.returncode, said.stderr) == (0, "")
+    requeue = ruled.slurm.run("squeue", "-h", "-n", "rules", "-o", "%A").stdout.split()
+    told = {job: ruled.slurm.job(job)["Requeue"] for job in requeue}
+    assert told[max(told, key=int)] == "1"
+
+
 def test_nothing_of_the_users_directory_is_run(ruled: Ruled, place: Site) -> None:
     """``./`` is first in Lua's search path."""
     harm = place.path / "harm"

@@ -37,9 +37,9 @@ def there_and_back(name, make, change):
     """Save what `make` gives, in one session; restore it into another one in the next."""
     first = make()
     change(first)
-    save(name, what=first)
+    save(name, what=first, unsaved=True)
     second = make()
-    Session(checkpoint_dir=Path(name), what=second)
+    Session(checkpoint_dir=Path(name), what=second, unsaved=True)
     return first, second
 
 
@@ -64,9 +64,9 @@ def late():
     model, optimizer = network(3), keras.optimizers.Adam()
     step(model, optimizer)
     slots = [v.numpy() for v in optimizer.variables]
-    save("late", optimizer=optimizer)
+    save("late", optimizer=optimizer, unsaved=model)
     fresh = keras.optimizers.Adam()
-    session = Session(checkpoint_dir=Path("late"), optimizer=fresh)
+    session = Session(checkpoint_dir=Path("late"), optimizer=fresh, unsaved=True)
     saved = session._state.capture()["optimizer"]["values"]
     equal = all(np.array_equal(a, b) for a, b in zip(slots, saved, strict=True))
     say("late, before it is built", equal and not fresh.built)
@@ -81,7 +81,7 @@ def late():
     close = all(np.allclose(a, b, atol=1e-6) for a, b in pairs)
     say("late, what its first step used", close and int(fresh.iterations) == 3)
     other = keras.optimizers.Adam()
-    Session(checkpoint_dir=Path("late"), optimizer=other)
+    Session(checkpoint_dir=Path("late"), optimizer=other, unsaved=True)
     refused("late, of another model", lambda: step(network(3, inputs=5), other))
 
 
@@ -206,11 +206,33 @@ class Columns(keras.layers.Layer):
         return x @ self.kernel
 
 
+def forgetful(model):
+    """It trains with an optimizer that its session is not given."""
+    optimizer = keras.optimizers.Adam()
+    session = Session(model=model)
+    for _ in session.epochs(1):
+        for x in session.batches([np.ones((3, 4), "float32")]):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x))
+            optimizer.apply(
+                tape.gradient(loss, model.trainable_variables), model.trainable_variables
+            )
+
+
 def refusals():
     lazy = keras.Sequential([keras.layers.Dense(2)], name="lazy")
     refused("unbuilt model", lambda: Session(model=lazy))
     refused("empty module", lambda: Session(model=tf.Module()))
     refused("no state", lambda: Session(thing=object()))
+    refused("copies", lambda: Session(weights=network(2).get_weights()))
+    other = network(2)
+    built = keras.optimizers.Adam()
+    built.build(other.trainable_variables)
+    refused("no model", lambda: Session(optimizer=built))
+    refused("another model", lambda: Session(model=network(2), optimizer=built))
+    refused("forgetful", lambda: forgetful(other))
+    for given in ({"unsaved": other}, {"unsaved": True}, {"c": tf.train.Checkpoint(m=other)}):
+        Session(optimizer=built, **given)
     session = Session()
     refused("length without load", lambda: session.dataset(3, 2))
     refused("lengths", lambda: session.dataset((np.zeros(2), np.zeros(3)), 2))

@@ -90,3 +90,16 @@ def test_torch_backend(tmp_path: Path) -> None:
     # Up to the end of the epoch; then a DataLoader of Keras draws from the numbers of Dropout.
     assert figures(job)[0] == figures(reference)[0]
     assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 0.1
+
+
+def test_a_suspension_that_cannot_be_saved_is_none(nursery: Nursery, tmp_path: Path) -> None:
+    """In an epoch and in a validation it goes on, and is the training that it would have been."""
+    reference = TensorFlowJob(nursery, tmp_path / "reference", SCRIPT)
+    assert reference.on(1).code == 0
+    for ask in ("step:5", "validation:1:1"):
+        path = tmp_path / ask.partition(":")[0]
+        job = TensorFlowJob(nursery, path, SCRIPT, SCRIPT_FULL="0:6000")
+        run = job.on(1, f"--ask={ask}")
+        assert (run.code, run.suspended, run.report["declined"]) == (0, None, 1), run.output
+        assert figures(job) == figures(reference)
+        assert job.last("final") == reference.last("final")

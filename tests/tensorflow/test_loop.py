@@ -113,3 +113,19 @@ def test_number_of_workers_changes(nursery: Nursery, tmp_path: Path) -> None:
     assert count == 360
     assert abs(total - expected) < 1e-3 * expected
     assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 1 / 120
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_suspension_that_cannot_be_saved_is_none(
+    nursery: Nursery, tmp_path: Path, workers: int
+) -> None:
+    """It goes on, and is the training that it would have been."""
+    jobs = []
+    for name, full in (("reference", {}), ("job", {"SCRIPT_FULL": "0:6000"})):
+        job = TensorFlowJob(nursery, tmp_path / name, SCRIPT, "--epochs=1", **full)
+        run = job.on(workers, *(["--ask=step:5"] if full else []))
+        assert (run.code, run.suspended) == (0, None), run.output
+        assert bool(run.report["declined"]) is bool(full)
+        jobs.append(job)
+    assert jobs[0].last("final") == jobs[1].last("final")
+    assert steps(jobs[0]) == steps(jobs[1])

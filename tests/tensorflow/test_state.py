@@ -55,7 +55,7 @@ def test_random_numbers(lines: dict[str, str]) -> None:
 def test_what_does_not_fit_changes_nothing(lines: dict[str, str]) -> None:
     assert lines["shape"].endswith(
         "state.npz: the state of 'model' does not fit: variable 3: bias float32(2,) into "
-        "bias float32(3,); use the model that it was written with, or another checkpoint directory"
+        "bias float32(3,); use the one that it was written with, or another checkpoint directory"
     )
     assert lines["shape, then"] == "unchanged"
     assert "variable 0: /a float32() into /b float32()" in lines["name"]
@@ -66,6 +66,11 @@ def test_what_does_not_fit_changes_nothing(lines: dict[str, str]) -> None:
 
 def test_what_cannot_be_saved_is_refused(lines: dict[str, str]) -> None:
     assert "'lazy' has no variables yet; build it before the session" in lines["unbuilt model"]
+    assert "a list is a copy" in lines["copies"]
+    for case in ("no model", "another model"):
+        assert lines[case].startswith("ValueError Session(optimizer=...): it trains ")
+        assert "in no model that the session is given" in lines[case]
+    assert "Adam makes steps and is not given to it" in lines["forgetful"]
     assert "Module has no variables (yet)" in lines["empty module"]
     assert "object has no state_dict" in lines["no state"]
     assert "give load=, indices to batch" in lines["length without load"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import resource
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +25,9 @@ class Traces:
         self.attempt = os.environ.get("HPCEXT_ATTEMPT", "0")
         self._log = open(os.environ["SCRIPT_LOG"], "a", buffering=1)  # noqa: SIM115
         self._hold = os.environ.get("SCRIPT_HOLD", "").split()
+        rank, _, limit = os.environ.get("SCRIPT_FULL", "").partition(":")
+        if limit and int(rank) == self.rank:
+            no_room(int(limit))
 
     def point(self, name: str) -> None:
         """The script is here."""
@@ -37,6 +44,20 @@ class Traces:
             with open(self._hold[2], "rb", buffering=0) as go:
                 go.read(2)
         self.point(f"step:{number}")
+
+
+def no_room(most: int) -> None:
+    """No file may be larger, as on a full disk, until a suspension was declined for it."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    report = Path(os.environ["HPCEXT_REPORT_DIR"], "report.json")
+
+    def lift() -> None:
+        while not (report.exists() and json.loads(report.read_text())["declined"]):
+            time.sleep(0.01)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+    threading.Thread(target=lift, daemon=True).start()
 
 
 def digest(*arrays: np.ndarray) -> str:

@@ -270,7 +270,9 @@ def test_what_is_not_valid_is_refused(options: dict[str, Any], match: str) -> No
         Session(model=model).adapt(8)
     with pytest.raises(ValueError, match="learning_rate"):
         Session(
-            learning_rate="linear", optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
+            learning_rate="linear",
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         ).adapt(8)
     session.batch_sampler(10, global_batch=2)
     with pytest.raises(ValueError, match="before batch_sampler"):

@@ -7,8 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
-from harness import Job
+from harness import Job, Started
 
 from hpcext.training.checkpoint import Store
 
@@ -44,6 +45,15 @@ def may_mount() -> bool:
         return False
 
 
+def end_training(process: Started) -> None:
+    """Kill the training alone, so that what it ran in can tidy up."""
+    for below in psutil.Process(process.pid).children(recursive=True):
+        if "train_numpy.py" in " ".join(below.cmdline()) and not below.children():
+            below.kill()
+            return
+    process.kill()
+
+
 @pytest.mark.parametrize("disk", [small_disk if may_mount() else small_files, small_files])
 def test_full_disk(tmp_path: Path, disk: object) -> None:
     assert callable(disk)
@@ -51,18 +61,61 @@ def test_full_disk(tmp_path: Path, disk: object) -> None:
     assert job.run("--ask=step:7").suspended is not None
     before = [path.name for path in job.checkpoints]
     job.prefix = disk(tmp_path / "checkpoint")
-    run = job.run("--every=10", "--ask=step:25")
+    run = job.run_held(35, end_training, "--every=10", "--ask=step:25")
     # Periodic ones fail with a line each, and training goes on.
-    assert run.output.count("not written") == 2
-    assert steps(job) == list(range(26))
-    # At the suspension it leaves, and does not pretend.
-    assert run.code == 74, run.output
+    assert run.output.count("not written") == 3
+    # So it does when it is asked to suspend itself; that it cannot, it says, and does not pretend.
+    assert steps(job) == list(range(35))
     assert run.suspended is None
     assert "could not be saved" in run.output
+    report = run.report
+    assert (report["declined"], report["saved_step"]) == (1, 8)
+    assert report["cannot_save"] in {"disk full", "file too large"}
+    # However it ends, the last step that it did is known.
+    assert int((run.directory / "last-step").read_text()) == 35
     assert [path.name for path in job.checkpoints] == before
     job.prefix = ()
     assert job.run().code == 0
-    assert steps(job) == [*range(26), *range(8, 40)]
+    assert steps(job) == [*range(35), *range(8, 40)]
+
+
+def test_the_last_word_on_a_full_disk_is_heard(tmp_path: Path) -> None:
+    """A report takes the room that was kept for it, as often as there is none."""
+    code = """
+import json, os, resource, sys
+from pathlib import Path
+from hpcext.protocol import Attempt
+from hpcext.training.reports import Reporter
+path = Path(sys.argv[1])
+reporter = Reporter(Attempt("job", 1, 7, path, path, 1), 1)
+reporter.restored(0, 0.0)
+reporter.register()
+reporter.metrics({f"m{number}": number for number in range(400)})
+# Not one more block: there is no room for another file.
+try:
+    with open(path / "ballast", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+except OSError as error:
+    print(os.strerror(error.errno))
+for step in (5, 9, 13):
+    reporter.stepped(step, float(step))
+    reporter.declined("disk full")
+    said = json.loads((path / "report.json").read_text())
+    print(said["step"], said["declined"], said["cannot_save"], (path / "last-step").read_text())
+"""
+    (tmp_path / "disk").mkdir()
+    mounted = 'mount -t tmpfs -o size=64k none "$1" && exec "$2" -c "$3" "$1"'
+    words = ["sh", str(tmp_path / "disk"), sys.executable, code]
+    prefix = ["unshare", "-Urm", "sh", "-c", mounted]
+    run = subprocess.run([*prefix, *words], capture_output=True, text=True, check=False)
+    told = [line for line in run.stdout.splitlines() if line]
+    assert told == [
+        "No space left on device",
+        "5 1 disk full 0000000000000005",
+        "9 2 disk full 0000000000000009",
+        "13 3 disk full 0000000000000013",
+    ], run
 
 
 def test_full_disk_under_torch_save(tmp_path: Path) -> None:

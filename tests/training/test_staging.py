@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -49,7 +50,8 @@ def keeper_of(path: Path, state: State, attempt: int = 1) -> Keeper:
 def stage(keeper: Keeper, step: int) -> list[int]:
     """Stage a checkpoint; the list gets the step when it is committed."""
     done: list[int] = []
-    keeper.stage(step, {}, {}, lambda: done.append(step))
+    failed = functools.partial(keeper.store.warn_not_written, step)
+    keeper.stage(step, {}, {}, lambda: done.append(step), failed)
     return done
 
 
@@ -159,7 +161,7 @@ def test_module_and_optimizer_come_back_from_a_copy(tmp_path: Path) -> None:
     optimizer.step()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     keeper = keeper_of(tmp_path, TorchState({"model": model, "optimizer": optimizer}))
-    keeper.stage(1, {}, TorchState({}).random(), lambda: None)
+    keeper.stage(1, {}, TorchState({}).random(), lambda: None, lambda error: None)
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     keeper.wait()

@@ -18,6 +18,7 @@ from harness import WAIT_S, Run
 from nursery import Nursery
 from torch.utils.data import DataLoader
 
+from hpcext import protocol
 from hpcext.protocol import Process
 from hpcext.training.accumulation import accumulated, microbatches, split
 from hpcext.training.batching import ElasticBatches
@@ -120,7 +121,7 @@ def compiled(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Fork
     job.environ.update(FEW, TORCHINDUCTOR_CACHE_DIR=str(path / "mine"))
     done(job.run())
     assert (path / "mine").exists()
-    assert not (path / "checkpoint" / "compiled" / "inductor").exists()
+    assert not list((path / "checkpoint").glob("**/*inductor*"))
     return job
 
 
@@ -128,7 +129,8 @@ def compiled(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Fork
 def test_compiled_once(nursery: Nursery, tmp_path: Path, compiled: Forked, where: str) -> None:
     """``torch.compile`` around ``session.parallel``, and inside it."""
     job = Forked(nursery, tmp_path, SCRIPT, f"--compile={where}", *COMPILED)
-    job.environ.update(FEW)
+    # As its supervisor says it.
+    job.environ.update(FEW, **protocol.compiled(tmp_path / "compiled"))
     suspended(job.run("--ask=step:1"))
     done(job.run())
     assert finals(job)[0][1:] == finals(compiled)[0][1:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 
 import torch
 from script import Traces, digest
@@ -37,9 +36,6 @@ def main():
     parser.add_argument("--every", type=int)
     args, _ = parser.parse_known_args()
     traces = Traces()
-    rank, _, limit = os.environ.get("SCRIPT_LIMIT", "").partition(":")
-    if rank == os.environ.get("RANK", "0"):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     torch.manual_seed(3)
     model = network()
     if args.order == "optimizer":

@@ -89,28 +89,29 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
     assert torn.log("end")[-1][2:] == whole.log("end")[-1][2:]
 
 
-def test_a_suspension_that_cannot_be_saved_is_none(tmp_path: Path) -> None:
-    """The disk is full, for rank 0: both ranks leave, and what was there is as it was."""
-    job = training(tmp_path)
-    words = (*STEADY, "--every-steps=4")
-    failed = job.run(*words, "--full=5", "--ask=train:5@0", ranks=2)
-    assert failed.codes == [74, 74], failed.output
-    assert failed.suspended is None
-    assert "could not be saved" in failed.output
-    assert [path.name[:14] for path in job.checkpoints] == ["step-000000004"]
-    finished(job.run(*words, ranks=2))
-    assert len(samples(job)["23"]) == 12
+@pytest.mark.parametrize(
+    ("ranks", "asks"), [(1, "train:5@0"), (1, "evaluate:8@0"), (2, "evaluate:8@0")]
+)
+def test_a_suspension_that_cannot_be_saved_is_none(tmp_path: Path, ranks: int, asks: str) -> None:
+    """The disk is full, for rank 0: all ranks go on, and the training is the same one."""
+    whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
+    finished(whole.run(ranks=ranks))
+    declined = job.run("--full=5", f"--ask={asks}", ranks=ranks)
+    finished(declined)
+    assert "could not be saved" in declined.output
+    assert declined.report["declined"] == 1
+    assert samples(job) == samples(whole)
+    assert job.log("end")[-1][2:] == whole.log("end")[-1][2:]
 
 
 def test_without_its_last_checkpoint_a_training_is_not_over(tmp_path: Path) -> None:
-    """The disk is full at the end; asked to suspend meanwhile, it goes on from the one before."""
+    """The disk is full at the end; asked to suspend meanwhile, it says so, and waits for room."""
     whole, job = training(tmp_path / "whole"), training(tmp_path / "job")
     finished(whole.run())
-    failed = job.run("--every-steps=9", "--full=23", "--ask=end")
-    assert (failed.codes, failed.suspended) == ([74], None), failed.output
-    assert "checkpoint at step 24 not written" in failed.output
-    assert not job.log("end")
-    finished(job.run("--every-steps=9"))
+    waited = job.run("--every-steps=9", "--full=23", "--ask=end")
+    finished(waited)
+    assert "checkpoint at step 24 not written" in waited.output
+    assert waited.report["declined"] == 1
     assert job.log("end")[-1][2:] == whole.log("end")[-1][2:]
 
 

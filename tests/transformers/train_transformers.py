@@ -6,14 +6,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import resource
 import sys
 import warnings
 from pathlib import Path
 
 import torch
 import transformers
-from script import Traces, digest
+from script import Traces, digest, no_room
 from torch.utils.data import Dataset
 
 # By name: the library imports its modules when something of them is first asked for, here once.
@@ -85,8 +84,7 @@ class Watch(transformers.TrainerCallback):
 def limit_files(rank):
     if rank == 0:
         # Enough for the account, and for no checkpoint.
-        limit = Path(os.environ["SCRIPT_LOG"]).stat().st_size + 5000
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        no_room(Path(os.environ["SCRIPT_LOG"]).stat().st_size + 5000)
 
 
 def arguments(words):

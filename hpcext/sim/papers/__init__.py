@@ -15,10 +15,12 @@ from hpcext.text import did_you_mean, shown
 
 
 class Paper(NamedTuple):
-    """A paper: what it is called, and the module of this package that reproduces it."""
+    """A paper: what it is called, the module of this package that reproduces it, and an extra's
+    module without which some of it is left out."""
 
     title: str
     module: str
+    wants: str = ""
 
 
 PAPERS: dict[str, Paper] = {
@@ -27,6 +29,7 @@ PAPERS: dict[str, Paper] = {
     "bftrainer": Paper(
         "BFTrainer (Liu et al., 2021): Figures 7 to 16, Tables 3 and 4, and the authors' program",
         "bftrainer",
+        "pulp",
     ),
     "pollux": Paper(
         "Pollux (Qiao et al., OSDI 2021): workloads, Table 2, Figures 7 and 8", "pollux"

@@ -6,20 +6,17 @@ names of parts from the plot's own. Words stay words, so that they can be read a
 
 from __future__ import annotations
 
-import contextlib
 import html
 import io
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hpcext.core.errors import InputError
 from hpcext.sim.metrics import Floats
 from hpcext.sim.outcome import Bin, Run
-from hpcext.sim.report import style
+from hpcext.sim.report import canvas, style
 from hpcext.sim.report.style import LIGHT
 from hpcext.sim.report.thin import thinned
 from hpcext.sim.words import Scale
@@ -29,45 +26,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INCHES_WIDE = 8.6
 BAR_INCHES = 0.36
 ROW_INCHES = 0.22
 CHARS_WIDE = 130
 """So many small letters are as wide as a timeline."""
-LABEL_CHARS = 30
-"""A longer label is cut beside a bar; tables have it whole."""
 
 LEAST_POINT, MOST_POINT = 6.0, 150.0
 """Square points of a mark, and how many more one has that stands for all predictions."""
 
 LOG_RATIO = 50.0
 """Times that differ by more than this are shown on a logarithmic axis."""
-
-_SETTINGS = {
-    "svg.fonttype": "none",
-    # A name such as "$x$" is a name.
-    "text.parse_math": False,
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.useoffset": False,
-    "axes.edgecolor": LIGHT[style.MUTED],
-    "axes.labelcolor": LIGHT[style.MUTED],
-    "axes.linewidth": 0.7,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "grid.color": LIGHT[style.RULE],
-    "grid.linewidth": 0.7,
-    "text.color": LIGHT[style.INK],
-    "xtick.color": LIGHT[style.MUTED],
-    "ytick.color": LIGHT[style.MUTED],
-    "xtick.major.size": 3.0,
-    "ytick.major.size": 0.0,
-    "lines.linewidth": 1.8,
-    "lines.scale_dashes": True,
-}
 
 _COLOURS = {value: name for name, value in LIGHT.items()}
 
@@ -203,7 +171,7 @@ def timeline(
                     middle, each.row, each.words, ha="center", va="center", size=7.0,
                     color=LIGHT[style.PAGE],
                 )  # fmt: skip
-        axes.set_yticks(range(len(rows)), [_cut(row) for row in rows], color=LIGHT[style.INK])
+        axes.set_yticks(range(len(rows)), [canvas.cut(row) for row in rows], color=LIGHT[style.INK])
         axes.set_xlim(0, end or 1)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
@@ -311,7 +279,7 @@ def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -
                     color=LIGHT[style.INK], linewidth=1.2, capsize=3,
                 )  # fmt: skip
             axes.text(101.5, place, row.words, va="center")
-        axes.set_yticks(places, [_cut(row.label) for row in rows], color=LIGHT[style.INK])
+        axes.set_yticks(places, [canvas.cut(row.label) for row in rows], color=LIGHT[style.INK])
         axes.set_xlim(0, 100)
         axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.grid(visible=False, axis="y")
@@ -323,39 +291,13 @@ def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -
 
 def _drawn(plot: Plot, inches_high: float, draw: Callable[[Figure], None]) -> str:
     """Let a figure be drawn, and make it a part of a page."""
-    with _matplotlib(plot.name):
-        from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import; an extra)
-
-        figure = Figure(figsize=(INCHES_WIDE, inches_high), layout="constrained")
+    with canvas.styled(plot.name):
+        figure = canvas.new_figure(inches_high)
         draw(figure)
         written = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(written, format="svg", metadata=nothing)
     return _inline(plot, written.getvalue())
-
-
-@contextlib.contextmanager
-def _matplotlib(name: str) -> Iterator[None]:
-    """Settings that are ours alone.
-
-    Raises
-    ------
-    InputError
-        matplotlib is not installed.
-    """
-    try:
-        from matplotlib import style as styles  # noqa: PLC0415  (slow to import; an extra)
-    except ImportError:
-        raise InputError(
-            "matplotlib is not installed",
-            where="a page with plots",
-            do="pip install 'hpcext[plots]'",
-        ) from None
-    settings = {**_SETTINGS, "svg.hashsalt": name}
-    with styles.context(["default", settings]), warnings.catch_warnings():
-        # Its own fonts lack a letter of some name: the reader's browser has it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        yield
 
 
 def _inline(plot: Plot, svg: str) -> str:
@@ -394,8 +336,3 @@ def _logarithmic(axes: Axes) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-
-
-def _cut(label: str) -> str:
-    label = clean(label)
-    return label if len(label) <= LABEL_CHARS else label[: LABEL_CHARS - 1] + "…"

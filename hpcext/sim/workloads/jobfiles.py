@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hpcext.admission import admit
+from hpcext.checks import placed
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job
-from hpcext.jobfile import read_jobs
+from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.profiles import Profiles
 from hpcext.sim.expected import physics_of
 from hpcext.sim.physics import Physics
-from hpcext.text import shown
+from hpcext.text import clean, counted, listed, shown
 
 
 def read_job_file(
@@ -38,9 +40,53 @@ def read_job_file(
             what = f"job {shown(spec.name)}: {spec.profile} was measured in another unit"
             do = "say its work in the unit of the profile"
             raise InputError(what, where=str(path), do=do)
-        if not spec.scaling or not spec.work:
-            what = "scaling" if not spec.scaling else "work"
-            do = "say how fast it is on how many GPUs, and how much it has to do"
-            raise InputError(f"job {shown(spec.name)} states no {what}", where=str(path), do=do)
+    if error := unstated(specs):
+        raise placed(error, str(path))
     physics = (physics_of(spec, elastic=elastic) for spec in specs)
     return list(zip(admit(specs, 1, {}), physics, strict=True))
+
+
+def unstated(
+    specs: Sequence[JobSpec], among: Collection[str] | None = None, *, work: bool = True
+) -> InputError | None:
+    """What to say of jobs that do not state how fast they are, or how much they have to do.
+
+    Parameters
+    ----------
+    specs : sequence of JobSpec
+    among : collection of str, optional
+        Look at the jobs of these names only.
+    work : bool
+        Whether it must be known how much they have to do.
+
+    Returns
+    -------
+    InputError or None
+        Names all of them, and has lines to paste into the job file; None where nothing is missing.
+    """
+    lacking: dict[str, tuple[JobSpec, list[str]]] = {}
+    for spec in specs:
+        if among is None or spec.name in among:
+            keys = [] if spec.scaling else ["scaling"]
+            keys += ["work"] if work and not spec.work else []
+            lacking |= {spec.name: (spec, keys)} if keys else {}
+    if not lacking:
+        return None
+    said = listed(f"{clean(name)} ({', '.join(keys)})" for name, (_, keys) in lacking.items())
+    wanted = {key for _, keys in lacking.values() for key in keys}
+    lines = []
+    if "scaling" in wanted:
+        first = next(spec for spec, keys in lacking.values() if "scaling" in keys)
+        lines.append(f"{_example(first)} (steps per second on so many GPUs)")
+    if "work" in wanted:
+        lines.append("work = {steps = 10000} (steps until it is done)")
+    number, does = counted(len(lacking), "job"), "does" if len(lacking) == 1 else "do"
+    what = f"{number} {does} not state what is needed here: {said}"
+    return InputError(what, do=f"add to each what it lacks, as {' and '.join(lines)}")
+
+
+def _example(spec: JobSpec) -> str:
+    """A line that a job file takes for this job."""
+    sizes = sorted({spec.gpus.min, spec.gpus.max})
+    speeds = (f"{size} = {1.0 + 0.9 * (size - sizes[0]):.3g}" for size in sizes)
+    return f"scaling = {{{', '.join(speeds)}}}"

@@ -1,0 +1,125 @@
+"""Verbs that change something in a pilot: asked of its manager, and perhaps waited for."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from hpcext.checks import read_text
+from hpcext.cli.output import Output
+from hpcext.config import load_settings
+from hpcext.core.errors import InputError
+from hpcext.core.world import World
+from hpcext.manager import choosing, spool
+from hpcext.manager import pilot as pilots
+from hpcext.manager.handles import find_job
+from hpcext.manager.reading import Follower
+from hpcext.manager.requests import AUTO
+from hpcext.manager.waiting import (
+    Look,
+    of_cancel,
+    of_drain,
+    of_job,
+    of_resize,
+    of_resume,
+    of_submit,
+    of_suspend,
+    wait,
+)
+from hpcext.numerals import whole
+from hpcext.text import shown
+
+MOST_WAIT_S = 31_536_000
+"""A year."""
+
+OUTCOMES = {"suspend": of_suspend, "resume": of_resume, "cancel": of_cancel}
+
+
+def add_wait(parser: argparse.ArgumentParser) -> None:
+    """Add the options to wait for what becomes of a request."""
+    parser.add_argument(
+        "--wait", action="store_true", help="until it is done; the exit status says whether it is"
+    )
+    parser.add_argument("--timeout", type=float, metavar="S", help="with --wait: so long at most")
+
+
+def submit(args: argparse.Namespace, out: Output) -> int:
+    """Hand the jobs of a file to a running manager, which checks them."""
+    path = args.jobs.absolute()
+    text, base = read_text(path), str(path.parent)
+    _check_wait(args)
+    words = {"text": text, "where": str(args.jobs), "base": base, "number": args.number}
+    directory = _changed(args, out)
+    answer = spool.ask(directory, "submit", **words)
+    said, *warnings = str(answer["text"]).split("\nwarning: ")
+    out.line(said)
+    for warning in warnings:
+        out.note(f"warning: {warning}")
+    if not args.wait:
+        return 0
+    return _wait(args, directory, of_submit(answer.get("jobs", [])), out)
+
+
+def ask(args: argparse.Namespace, out: Output) -> int:
+    """Ask for one thing and print the answer."""
+    words: dict[str, Any] = {
+        key: getattr(args, key) for key in ("job", "gpus") if hasattr(args, key)
+    }
+    _check_wait(args)
+    if "gpus" in words:
+        words["gpus"] = gpus_or_auto(args.gpus)
+    directory = _changed(args, out)
+    # Which one a name means is settled before: afterwards it may mean another.
+    world = Follower(directory).engine().world if args.wait else None
+    out.line(str(spool.ask(directory, args.verb, **words)["text"]))
+    return 0 if world is None else _wait(args, directory, _look(args, world), out)
+
+
+def gpus_or_auto(text: str) -> int | str:
+    """Read a number of GPUs, or ``auto``."""
+    gpus = AUTO if text == AUTO else whole(text)
+    if gpus is None:
+        raise InputError(shown(text), where="GPUS", valid=f"an integer, or {AUTO}")
+    return gpus
+
+
+def _changed(args: argparse.Namespace, out: Output) -> Path:
+    """The pilot in which a verb changes something; said if it was not named."""
+    state_dir = load_settings().state_dir
+    if args.pilot is not None:
+        return pilots.find(args.pilot, state_dir)
+    directory = choosing.to_change(getattr(args, "job", ""), state_dir)
+    out.note(f"pilot {pilots.load(directory).id}, the only one that runs")
+    return directory
+
+
+def _wait(args: argparse.Namespace, directory: Path, look: Look, out: Output) -> int:
+    ended = of_drain if args.verb == "drain" else None
+    timeout_s = math.inf if args.timeout is None else args.timeout
+    found = wait(directory, look, timeout_s=timeout_s, ended=ended)
+    out.line(found.text)
+    return found.status
+
+
+def _check_wait(args: argparse.Namespace) -> None:
+    if args.timeout is None:
+        return
+    if not args.wait:
+        raise InputError("is for --wait only", where="--timeout")
+    if not 0 <= args.timeout <= MOST_WAIT_S:
+        raise InputError(
+            f"{args.timeout:g}", where="--timeout", valid=f"0 to {MOST_WAIT_S} seconds"
+        )
+
+
+def _look(args: argparse.Namespace, world: World) -> Look:
+    """How to see that what was asked for has come."""
+    if args.verb == "drain":
+        return lambda _world: None
+    job_id = find_job(world, args.job).id
+    if args.verb == "resize":
+        gpus = 0 if args.gpus == AUTO else int(args.gpus)
+        return of_job(job_id, lambda job: of_resize(job, gpus))
+    return of_job(job_id, OUTCOMES[args.verb])

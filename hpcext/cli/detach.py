@@ -1,0 +1,177 @@
+"""A manager that goes on when its terminal is closed, and a command that looks on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hpcext.batch.leasing import WAITING
+from hpcext.batch.system import jobs
+from hpcext.cli import view
+from hpcext.cli.output import LogOutput, Output
+from hpcext.cli.run import add_output, exit_status, headline
+from hpcext.config import load_settings
+from hpcext.core.errors import BatchError, HpcextError, NoManagerError
+from hpcext.manager import choosing, reading
+from hpcext.manager import pilot as pilots
+from hpcext.manager.reading import Follower, Reading
+from hpcext.manager.report import run_document
+
+LOG = "manager.log"
+
+LOOK_S = 0.5
+"""How often whoever looks on looks."""
+
+ASK_S = 20.0
+"""Between two questions whether the job of a pilot still waits in a queue."""
+
+BEGINS_S = 60.0
+"""A manager that has not begun by then is left to its log."""
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "attach",
+        help="follow a pilot as if it had been started here",
+        epilog="example: hpcext attach jobs",
+    )
+    parser.add_argument(
+        "pilot", nargs="?", metavar="PILOT", help="directory, id or name (default: the newest)"
+    )
+    add_output(parser)
+    parser.set_defaults(run=attach)
+
+
+# Leaving a manager behind.
+
+
+def leave_behind(directory: Path, args: argparse.Namespace, out: Output) -> int:
+    """Start the manager of a pilot in a session of its own, and come back when it has begun.
+
+    Raises
+    ------
+    HpcextError
+        It ended at once; with its own words and exit status.
+    """
+    pilot, log, journal = pilots.load(directory), directory / LOG, directory / "journal.jsonl"
+    words = [flag for flag in ("moved", "leave") if getattr(args, flag, False)]
+    argv = [sys.executable, "-m", "hpcext", "run", "--resume", str(directory)]
+    argv += [*(f"--{word}" for word in words), f"--log-format={args.log_format}"]
+    before = reading.identity(journal)
+    with open(log, "ab", opener=_private) as its_log:
+        begin = its_log.tell()
+        manager = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=its_log,
+            stderr=its_log,
+            # It keeps no directory of the user's busy, and takes no module from there.
+            cwd="/",
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + BEGINS_S
+    while reading.identity(journal) == before and time.monotonic() < deadline:
+        if manager.poll() is not None:
+            raise _ended_at_once(manager.returncode, log, begin)
+        time.sleep(0.02)
+    if args.json:
+        document = {"schema": "hpcext.detached/1", "pilot": pilot.id, "pid": manager.pid}
+        out.document({**document, "directory": str(directory), "log": str(log)})
+        return 0
+    out.line(headline(pilot, directory))
+    out.line(f"it goes on in the background (pid {manager.pid}); what it prints is in {log}")
+    out.line(f"hpcext attach {pilot.id} follows it, hpcext drain {pilot.id} lets it end")
+    return 0
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _ended_at_once(code: int, log: Path, begin: int) -> HpcextError:
+    said = [line for line in log.read_bytes()[begin:].decode(errors="replace").splitlines() if line]
+    what = said[-1].removeprefix("hpcext: ") if said else f"the manager ended with status {code}"
+    error = HpcextError(what, do=f"see {log}")
+    error.exit_status = code if code > 0 else 128 - code
+    return error
+
+
+# Looking on.
+
+
+def attach(args: argparse.Namespace, out: Output) -> int:
+    """Follow a pilot until its manager ends; the exit status is that of its jobs."""
+    directory, _ = choosing.to_look_at((args.pilot, None), load_settings().state_dir)
+    pilot = pilots.load(directory)
+    if isinstance(out, LogOutput):
+        out.pilot = pilot.id
+    if args.pilot is None:
+        out.note(f"pilot {pilot.id}, the newest")
+    try:
+        found = _follow(directory, out, as_json=args.json)
+    except KeyboardInterrupt:
+        out.note(f"pilot {pilot.id} goes on; hpcext attach {pilot.id} follows it again")
+        raise
+    world = found.world
+    if args.json:
+        policy, began_at = found.policy, found.began_at
+        out.document(run_document(world, policy=policy, began_at=began_at, now_s=found.now_s))
+    else:
+        view.summary(out, found.engine, found.now_s)
+    status = exit_status(found.engine, None, directory, out)
+    # With jobs left there is nothing to look at until somebody starts a manager.
+    return status if all(job.state.final for job in world.jobs.values()) else 3
+
+
+def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
+    """Show what happens, until nobody manages the pilot any more; what it is then."""
+    follower, narrate, queue = Follower(directory), view.Narrator(out), _Queue(directory)
+    with out.live(view.COLUMNS) as show:
+        if not as_json:
+            out.line(headline(pilots.load(directory), directory))
+        while True:
+            found = follower.read() if follower.begun() else None
+            if found is not None and not found.alive:
+                # Its last facts may have come after they were read, and before it ended.
+                found = reading.read(directory)
+            if found is not None and show is not None:
+                show(view.rows(found.engine))
+            elif found is not None and not as_json:
+                narrate(found.engine, found.now_s)
+            if not (found.alive if found else follower.alive()) and not queue.waits(found):
+                break
+            time.sleep(LOOK_S)
+    if found is None:
+        raise NoManagerError("it has never run", where=str(directory))
+    return found
+
+
+class _Queue:
+    """Whether the job of a pilot, of Slurm or LSF, has yet to begin, or to begin again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._system = pilots.load(directory).batch
+        self._job_id = choosing.SUBMITTED[self._system].job_of(directory) if self._system else None
+        self._asked_s, self._waits = float("-inf"), False
+        self._ran = False
+
+    def waits(self, found: Reading | None) -> bool:
+        if found is not None and all(job.state.final for job in found.world.jobs.values()):
+            return False
+        if self._job_id is None or time.monotonic() < self._asked_s + ASK_S:
+            return self._waits
+        self._asked_s = time.monotonic()
+        try:
+            state = jobs(self._system).states([self._job_id]).get(self._job_id, "")
+        except BatchError:
+            return self._waits
+        # One that runs has no manager yet, or none any more: it is asked once more.
+        self._waits = state in WAITING or (state == "running" and not self._ran)
+        self._ran = state == "running"
+        return self._waits

@@ -1,0 +1,139 @@
+"""A training that cannot save goes on where it may, and what is lost is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from hpcext.core.facts import NotSaved
+    from hpcext.core.values import Job, Node, Record
+
+PAUSE_S, PAUSE_MAX_S = 5.0, 60.0
+"""Before a job that could not save is asked again to suspend itself: at first, and at most."""
+
+MUST_PAUSE_S = 2.0
+"""The same for one that has to go: there may be room before its deadline."""
+
+
+class Unsaved(msgspec.Struct, frozen=True):
+    """What a training says that cannot write a checkpoint.
+
+    Attributes
+    ----------
+    why : str
+        As "disk full".
+    since_s : float
+    waits : bool
+        Its training is over, and it tries to write its last checkpoint.
+    tries : int
+        Suspensions in a row that it could not follow.
+    """
+
+    why: str
+    since_s: float
+    waits: bool = False
+    tries: int = 0
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """The steps that an attempt did and that no checkpoint has.
+
+    Attributes
+    ----------
+    at_s : float
+        When the attempt ended.
+    steps : int
+    exact : bool
+        False: there may have been more.
+    from_step : int
+        The newest checkpoint, from which the job goes on.
+    why : str
+    """
+
+    at_s: float
+    steps: int
+    exact: bool
+    from_step: int
+    why: str
+
+
+def must_go(job: Job, nodes: Mapping[str, Node], *, leaving: bool) -> bool:
+    """Whether a job is to let go of its GPUs even if it cannot save.
+
+    Parameters
+    ----------
+    job : Job
+    nodes : Mapping[str, Node]
+        Those that there are.
+    leaving : bool
+        Whether the allocation ends.
+    """
+    there = {name: node.gpus for name, node in nodes.items()}
+    wanted_back = any(gpus > there.get(name, 0) for name, gpus in job.held.items())
+    return leaving or job.maimed or job.cancelling or wanted_back
+
+
+def heard(job: Job, now_s: float, fact: NotSaved, *, must: bool) -> dict[str, Any]:
+    """What changes of a job that says whether it can save, but for its state."""
+    answers = fact.declined > job.declined
+    before = job.unsaved
+    changes: dict[str, Any] = {"declined": max(job.declined, fact.declined)}
+    if not fact.why:
+        return {**changes, "unsaved": None, "ask_s": None}
+    since_s, tries = (before.since_s, before.tries) if before else (now_s, 0)
+    tries += answers
+    if answers:
+        pause_s = MUST_PAUSE_S if must else min(PAUSE_S * 2.0 ** min(tries - 1, 16), PAUSE_MAX_S)
+        changes["ask_s"] = now_s + pause_s
+    return {**changes, "unsaved": Unsaved(fact.why, since_s, fact.waits, tries)}
+
+
+def said(job: Job) -> str:
+    """That a job cannot save, and what it does; empty for one that can."""
+    if job.unsaved is None or not job.state.active:
+        return ""
+    does = (
+        "its training is over, and it waits to write its last one"
+        if job.unsaved.waits
+        else "goes on training"
+    )
+    asked = "; asked to suspend again when it may have room" if job.ask_s is not None else ""
+    return f"cannot save: {job.unsaved.why}; {_newest(job.saved_step)}; {does}{asked}"
+
+
+def explained(job: Job) -> str:
+    """Why a job waits or runs as it does, and first of all that it cannot save."""
+    told = said(job)
+    # Of one that was asked to suspend, the rest would say that it is suspended.
+    rest = job.why if not told or job.goal is not None else ""
+    return "; ".join(part for part in (told, rest) if part)
+
+
+def lost(record: Record) -> str:
+    """How many steps of a job were done again, as far as that is known."""
+    return counted_lost(record.lost_steps, exact=lost_exactly(record))
+
+
+def lost_exactly(record: Record) -> bool:
+    """Whether no more steps of a job were done again than were counted."""
+    return record.lost_exact >= record.lost_steps
+
+
+def counted_lost(steps: int, *, exact: bool) -> str:
+    """A number of lost steps; "at least" so many where there may have been more."""
+    return f"{steps:,}" if exact else f"at least {steps:,}"
+
+
+def loss_sentence(loss: Loss) -> str:
+    """What was lost, why, and from where it goes on."""
+    steps = counted_lost(loss.steps, exact=loss.exact)
+    newest = f"step {loss.from_step}" if loss.from_step else "the beginning"
+    what = "step is" if loss.steps == 1 else "steps are"
+    return f"{steps} {what} lost ({loss.why}): it goes on from {newest}"
+
+
+def _newest(step: int) -> str:
+    return f"newest checkpoint step {step}" if step else "no checkpoint yet"

@@ -1,0 +1,99 @@
+"""Ways in which a user can be told that something happened: mail, a webhook, a command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from hpcext.core.errors import InputError
+from hpcext.text import clean, shown
+
+NONE = "none"
+VALID = "none, mail, mail:ADDRESS, webhook:URL, command:COMMAND"
+
+_ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._%+-]{0,63}(?:@[A-Za-z0-9][A-Za-z0-9.-]{0,253})?")
+"""No dash at its beginning, which would be an option, and nothing that a header would end at."""
+
+
+class Way(NamedTuple):
+    """One of them.
+
+    Attributes
+    ----------
+    kind : {"mail", "webhook", "command"}
+    target : str
+        Address (empty: the user's own), URL, or command. The latter two may hold a secret.
+    """
+
+    kind: str
+    target: str
+
+    @property
+    def argv(self) -> list[str]:
+        """The words of a command."""
+        return shlex.split(self.target)
+
+    def __str__(self) -> str:
+        """What may be shown of it."""
+        if self.kind == "webhook":
+            return f"webhook:{_place(self.target)}/..."
+        if self.kind == "command":
+            first, *rest = self.argv
+            return clean(f"command:{first}{' ...' if rest else ''}")
+        return f"mail:{self.target}" if self.target else "mail"
+
+
+def read_way(text: str) -> Way | None:
+    """Read one; None for ``none``, and for nothing.
+
+    Raises
+    ------
+    InputError
+        It is none. What it says of a URL or a command does not tell it.
+    """
+    kind, _, target = text.partition(":")
+    if text in {"", NONE}:
+        return None
+    if kind == "mail" and (text == "mail" or _ADDRESS.fullmatch(target)):
+        return Way(kind, target)
+    if kind == "webhook":
+        _check_url(target)
+        return Way(kind, target)
+    if kind == "command":
+        _check_command(target)
+        return Way(kind, target)
+    raise InputError(shown(kind if kind != "mail" else text), valid=VALID)
+
+
+def shown_way(text: str) -> str:
+    """A way as a setting, without its secrets."""
+    return str(read_way(text) or NONE)
+
+
+def _place(url: str) -> str:
+    parts = urlsplit(url)
+    return clean(f"{parts.scheme}://{parts.netloc}")
+
+
+def _check_url(url: str) -> None:
+    valid = "webhook:https://HOST/PATH, or http"
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or not url.isascii() or not url.isprintable() or " " in url:
+        raise InputError("this is no URL of a webhook", valid=valid)
+    if "@" in parts.netloc:
+        raise InputError("a webhook's URL with a user in it", valid=valid)
+
+
+def _check_command(command: str) -> None:
+    try:
+        argv = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"command: {str(error).lower()}", valid=VALID) from None
+    if not argv or not argv[0] or "\0" in command:
+        raise InputError("command: is empty", valid=VALID)

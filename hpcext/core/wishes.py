@@ -1,0 +1,56 @@
+"""What users ask of a job, as changes of it: what cannot be done at once is remembered.
+
+To stop an attempt that has no session yet loses all that it did. So a job that its user suspends
+goes on until its attempt has a session, or has ended. Another size is for policies to give: they do
+not move what cannot save itself (`movable` of `policies/common.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcext.core.facts import Resize
+from hpcext.core.values import Job, Role, State, size_of
+
+Changes = dict[str, Any]
+
+HELD: Changes = {"on_hold": True, "to_hold": False, "goal": None}
+RELEASED: Changes = {"on_hold": False, "to_hold": False}
+CANCELLED: Changes = {"cancelling": True, "to_hold": False, "goal": None}
+
+NEVER_HELD = "was to be suspended, and ended before it had a session that could save its state"
+
+
+def held(job: Job) -> Changes:
+    """What changes of a job that its user suspends."""
+    return {"to_hold": True} if job.sessionless else HELD
+
+
+def resized(job: Job, fact: Resize) -> Changes:
+    """What changes of a job whose user asks for a size, or for any that its file states."""
+    stated, best = job.stated or job.sizes, job.stated_optimal or job.optimal
+    if fact.gpus:
+        kept = {"stated": stated, "stated_optimal": best, "suspendable": True}
+        return {"sizes": (fact.gpus,), "optimal": fact.gpus, **kept}
+    if not job.stated:
+        return {}
+    # A release that did not keep it cannot say which it was.
+    best = job.stated_optimal or stated[-1]
+    # What it was granted is what it was left with, until a policy says otherwise.
+    role = job.role if size_of(job, job.goal) == best else Role.SECONDARY
+    return {"sizes": stated, "optimal": best, "stated": (), "stated_optimal": 0, "role": role}
+
+
+def registered(job: Job) -> Changes:
+    """What changes of a job whose attempt has a session now, beside what that says."""
+    return HELD if job.to_hold else {}
+
+
+def ended(job: Job, state: State, changes: Changes) -> Changes:
+    """What changes of a job whose attempt has ended, where it enters `state` with `changes`."""
+    if not job.to_hold:
+        return changes
+    if not state.final:
+        return {**changes, **HELD}
+    why = "; ".join(part for part in (changes["why"], NEVER_HELD) if part)
+    return {**changes, "to_hold": False, "why": why}

@@ -1,0 +1,289 @@
+"""Servers that anybody on the machine can connect to, and nobody can shut their owner out of.
+
+Connections are few, and so are threads and files. Whoever has not shown a token makes room: the
+oldest such connection is closed for a new one. A request must be there as a whole by a deadline,
+and its answer taken by another, however steadily bytes drip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import logging
+import resource
+import secrets
+import socket
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Collection
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from hpcext.core.errors import InputError
+
+log = logging.getLogger(__name__)
+
+READ_S = 10.0
+"""A request, from its first byte to its last, or the wait for it, takes no longer."""
+
+WRITE_S = 20.0
+"""Nor does its answer, once it is made."""
+
+MOST_CONNECTIONS = 32
+
+BACKOFF_S = 0.2
+"""Where the machine has no room for another connection, nobody is listened to for so long."""
+
+TOKEN_BYTES = 24
+
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class BoundedServer(ThreadingHTTPServer):
+    """Answers a bounded number of connections, each for a bounded time.
+
+    Parameters
+    ----------
+    handler : type of BoundedHandler
+    host : str
+        An address.
+    port : int
+        0: any that is free.
+    token : str, optional
+        Who has it may look; made up if not given.
+    where, do : str
+        The option that says where it listens, and what to do if it cannot.
+
+    Raises
+    ------
+    InputError
+        The port cannot be had.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    hosts: Collection[str] = ()
+    """What the header ``Host`` may say; empty: anything."""
+
+    def __init__(
+        self,
+        handler: type[BoundedHandler],
+        host: str,
+        port: int,
+        *,
+        token: str = "",
+        where: str = "",
+        do: str = "",
+    ) -> None:
+        self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # A part of the files that this process may have: answers are read from others.
+        self.most = max(4, min(MOST_CONNECTIONS, files // 4))
+        self._open: dict[socket.socket, bool] = {}
+        self._lock = threading.Lock()
+        # Those that were told to end may still be about it.
+        self._threads_left = threading.BoundedSemaphore(2 * self.most)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"{host} port {port}: {reason}", where=where, do=do) from None
+
+    def server_bind(self) -> None:
+        """Bind, and do not ask for the name of the address, which may take long."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    @property
+    def origin(self) -> str:
+        """Where it is, as a browser has it."""
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.server_port}"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Take a connection; without room for one, make some, and do not ask again at once."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                with self._lock:
+                    self._close_oldest()
+                time.sleep(BACKOFF_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give a connection a thread, or close it."""
+        if not self._admit(request):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._forget(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._forget(request)
+
+    def trust(self, request: socket.socket) -> None:
+        """Keep this connection, whoever else comes: it has shown the token."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = True
+
+    def _admit(self, request: socket.socket) -> bool:
+        with self._lock:
+            full = len(self._open) >= self.most
+            if full and not self._close_oldest():
+                return False
+        if not self._threads_left.acquire(timeout=BACKOFF_S):
+            return False
+        with self._lock:
+            self._open[request] = False
+        return True
+
+    def _close_oldest(self) -> bool:
+        """End the oldest connection that has shown no token; its thread wakes and closes it."""
+        oldest = next((each for each, trusted in self._open.items() if not trusted), None)
+        if oldest is None:
+            return False
+        del self._open[oldest]
+        with contextlib.suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        self._threads_left.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever reads may leave at any time, which is nothing to tell; the rest is a fault."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            log.exception("an answer could not be made")
+
+
+class _Timed(io.RawIOBase):
+    """What comes on a connection, until a deadline."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.until = 0.0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there, or wait for it."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request is not there in time")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+class BoundedHandler(BaseHTTPRequestHandler):
+    """One connection; read-only. Subclasses say who may look, and answer."""
+
+    server: BoundedServer
+    protocol_version = "HTTP/1.1"
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(code)d %(message)s\n"
+    not_expected = "this host is not expected"
+
+    def allowed(self) -> bool:
+        """Whether the request shows the token."""
+        raise NotImplementedError
+
+    def reply(self) -> None:
+        """Answer a request that is allowed."""
+        raise NotImplementedError
+
+    def refusal(self) -> None:
+        """Answer one that is not."""
+        raise NotImplementedError
+
+    def setup(self) -> None:
+        """Read by a deadline."""
+        super().setup()
+        self._incoming = _Timed(self.connection)
+        self.rfile = io.BufferedReader(self._incoming)
+
+    def handle_one_request(self) -> None:
+        """Read and answer the next request."""
+        self._incoming.until = time.monotonic() + READ_S
+        super().handle_one_request()
+
+    def do_GET(self) -> None:
+        """Answer, if it is allowed."""
+        if not self._expected_host():
+            self.send_error(HTTPStatus.FORBIDDEN, self.not_expected)
+        elif not self.allowed():
+            self.refusal()
+        else:
+            self.server.trust(self.connection)
+            self.reply()
+
+    do_HEAD = do_GET
+
+    def _refuse(self) -> None:
+        """Nothing can be changed here."""
+        self.close_connection = True  # its body is not read
+        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED, "this is read-only")
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
+
+    def is_token(self, said: str) -> bool:
+        """Whether this is the token; takes as long whatever is said."""
+        return secrets.compare_digest(said.encode("latin-1"), self.server.token.encode())
+
+    def answer(self, kind: str, body: bytes) -> None:
+        """Send it, by the deadline of answers."""
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def flush_headers(self) -> None:
+        """Send them; each writing has the socket's timeout for all that it sends."""
+        self.connection.settimeout(WRITE_S)
+        super().flush_headers()
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        """Begin an answer; what may be asked belongs to a refusal."""
+        super().send_response(code, message)
+        if code == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+
+    def _expected_host(self) -> bool:
+        """Whether the browser was told a name that is ours, and not a stranger's that leads here.
+
+        Of DNS rebinding; the token alone would do, this is the second lock.
+        """
+        try:
+            said = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+        except ValueError:
+            return False
+        return not self.server.hosts or said in self.server.hosts
+
+    def version_string(self) -> str:
+        """Nothing that helps to choose an attack."""
+        return "hpcext"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: an address may hold the token."""

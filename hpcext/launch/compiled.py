@@ -1,0 +1,59 @@
+"""Where what ``torch.compile`` makes is kept: pickles and libraries, which the next attempt runs.
+
+Beside the checkpoint directory of the job, which may be copied and never holds what is run; for
+this user alone; from attempt to attempt, until the job has completed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcext import private, protocol
+
+FOLDER = "compiled"
+
+
+class Compiled:
+    """The place for one attempt on one node.
+
+    Parameters
+    ----------
+    environ : Mapping of str to str
+        What is said to the attempt.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        checkpoints = environ.get("HPCEXT_CHECKPOINT_DIR", "")
+        self._beside = Path(checkpoints).with_name(FOLDER) if checkpoints else None
+        self._own: Path | None = None
+
+    def variables(self) -> dict[str, str]:
+        """What says where; the place is made.
+
+        Where others could take the job's directory away, as in the folder of a group, it is a new
+        one that goes with this attempt.
+
+        Raises
+        ------
+        OSError
+            None can be made.
+        """
+        if self._beside is None:
+            return {}
+        if private.is_safe(self._beside.parent):
+            private.make(self._beside)
+            return protocol.compiled(self._beside)
+        # Few need it.
+        import tempfile  # noqa: PLC0415
+
+        self._own = self._own or Path(tempfile.mkdtemp(prefix="hpcext-compiled-"))
+        return protocol.compiled(self._own)
+
+    def end(self, *, completed: bool) -> None:
+        """Remove what nobody needs any more."""
+        for path in (self._own, self._beside if completed else None):
+            if path is not None and os.path.lexists(path):
+                shutil.rmtree(path, ignore_errors=True)

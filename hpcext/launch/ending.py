@@ -1,0 +1,162 @@
+"""What a supervisor can find out of how its command ended: out of memory? its last words?
+
+Standard library only, as all that a supervisor imports.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext.numerals import whole
+
+TAIL_BYTES = 64 << 10
+"""So much of the end of a log is looked at."""
+
+LINE_CHARS = 300
+"""Longer lines are cut; whoever shows them cleans them too."""
+
+AFTER_LINES = 60
+"""A launcher says so many lines at most after the traceback of its rank; more is more training."""
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+_COUNTER = re.compile(r"^oom_kill ([0-9]{1,18})$", re.MULTILINE)
+
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+"""Colours, movements of the cursor, titles of windows; ECMA-48."""
+
+_RANK = re.compile(r"\[(?:rank|default)[0-9]{1,6}\]:\s?")
+"""What torchrun puts before the lines of a rank."""
+
+_TRACEBACK = "Traceback (most recent call last):"
+_LAUNCHERS = ("torch.distributed.elastic.", "SystemExit", "subprocess.CalledProcessError")
+"""Exceptions of what started a rank: they tell that it failed, and not why."""
+
+
+class Ending:
+    """What is known of why a command failed.
+
+    Parameters
+    ----------
+    log : pathlib.Path
+        Where it prints.
+
+    Attributes
+    ----------
+    cannot_run : str
+        Why it could not be run at all; empty if it was.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._start = 0
+        self._oom_kills = oom_kills()
+        self.cannot_run = ""
+
+    def begins(self, log: int) -> None:
+        """Its part of the log begins here: at the end of what this descriptor is open on."""
+        self._start = os.fstat(log).st_size
+
+    def failure(self) -> dict[str, Any]:
+        """The same for ``exit.json``."""
+        before, now = self._oom_kills, oom_kills()
+        return {
+            "cannot_run": self.cannot_run,
+            "oom_kills": None if before is None or now is None else now - before,
+            "last_line": "" if self.cannot_run else last_line(self._log, self._start),
+        }
+
+
+def oom_kills(root: Path = _CGROUPS, own: Path = _OWN) -> int | None:
+    """How many processes of our cgroup the kernel has killed for want of memory, so far.
+
+    ``oom_kill`` of ``memory.events`` (cgroups v2, with those below), or of ``memory.oom_control``
+    (v1): Linux, admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+
+    Returns
+    -------
+    int or None
+        None: no file tells.
+    """
+    for path in _counters(root, own):
+        try:
+            with open(path, encoding="ascii") as file:
+                found = _COUNTER.search(file.read(4096))
+        except (OSError, ValueError):
+            continue
+        if found:
+            return whole(found[1])
+    return None
+
+
+def _counters(root: Path, own: Path) -> Iterator[Path]:
+    """Where the counter may be; in a container our cgroup may be the root that is seen."""
+    try:
+        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    for _, names, path in groups:
+        if "memory" in names.split(","):
+            yield root / "memory" / path.lstrip("/") / "memory.oom_control"
+            yield root / "memory" / "memory.oom_control"
+    for _, names, path in groups:
+        if not names:
+            yield root / path.lstrip("/") / "memory.events"
+            yield root / "memory.events"
+
+
+def last_line(path: Path, start: int = 0) -> str:
+    """The line of a log that says most of why its command ended; empty if there is none.
+
+    That is the exception of a Python program that ended by one, be it below a launcher; else the
+    last line that says anything. The log is whatever the job made of it.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    start : int
+        Where the log of this attempt begins.
+    """
+    try:
+        data = _tail(path, start)
+    except (OSError, ValueError):
+        return ""
+    text = _SEQUENCE.sub("", data.decode(errors="replace"))
+    lines = [_RANK.sub("", line).rstrip() for line in re.split(r"[\r\n]+", text)]
+    lines = [line for line in lines if any(map(str.isalnum, line))]
+    said = _exception(lines) or (lines[-1] if lines else "")
+    return said.strip()[:LINE_CHARS]
+
+
+def _tail(path: Path, start: int) -> bytes:
+    # O_NONBLOCK: a FIFO that the job put there must not hold us up.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            return b""
+        # The job may have emptied it.
+        begin = start if start <= facts.st_size else 0
+        return os.pread(fd, TAIL_BYTES, max(begin, facts.st_size - TAIL_BYTES))
+    finally:
+        os.close(fd)
+
+
+def _exception(lines: Sequence[str]) -> str:
+    """The exception at the end of the last traceback that is not that of a launcher."""
+    for number in range(len(lines) - 1, -1, -1):
+        if not lines[number].strip().endswith(_TRACEBACK):
+            continue
+        depth = len(lines[number]) - len(lines[number].lstrip())
+        rest = enumerate(lines[number + 1 :], start=number + 1)
+        at = next((i for i, each in rest if not each[depth : depth + 1].isspace()), None)
+        if at is None or lines[at].lstrip().startswith(_LAUNCHERS):
+            continue
+        return lines[at] if len(lines) - at <= AFTER_LINES else ""
+    return ""

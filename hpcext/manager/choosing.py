@@ -1,0 +1,186 @@
+"""Which pilot is meant where none is named: the newest to look at, the only one to change."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from hpcext.batch.system import jobs
+from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
+from hpcext.core.world import World
+from hpcext.manager import lsf_job, pilot, slurm_job, spool
+from hpcext.manager.reading import Follower
+from hpcext.manager.submissions import Submissions
+from hpcext.text import clean, counted, listed, shown
+
+SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}
+"""Batch system → what is written down of the job that is a pilot."""
+
+
+def newest(state_dir: Path) -> Path:
+    """The pilot that was begun last.
+
+    Raises
+    ------
+    NoManagerError
+        There is none.
+    """
+    found = pilot.known(state_dir)
+    if not found:
+        raise NoManagerError("there is no pilot yet", do="hpcext run JOBS.toml begins one")
+    return found[0][0]
+
+
+def only_running(state_dir: Path) -> Path:
+    """The one pilot that has a manager.
+
+    Raises
+    ------
+    NoManagerError
+        None has.
+    InputError
+        Several have.
+    """
+    found = running(state_dir)
+    if not found:
+        raise NoManagerError(
+            "no pilot runs, so it is to be said which one is meant", do="hpcext pilot list"
+        )
+    if len(found) > 1:
+        raise InputError(
+            f"{len(found)} pilots run, so it is to be said which one is meant",
+            valid=listed(path.name for path in found),
+        )
+    return found[0]
+
+
+def running(state_dir: Path) -> list[Path]:
+    """The pilots that have a manager, newest first; a batch system is asked once for all."""
+    here: list[Path] = []
+    asked: dict[str, dict[int, Path]] = {}
+    known = [path for path, _ in pilot.known(state_dir)]
+    for path in known:
+        system, job_id = spool.batch_job_of(path)
+        if job_id is None:
+            here += [path] if spool.manager_of(path) else []
+        else:
+            asked.setdefault(system, {})[job_id] = path
+    for system, places in asked.items():
+        with contextlib.suppress(BatchError):
+            states = jobs(system).states(list(places))
+            here += [path for job_id, path in places.items() if states.get(job_id) == "running"]
+    return [path for path in known if path in here]
+
+
+def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[Path, str]:
+    """The pilot and the job that up to two words mean, for a verb that shows jobs.
+
+    Two words are PILOT and JOB. One is a job of the newest pilot, or else a pilot; none is the
+    newest pilot.
+
+    Returns
+    -------
+    pilot : pathlib.Path
+    job : str
+        Empty where no word is one.
+
+    Raises
+    ------
+    HpcextError
+        There is no such thing, or the word may mean either of two.
+    """
+    first, second = words
+    if first is None or second is not None:
+        return (pilot.find(first, state_dir) if first else newest(state_dir)), second or ""
+    named = _named(first, state_dir)
+    with contextlib.suppress(NoManagerError):
+        latest = newest(state_dir)
+        if _has(latest, first):
+            if named in {None, latest}:
+                return latest, first
+            raise InputError(
+                f"{shown(first)} is a job of the newest pilot, {latest.name}, and a pilot",
+                do=f"say {latest.name} {first}, or {first} and a job of it",
+            )
+    if named is not None:
+        return named, ""
+    try:
+        return pilot.find(first, state_dir), ""
+    except NoManagerError as error:
+        what = f"{error.what}, and the newest pilot has no such job"
+        raise NoManagerError(what, valid=error.valid, do=error.do) from None
+
+
+def to_change(job: str, state_dir: Path) -> Path:
+    """The only pilot that runs, which is to have the job, if one is named.
+
+    Raises
+    ------
+    HpcextError
+        None runs, several do, or the word is not a job but a pilot.
+    """
+    directory = only_running(state_dir)
+    if job and not _has(directory, job) and _named(job, state_dir) is not None:
+        raise InputError(f"{clean(job)} is a pilot", do="say which job of it, too")
+    return directory
+
+
+def only_job(world: World) -> str:
+    """The id of the one job that there is.
+
+    Raises
+    ------
+    InputError
+        There are several, or none.
+    """
+    if len(world.jobs) != 1:
+        names = listed(dict.fromkeys(job.name for job in world.jobs.values()), most=20)
+        raise InputError("no job is named", valid=names or "the pilot has no jobs")
+    return next(iter(world.jobs))
+
+
+def same_file(file: Path, state_dir: Path) -> str:
+    """What to say of an unfinished pilot of the same file, when one more is begun; or nothing.
+
+    The newest one is looked at; more would take as long as all their journals.
+    """
+    path = str(file.absolute())
+    found = [(place, each) for place, each in pilot.known(state_dir) if each.file == path]
+    if not found:
+        return ""
+    directory, last = found[0]
+    try:
+        left, alive = _left(directory), bool(spool.manager_of(directory))
+    except HpcextError:
+        return ""
+    if alive:
+        do = f"hpcext attach {last.id} follows it, hpcext submit {last.id} hands it more"
+        return f"pilot {last.id} of the same file runs already, and this is another one; {do}"
+    if not left:
+        return ""
+    do = f"hpcext {'pilot resubmit' if last.batch else 'run --resume'} {last.id} goes on with it"
+    return (
+        f"pilot {last.id} of the same file ended with {counted(left, 'job')} left, and this one "
+        f"begins anew; {do}"
+    )
+
+
+def _left(directory: Path) -> int:
+    """Jobs of a pilot that are not done; all of them, of one that waits in a queue."""
+    follower = Follower(directory)
+    if not follower.begun():
+        return len(Submissions(directory / "submissions").jobs)
+    return sum(1 for _ in follower.engine().world.unfinished())
+
+
+def _named(handle: str, state_dir: Path) -> Path | None:
+    try:
+        return pilot.find(handle, state_dir)
+    except NoManagerError:
+        return None
+
+
+def _has(directory: Path, job: str) -> bool:
+    """Whether a pilot has a job of this id or name; without reading what became of it."""
+    submitted = Submissions(directory / "submissions")
+    return any(job in {each.id, each.name} for each in submitted.jobs)

@@ -1,0 +1,206 @@
+"""Sends a notice by mail, to a webhook or to a command; what fails says so without its secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import email.message
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hpcext import __version__, protocol
+from hpcext.batch import runner
+from hpcext.batch.slurm_site import config_command, parse_config
+from hpcext.core.errors import BatchError, HpcextError
+from hpcext.core.ways import Way
+from hpcext.text import clean
+
+PROGRAM_S = 20.0
+"""A program that sends gets so long."""
+
+TRY_S, PAUSES_S = 8.0, (1.0, 3.0)
+"""Each try of a webhook, and the waits between them."""
+
+_SENDMAIL = ("sendmail", "/usr/sbin/sendmail", "/usr/lib/sendmail")
+_SAID_CHARS = 120
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What is told.
+
+    Attributes
+    ----------
+    subject : str
+        One line.
+    text : str
+    document : Mapping
+        The same for programs, schema ``hpcext.notice/1``.
+    """
+
+    subject: str
+    text: str
+    document: Mapping[str, Any]
+
+    def encoded(self) -> bytes:
+        """The document as JSON."""
+        return msgspec.json.encode(self.document)
+
+
+def send(way: Way, notice: Notice) -> None:
+    """Send a notice.
+
+    Raises
+    ------
+    HpcextError
+        It did not get through.
+    """
+    _SENDERS[way.kind](way, notice)
+
+
+def _mail(way: Way, notice: Notice) -> None:
+    """By the first program that takes it."""
+    address = way.target or pwd.getpwuid(os.getuid()).pw_name
+    failures = []
+    for argv, data in _mailers(address, notice):
+        try:
+            return _run(argv, data)
+        except HpcextError as error:
+            failures.append(str(error))
+    raise HpcextError("; ".join(failures) or "there is no sendmail, and no mail")
+
+
+def _mailers(address: str, notice: Notice) -> Iterator[tuple[list[str], bytes]]:
+    # Some programs called mail take a line that begins with ~ for an order (GNU's), wherever
+    # it comes from.
+    text = "".join(f" {line}\n" if line[:1] in "~." else f"{line}\n" for line in _lines(notice))
+    subject = clean(notice.subject)
+    plain = ["-s", subject, address], text.encode(errors="backslashreplace")
+    if (slurms := _slurms()) and os.access(slurms, os.X_OK):
+        # As slurmctld calls it: slurm.conf(5), MailProg.
+        yield [slurms, *plain[0]], plain[1]
+    if program := next(filter(None, map(shutil.which, _SENDMAIL)), None):
+        message = email.message.EmailMessage()
+        message["To"], message["Subject"] = address, subject
+        message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no answer by a machine.
+        message.set_content(text)
+        yield [program, "-i", address], message.as_bytes()
+    if program := shutil.which("mail") or shutil.which("mailx"):
+        yield [program, *plain[0]], plain[1]
+
+
+def _lines(notice: Notice) -> Sequence[str]:
+    return [clean(line) for line in notice.text.split("\n")]
+
+
+def _slurms() -> str:
+    """The program by which the Slurm of this site sends its mail."""
+    if shutil.which("scontrol") is None:
+        return ""
+    try:
+        return parse_config(runner.run(config_command(), timeout_s=PROGRAM_S)).get("MailProg", "")
+    except BatchError:
+        return ""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """What is told is for that place alone; nor may an answer lead to a file."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+def _webhook(way: Way, notice: Notice) -> None:
+    headers = {"Content-Type": "application/json", "User-Agent": f"hpcext/{__version__}"}
+    request = urllib.request.Request(way.target, notice.encoded(), headers, method="POST")
+    opener = urllib.request.OpenerDirector()
+    # None of files, of FTP or of data: by default there are.
+    for handler in (
+        urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(),
+        urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler(),
+        _NoRedirect(),
+    ):  # fmt: skip
+        opener.add_handler(handler)
+    for pause_s in (*PAUSES_S, None):
+        why, again = _posted(opener, request)
+        if not why:
+            return
+        if pause_s is None or not again:
+            raise HpcextError(why)
+        time.sleep(pause_s)
+
+
+def _posted(
+    opener: urllib.request.OpenerDirector, request: urllib.request.Request
+) -> tuple[str, bool]:
+    """Why a notice was not taken, empty if it was; and whether it may be later."""
+    try:
+        with opener.open(request, timeout=TRY_S):
+            return "", False
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"it answered {error.code}", error.code >= 500 or error.code in {408, 429}
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        said = getattr(reason, "strerror", None) or type(reason).__name__
+        return clean(str(said))[:_SAID_CHARS], True
+    except Exception as error:  # http.client's own, of which a server can cause any
+        return type(error).__name__, True
+
+
+def _command(way: Way, notice: Notice) -> None:
+    document = notice.document
+    pilot, counts = document["pilot"], document["jobs"]
+    told = {
+        "HPCEXT_NOTICE": document["event"],
+        "HPCEXT_NOTICE_PILOT": pilot["id"],
+        "HPCEXT_NOTICE_DIRECTORY": pilot["directory"],
+        "HPCEXT_NOTICE_FAILED": str(counts["failed"]),
+        "HPCEXT_NOTICE_LEFT": str(counts["left"]),
+    }
+    _run(way.argv, notice.encoded(), {**protocol.environ(), **told})
+
+
+def _run(argv: Sequence[str], data: bytes, environ: Mapping[str, str] | None = None) -> None:
+    """Run a program, and all that it starts, for so long at most."""
+    name = clean(os.path.basename(argv[0]))
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environ,
+            cwd="/",
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no such command"
+        raise HpcextError(f"{name}: {reason}") from None
+    try:
+        _, said = process.communicate(data, timeout=PROGRAM_S)
+    except subprocess.TimeoutExpired:
+        raise HpcextError(f"{name}: took longer than {PROGRAM_S:g} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        more = f": {clean(last)[:_SAID_CHARS]}" if last else ""
+        raise HpcextError(f"{name}: exit code {process.returncode}{more}")
+
+
+_SENDERS: Mapping[str, Callable[[Way, Notice], None]] = {
+    "mail": _mail,
+    "webhook": _webhook,
+    "command": _command,
+}

@@ -1,0 +1,176 @@
+"""Waiting for what was asked of a manager: whether it came, as its journal says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcext.core.errors import HpcextError, NoManagerError
+from hpcext.core.values import Job, State
+from hpcext.core.world import World
+from hpcext.manager.reading import Follower
+from hpcext.manager.report import display_state
+from hpcext.text import counted, listed
+
+LOOK_S = 0.2
+"""How often somebody who waits looks."""
+
+LEFT = 4
+"""Exit status of a manager that ended before its jobs did, and was told to by no signal."""
+
+
+class Outcome(NamedTuple):
+    """What became of a request.
+
+    Attributes
+    ----------
+    status : int
+        0 if what was asked for has come, else an exit status.
+    text : str
+    """
+
+    status: int
+    text: str
+
+
+Look = Callable[[World], "Outcome | None"]
+"""What became of a request by now; None: nothing yet."""
+
+
+def wait(
+    directory: Path,
+    look: Look,
+    *,
+    timeout_s: float,
+    ended: Callable[[World], Outcome] | None = None,
+) -> Outcome:
+    """Wait for the outcome of a request.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the pilot.
+    look : callable
+    timeout_s : float
+        May be infinite.
+    ended : callable, optional
+        What it means that the manager has ended, if that is no mishap.
+
+    Raises
+    ------
+    HpcextError
+        It did not come in time, or the manager ended before it came.
+    """
+    follower, until_s = Follower(directory), time.monotonic() + timeout_s
+    while True:
+        late, alive = time.monotonic() >= until_s, follower.alive()
+        # What a manager wrote last is read anew: a follower may rest.
+        world = (follower if alive else Follower(directory)).engine().world
+        if found := look(world):
+            return found
+        if not alive and ended:
+            return ended(world)
+        if not alive:
+            raise NoManagerError("the manager ended before that came", where=str(directory))
+        if late:
+            what = f"not done after {timeout_s:g} s; it is still to come"
+            raise HpcextError(what, do="hpcext status and hpcext why say what it waits for")
+        time.sleep(LOOK_S)
+
+
+# What became of each verb.
+
+
+def of_suspend(job: Job) -> Outcome | None:
+    """Its job holds nothing, and is on hold."""
+    if job.on_hold and job.state is State.PENDING:
+        if not job.attempt:
+            return Outcome(0, f"{job.name} is suspended: it has not begun")
+        lost = job.step - job.saved_step
+        step = f"at step {job.saved_step}" + (f"; {counted(lost, 'step')} lost" if lost > 0 else "")
+        return Outcome(0, f"{job.name} is suspended {step}")
+    return None if job.on_hold or job.to_hold else _came_to_nothing(job)
+
+
+def of_resume(job: Job) -> Outcome | None:
+    """Its job runs, or has completed."""
+    if job.on_hold or job.cancelling:
+        return _came_to_nothing(job)
+    return _runs(job) if job.state is State.RUNNING else None
+
+
+def of_resize(job: Job, gpus: int) -> Outcome | None:
+    """Its job runs on so many GPUs; 0: on those that it is to have."""
+    asked = job.sizes == (gpus,) if gpus else not job.stated
+    if not asked or job.on_hold or job.to_hold or job.cancelling:
+        return _came_to_nothing(job)
+    has = job.has == gpus if gpus else job.held == job.goal
+    return _runs(job) if job.state is State.RUNNING and has else None
+
+
+def of_cancel(job: Job) -> Outcome | None:
+    """Its job is cancelled."""
+    return Outcome(0, f"{job.name} is cancelled") if job.state is State.CANCELLED else None
+
+
+def _runs(job: Job) -> Outcome:
+    nodes = f" of {len(job.held)} nodes" if len(job.held) > 1 else ""
+    return Outcome(0, f"{job.name} runs on {counted(len(job.gpus), 'GPU')}{nodes}")
+
+
+def _came_to_nothing(job: Job) -> Outcome:
+    why = f": {job.reason}" if job.reason else ""
+    return Outcome(1, f"{job.name} is {display_state(job)}{why}")
+
+
+def of_job(job_id: str, look: Callable[[Job], Outcome | None]) -> Look:
+    """The same of the job of this id; once it has ended there is nothing more to come."""
+
+    def of_world(world: World) -> Outcome | None:
+        job = world.jobs[job_id]
+        found = look(job)
+        return found if found or not job.state.final else _came_to_nothing(job)
+
+    return of_world
+
+
+def of_submit(job_ids: Collection[str]) -> Look:
+    """All of these jobs have ended."""
+
+    def of_world(world: World) -> Outcome | None:
+        jobs = [world.jobs[job_id] for job_id in job_ids]
+        if not all(job.state.final for job in jobs):
+            return None
+        if lost := [job for job in jobs if not job.done]:
+            return Outcome(1, f"not completed: {listed(f'{job.id} ({job.name})' for job in lost)}")
+        return Outcome(0, f"{counted(len(jobs), 'job')} completed")
+
+    return of_world
+
+
+def of_drain(world: World) -> Outcome:
+    """The manager has ended."""
+    return Outcome(status_of(world), left_in(world) or "all jobs have ended")
+
+
+# How a manager ends.
+
+
+def status_of(world: World) -> int:
+    """The exit status of a manager that was not told to end by a signal."""
+    jobs = world.jobs.values()
+    if any(not job.state.final for job in jobs):
+        return LEFT
+    return 1 if any(not job.done for job in jobs) else 0
+
+
+def left_in(world: World) -> str:
+    """How many jobs have not ended, and how many of these never ran; empty if all have."""
+    left = world.unfinished()
+    never = sum(not job.attempt for job in left)
+    parts = [f"{never} never ran"] if never else []
+    if begun := len(left) - never:
+        parts.append(f"{begun} began and {'is' if begun == 1 else 'are'} not done")
+    return f"jobs are left: {', '.join(parts)}" if left else ""

@@ -1,0 +1,299 @@
+"""Whether a session is given all that a PyTorch training has, known before anything is lost.
+
+What it is not given begins anew at each resumption, and nobody would see more than a worse loss.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from hpcext.training.fingerprint import unordered
+
+_STATES = {
+    "an optimizer": {"state", "param_groups"},
+    "a scheduler": {"last_epoch", "_last_lr"},
+    "a GradScaler": {"scale", "growth_factor"},
+}
+"""What the state_dict of each has."""
+
+_MEANT = "name it in unsaved=[...] (unsaved=True: whatever it is) if that is meant"
+
+_FRAMES = 12
+"""Deeper below GradScaler.step() is no step of an optimizer."""
+
+
+def state_of(value: Any) -> str:
+    """Of what a collection is the state, which is a copy; empty if it is that of nothing."""
+    if not isinstance(value, Mapping | list | tuple | set | frozenset):
+        return ""
+    if isinstance(value, Mapping):
+        for kind, keys in _STATES.items():
+            if keys <= value.keys():
+                return kind
+    inside = value.values() if isinstance(value, Mapping) else value
+    if any(isinstance(each, torch.Tensor) for each in inside):
+        return "tensors"
+    return next(filter(None, map(state_of, inside)), "")
+
+
+def has_state_of(kind: str, captured: Any) -> bool:
+    """Whether the state of such an object is somewhere in what is saved."""
+    if not isinstance(captured, Mapping | list | tuple):
+        return False
+    inside = captured
+    if isinstance(captured, Mapping):
+        if _STATES[kind] <= captured.keys():
+            return True
+        inside = captured.values()  # type: ignore[assignment]
+    return any(has_state_of(kind, each) for each in inside)
+
+
+def parameters_of(optimizer: Any) -> list[torch.Tensor]:
+    """What an optimizer trains."""
+    groups = getattr(optimizer, "param_groups", ())
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+class Given:
+    """What a session saves, and what it is told not to save.
+
+    Parameters
+    ----------
+    objects : Mapping[str, Any]
+        By their names.
+    unsaved : collection
+    captured : Mapping[str, Any]
+        Their states, with the live tensors.
+    """
+
+    def __init__(
+        self, objects: Mapping[str, Any], unsaved: Collection[Any], captured: Mapping[str, Any]
+    ) -> None:
+        self._objects = objects
+        self._captured = captured
+        self._unsaved = unsaved
+        every = [*objects.values(), *unsaved]
+        self._ids = set(map(id, every))
+        self._memory: set[int] = set()
+        for value in every:
+            if isinstance(value, torch.nn.Module):
+                self._ids.update(map(id, value.parameters()))
+        for value in unsaved:
+            self._ids.update(map(id, parameters_of(value)))
+        for name, state in captured.items():
+            # An optimizer's state has no parameters.
+            if not isinstance(objects[name], Optimizer):
+                self._memory.update(_addresses(state))
+
+    def lacks_model(self) -> str:
+        """Of an optimizer whose parameters nobody saves; empty if there is none."""
+        for name, value in self._objects.items():
+            if isinstance(value, Optimizer):
+                trained = parameters_of(value)
+                lost = [each for each in trained if not self._saves(each)]
+                if lost:
+                    return (
+                        f"Session({name}=...): it trains {len(lost)} of its {len(trained)} "
+                        f"parameters (one is {_kind(lost[0])}) in no model that the session is "
+                        "given: when the training is resumed they would have their initial "
+                        "values; give their model too, Session(model=model, ...), or name it in "
+                        "unsaved=[...] if that is meant"
+                    )
+        return ""
+
+    def lacks_scheduler(self, optimizer: Any) -> str:
+        """Of a scheduler of this optimizer that is not given."""
+        if has_state_of("a scheduler", list(self._captured.values())):
+            return ""
+        mine = [each for each in alive(LRScheduler) if _sets(each, optimizer)]
+        if not mine or any(id(each) in self._ids for each in mine):
+            return ""
+        kind = type(mine[-1]).__name__
+        return (
+            f"Session(): the {kind} that sets the learning rate of {type(optimizer).__name__} is "
+            "not given to it, and would begin anew when the training is resumed; make it before "
+            f"the session and give it, Session(scheduler=scheduler, ...), or {_MEANT}"
+        )
+
+    def lacks_schedulers(self) -> str:
+        """The same, of any optimizer that is given."""
+        mine = (each for each in self._objects.values() if isinstance(each, Optimizer))
+        return next(filter(None, map(self.lacks_scheduler, mine)), "")
+
+    def lacks(self, optimizer: Optimizer, scaler: Any) -> str:
+        """Of an optimizer that has made a step, and of who scales its gradients."""
+        return (
+            self._lacks_optimizer(optimizer)
+            or self.lacks_scheduler(optimizer)
+            or self._lacks_scaler(scaler)
+        )
+
+    def _lacks_optimizer(self, optimizer: Optimizer) -> str:
+        # Plain SGD has nothing to lose.
+        empty = not any(optimizer.state.values())
+        if id(optimizer) in self._ids or empty or self._held_by_others(optimizer):
+            return ""
+        if has_state_of("an optimizer", self._not_optimizers()):
+            return ""
+        return (
+            f"Session(): {type(optimizer).__name__} makes steps and is not given to it, and would "
+            "begin anew when the training is resumed; give it, Session(optimizer=optimizer, ...), "
+            f"or {_MEANT}"
+        )
+
+    def _held_by_others(self, optimizer: Optimizer) -> bool:
+        """Whether optimizers that are given have all of its parameters, as wrappers have, or what
+        is meant not to be saved."""
+        mine = [each for each in self._objects.values() if isinstance(each, Optimizer)]
+        held = {id(each) for value in (*mine, *self._unsaved) for each in parameters_of(value)}
+        for value in self._unsaved:
+            held.update(map(id, value.parameters()) if isinstance(value, torch.nn.Module) else ())
+        return {id(each) for each in parameters_of(optimizer)} <= held
+
+    def _not_optimizers(self) -> list[Any]:
+        return [
+            state
+            for name, state in self._captured.items()
+            if not isinstance(self._objects[name], Optimizer)
+        ]
+
+    def _lacks_scaler(self, scaler: Any) -> str:
+        if scaler is None or id(scaler) in self._ids or not scaler.is_enabled():
+            return ""
+        if has_state_of("a GradScaler", list(self._captured.values())):
+            return ""
+        return (
+            "Session(): the GradScaler is not given to it, and its scale would begin anew when "
+            f"the training is resumed; give it, Session(scaler=scaler, ...), or {_MEANT}"
+        )
+
+    def _saves(self, parameter: torch.Tensor) -> bool:
+        if id(parameter) in self._ids or not parameter.numel():
+            return True
+        address = _address(parameter)
+        return address is not None and address in self._memory
+
+
+class Steps:
+    """Hears of the steps of all optimizers of this process.
+
+    Parameters
+    ----------
+    heard : callable
+        A method, told each optimizer once, with the GradScaler that has it step or None: when it
+        has made its first step that counts.
+    counts : callable
+        A method: whether steps count now.
+    """
+
+    def __init__(self, heard: Callable[[Optimizer, Any], None], counts: Callable[[], bool]) -> None:
+        self._heard = weakref.WeakMethod(heard)
+        self._counts = weakref.WeakMethod(counts)
+        self._known: set[int] = set()
+        mine = weakref.WeakMethod(self._stepped)
+
+        def hook(optimizer: Optimizer, *_: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
+            if (method := mine()) is not None:
+                method(optimizer)
+
+        self._handle = register_optimizer_step_post_hook(hook)
+
+    def close(self) -> None:
+        """Hear of no more."""
+        self._handle.remove()
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        heard, counts = self._heard(), self._counts()
+        if id(optimizer) in self._known or heard is None or counts is None or not counts():
+            return
+        self._known.add(id(optimizer))
+        heard(optimizer, _scaler(sys._getframe(1)))
+
+
+def _scaler(frame: FrameType | None) -> Any:
+    """The GradScaler whose step() this is, if it is one's."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        mine = frame.f_locals.get("self")
+        if isinstance(mine, torch.amp.GradScaler):
+            return mine
+        frame = frame.f_back
+    return None
+
+
+def norm_of_gradients(optimizer: Optimizer) -> float:
+    """Of all that an optimizer trains."""
+    gradients = (each.grad for each in parameters_of(optimizer) if each.grad is not None)
+    squares = sum(float(each.detach().float().norm()) ** 2 for each in gradients)
+    return math.sqrt(squares)
+
+
+def present() -> dict[str, Any]:
+    """What all the optimizers of this process train, and what goes with that, as fingerprints."""
+    optimizers = alive(Optimizer)
+    trained = {id(each): each for one in optimizers for each in parameters_of(one)}
+    modules = alive(torch.nn.Module)
+    mine = [each for each in modules if any(id(p) in trained for p in each.parameters(False))]
+    buffers = [buffer for each in mine for buffer in each.buffers(recurse=False)]
+    schedulers = alive(LRScheduler)
+    scalers = [each for each in alive(torch.amp.GradScaler) if each.is_enabled()]
+    return {
+        "weights": unordered(trained.values()),
+        "buffers": unordered(buffers),
+        "optimizer": unordered(each.state_dict() for each in optimizers),
+        "schedule": unordered(each.state_dict() for each in schedulers),
+        "gradient scaler": unordered(each.state_dict() for each in scalers),
+    }
+
+
+def alive(kind: type) -> list[Any]:
+    """The objects of a class that there are; it looks at all objects of the process."""
+    # By type and not by isinstance, which asks proxies.
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
+
+
+def _sets(scheduler: Any, optimizer: Any) -> bool:
+    """Whether it sets the learning rates of this optimizer, or of the one inside it."""
+    theirs = getattr(scheduler, "optimizer", None)
+    groups = getattr(theirs, "param_groups", None)
+    return theirs is optimizer or (groups is not None and groups is optimizer.param_groups)
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{tuple(tensor.shape)}"
+
+
+def _addresses(state: Any) -> Iterator[int]:
+    """Where the tensors in a captured state lie."""
+    if isinstance(state, torch.Tensor):
+        address = _address(state)
+        if address is not None:
+            yield address
+    elif isinstance(state, Mapping):
+        for each in state.values():
+            yield from _addresses(each)
+    elif isinstance(state, list | tuple):
+        for each in state:
+            yield from _addresses(each)
+
+
+def _address(tensor: torch.Tensor) -> int | None:
+    local = getattr(tensor.detach(), "to_local", None)
+    try:
+        return int((tensor if local is None else local()).untyped_storage().data_ptr()) or None
+    # Sparse tensors and those of subclasses have none.
+    except (RuntimeError, NotImplementedError):
+        return None

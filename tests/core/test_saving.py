@@ -1,0 +1,166 @@
+"""A job that cannot save: what it is asked, what becomes of it, and what is said of it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from test_rescale import Bench, gpus
+
+from hpcext.core import facts as f
+from hpcext.core import values as v
+from hpcext.core.saving import PAUSE_MAX_S, PAUSE_S, loss_sentence, lost
+from hpcext.core.world import Saved, World
+
+FULL = "disk full"
+
+
+def says(bench: Bench, declined: int = 0, why: str = FULL, *, waits: bool = False) -> f.NotSaved:
+    return f.NotSaved("1", bench.job("1").op, why, declined, waits)
+
+
+def reached(bench: Bench, step: int, saved: int) -> f.Progressed:
+    return f.Progressed("1", bench.job("1").op, step, saved)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    """Job 1 on three GPUs, at step 30, with a checkpoint of step 20."""
+    bench = Bench()
+    bench.goals = {"1": {"n": 3}}
+    bench.begin("1", in_place=False)
+    bench.step(1, reached(bench, 30, 20))
+    return bench
+
+
+def test_a_wish_that_cannot_be_saved_is_made_again_later_and_later(bench: Bench) -> None:
+    assert bench.step(10, f.Hold("1")) == ["suspend 1"]
+    now_s, pause_s = 11.0, PAUSE_S
+    for answer in range(1, 8):
+        assert bench.step(now_s, says(bench, answer)) == []
+        job = bench.job("1")
+        assert (job.state, job.held, job.deadline_s) == (v.State.RUNNING, {"n": 3}, None)
+        assert job.ask_s == now_s + pause_s
+        # Its reports and the same answer once more change nothing.
+        assert bench.step(now_s + 1, reached(bench, 30 + answer, 20), says(bench, answer)) == []
+        actions, wake_s = bench.engine.step(now_s + 2, [])
+        assert (actions, wake_s) == ((), now_s + pause_s)
+        now_s += pause_s
+        assert bench.step(now_s) == ["suspend 1"]
+        assert bench.job("1").deadline_s == now_s + 60
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
+    assert bench.step(now_s + 1, bench.end("1")) == []
+    assert (bench.job("1").state, bench.record("1").suspends) == (v.State.PENDING, 1)
+    assert bench.record("1").loss is None
+
+
+def test_nobody_is_woken_when_the_wish_is_taken_back(bench: Bench) -> None:
+    bench.step(10, f.Hold("1"))
+    bench.step(11, says(bench, 1))
+    assert bench.step(12, f.Release("1")) == []
+    assert bench.engine.step(11 + PAUSE_S, []) == ((), None)
+    assert bench.engine.step(100, []) == ((), None)
+
+
+def test_asked_anew_by_its_user_it_is_told_at_once(bench: Bench) -> None:
+    bench.step(10, f.Hold("1"))
+    bench.step(11, says(bench, 1))
+    assert bench.step(12, f.Hold("1")) == ["suspend 1"]
+
+
+@pytest.mark.parametrize("must", ["the allocation ends", "its node is wanted back"])
+def test_what_has_to_go_is_asked_until_its_deadline_and_what_is_lost_is_said(
+    bench: Bench, must: str
+) -> None:
+    wanted_back = f.NodeJoined(v.Node("n", 0))
+    fact = wanted_back if "node" in must else f.Drain(stop=True, must=True)
+    bench.goals = {}
+    assert bench.step(10, fact) == ["suspend 1"]
+    assert bench.step(11, says(bench, 1)) == []
+    assert bench.job("1").state is v.State.STOPPING
+    assert bench.step(12.5) == []
+    assert bench.step(13) == ["suspend 1"]
+    assert bench.step(14, says(bench, 2)) == []
+    assert bench.step(70, reached(bench, 41, 20)) == ["kill 1"]
+    ended = msgspec.structs.replace(bench.end("1", f.Outcome.FAILED, -9), step=47)
+    bench.step(71, ended)
+    job, record = bench.job("1"), bench.record("1")
+    # Another time it may be suspended again.
+    assert (job.state, job.suspendable, job.failures) == (v.State.PENDING, True, 0)
+    assert record.loss is not None
+    said = "27 steps are lost (cannot save: disk full): it goes on from step 20"
+    assert loss_sentence(record.loss) == said
+
+
+def test_a_wish_becomes_an_order_while_it_waits_to_be_made_again(bench: Bench) -> None:
+    bench.step(10, f.Hold("1"))
+    bench.step(11, says(bench, 1))
+    assert bench.step(12, f.Drain(stop=True, must=True)) == ["suspend 1"]
+
+
+def test_a_drain_by_a_person_is_a_wish(bench: Bench) -> None:
+    assert bench.step(10, f.Drain(stop=True)) == ["suspend 1"]
+    bench.step(11, says(bench, 1))
+    assert bench.job("1").state is v.State.RUNNING
+    assert not bench.engine.finished
+
+
+def test_what_is_said_of_it(bench: Bench) -> None:
+    bench.step(10, says(bench))
+    newest = "cannot save: disk full; newest checkpoint step 20; goes on training"
+    assert bench.job("1").reason == f"{newest}; as told"
+    bench.step(11, f.Hold("1"))
+    bench.step(12, says(bench, 1))
+    assert bench.job("1").reason == f"{newest}; asked to suspend again when it may have room"
+    bench.step(13, f.Release("1"), reached(bench, 50, 40), says(bench, 1, ""))
+    assert "cannot save" not in bench.job("1").reason
+    bench.step(14, says(bench, 1, waits=True))
+    ends = "newest checkpoint step 40; its training is over, and it waits to write its last one"
+    assert ends in bench.job("1").reason
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_change_of_size_that_was_interrupted_goes_on(answered: bool) -> None:
+    bench = Bench()
+    bench.goals = {"1": {"n": 3}}
+    bench.begin("1")
+    assert bench.want(5, j1={"n": 5}) == ["rescale 1 n:5"]
+    assert bench.step(6, f.Hold("1")) == ["suspend 1"]
+    answer = bench.answer("1", *gpus(n=5), stall_s=0.25)
+    if answered:
+        bench.step(7, answer)
+        assert bench.job("1").state is v.State.STOPPING
+    bench.step(8, says(bench, 1))
+    if not answered:
+        assert (bench.job("1").state, bench.job("1").asked) == (v.State.RESCALING, {"n": 5})
+        bench.step(9, answer)
+    job = bench.job("1")
+    assert (job.state, job.held, job.gpus) == (v.State.RUNNING, {"n": 5}, gpus(n=5))
+    assert bench.step(8 + PAUSE_S) == ["suspend 1"]
+
+
+@pytest.mark.parametrize(("step", "said"), [(47, "27"), (None, "at least 10")])
+def test_lost_steps_are_counted_from_the_last_one_that_is_known(
+    bench: Bench, step: int | None, said: str
+) -> None:
+    ended = msgspec.structs.replace(bench.end("1", f.Outcome.FAILED, -9), step=step)
+    bench.step(10, ended)
+    bench.step(20)
+    bench.step(20, f.Started("1", bench.job("1").op, gpus(n=3)))
+    bench.step(21, f.Registered("1", bench.job("1").op, 20))
+    assert lost(bench.record("1")) == said
+    segments = bench.record("1").segments
+    assert segments[0].steps == int(said.rsplit(maxsplit=1)[-1]) + 20
+
+
+def test_a_count_of_an_earlier_release_may_be_too_small() -> None:
+    assert lost(v.Record()) == "0"
+    assert lost(v.Record(lost_steps=68)) == "at least 68"
+
+
+def test_it_is_all_kept_when_a_journal_is_compacted(bench: Bench) -> None:
+    bench.step(10, f.Drain(stop=True, must=True))
+    bench.step(11, says(bench, 1))
+    saved = bench.engine.world.save()
+    again = msgspec.json.decode(msgspec.json.encode(saved), type=Saved)
+    assert World.restore(again).save() == saved
+    assert again.leaving

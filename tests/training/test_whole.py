@@ -1,0 +1,291 @@
+"""A session that is not given all of a training says so before anything is lost."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR, StepLR
+
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.session import Session as PlainSession
+from hpcext.training.torch import Session
+
+
+def network() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+
+
+def adam(*models: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam([each for model in models for each in model.parameters()])
+
+
+def train(session: Session, step: Callable[[torch.Tensor], object]) -> int:
+    for _ in session.epochs(1):
+        for x in session.batches([torch.ones(2, 3)] * 3):
+            step(x)
+    return session.step
+
+
+def stepping(model: torch.nn.Module, *optimizers: torch.optim.Optimizer) -> Callable[..., None]:
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    return step
+
+
+class Both:
+    """A user's own object with the state of everything."""
+
+    def __init__(self, model: torch.nn.Module, **more: Any) -> None:
+        self.parts = {"model": model, **more}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: each.state_dict() for name, each in self.parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, each in self.parts.items():
+            each.load_state_dict(state[name])
+
+
+# At construction.
+
+
+def test_an_optimizer_without_its_model_is_refused() -> None:
+    model = network()
+    with pytest.raises(ValueError, match=r"trains 4 of its 4 parameters .* unsaved=\[...\]"):
+        Session(optimizer=adam(model))
+
+
+def test_a_model_that_is_another_one_is_refused() -> None:
+    model, head = network(), torch.nn.Linear(2, 1)
+    with pytest.raises(ValueError, match="trains 4 of its 4 parameters"):
+        Session(model=copy.deepcopy(model), optimizer=adam(model))
+    with pytest.raises(ValueError, match=r"trains 2 of its 6 .*float32\(1, 2\)"):
+        Session(model=model, optimizer=adam(model, head))
+
+
+def test_it_can_be_meant() -> None:
+    model, head = network(), torch.nn.Linear(2, 1)
+    optimizer = adam(model, head)
+    for unsaved in (head, [head], {head}, [head.weight, head.bias], True):
+        Session(model=model, optimizer=optimizer, unsaved=unsaved)
+
+
+def test_what_saves_the_parameters_in_another_way_is_accepted() -> None:
+    model = network()
+    w = torch.zeros(3, requires_grad=True)
+    tied = torch.nn.Linear(2, 2)
+    tied_too = torch.nn.Linear(2, 2)
+    tied_too.weight = tied.weight
+    Session(model=torch.compile(model), optimizer=adam(model))
+    Session(all=Both(model), optimizer=adam(model))
+    Session(w=w, model=model, optimizer=torch.optim.Adam([w, *model.parameters()]))
+    Session(model=torch.nn.ModuleList([tied, tied_too]), optimizer=adam(tied, tied_too))
+    Session(model=model, average=torch.optim.swa_utils.AveragedModel(model), optimizer=adam(model))
+    frozen, part = network(), network()
+    Session(frozen=frozen, model=part, optimizer=torch.optim.SGD(part[0].parameters(), lr=1.0))
+
+
+def test_a_state_dict_is_refused_where_an_object_is_wanted() -> None:
+    model = network()
+    optimizer = adam(model)
+    states = [
+        model.state_dict(),
+        optimizer.state_dict(),
+        StepLR(optimizer, 1).state_dict(),
+        {"model": model.state_dict()},
+        [*model.parameters()],
+        tuple(model.state_dict().values()),
+    ]
+    for state in states:
+        with pytest.raises(TypeError, match="a copy, and nothing could be put back"):
+            Session(thing=state)
+
+
+def test_arrays_that_cannot_be_put_back_are_refused() -> None:
+    array = np.zeros(2)
+    with pytest.raises(TypeError, match="a list is a copy"):
+        PlainSession(weights=array.tolist())
+    array.flags.writeable = False
+    with pytest.raises(TypeError, match="the array is read-only"):
+        PlainSession(weights=array)
+
+
+def test_a_scheduler_that_is_not_given_is_refused() -> None:
+    model = network()
+    optimizer = adam(model)
+    first, second = StepLR(optimizer, 1), StepLR(optimizer, 2)
+    both = SequentialLR(optimizer, [first, second], [3])
+    with pytest.raises(ValueError, match=r"SequentialLR that sets the learning rate of Adam"):
+        Session(model=model, optimizer=optimizer)
+    Session(model=model, optimizer=optimizer, schedule=both)
+    Session(model=model, optimizer=optimizer, all=Both(model, schedule=both))
+    Session(model=model, optimizer=optimizer, unsaved=both)
+    other = adam(model)
+    plateau = ReduceLROnPlateau(other)
+    with pytest.raises(ValueError, match="ReduceLROnPlateau"):
+        Session(model=model, optimizer=other)
+    del plateau
+    Session(model=model, optimizer=other)
+
+
+def test_an_option_that_is_misspelt_is_one_error(tmp_path: Path) -> None:
+    """And nothing of it goes on at exit."""
+    text = (
+        "from hpcext.training.torch import Session\n"
+        f"Session(checkpoint_dir={str(tmp_path)!r}, checkpoint_every=10)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    assert "AttributeError" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.endswith("no such option; did you mean checkpoint_every_s?")
+
+
+# At the first step.
+
+
+def test_an_optimizer_that_steps_and_is_not_given_is_refused(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adam(model)
+    with pytest.raises(ValueError, match="Adam makes steps and is not given"):
+        train(Session(model=model, checkpoint_dir=tmp_path), stepping(model, optimizer))
+    assert not list(tmp_path.glob("step-*"))
+    meant = Session(model=model, unsaved=optimizer)
+    assert train(meant, stepping(model, optimizer)) == 3
+    assert train(Session(all=Both(model, o=optimizer)), stepping(model, optimizer)) == 3
+    plain = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert train(Session(model=model), stepping(model, plain)) == 3, "has nothing to lose"
+
+
+def test_what_begins_to_step_later_ends_no_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = network()
+    first, late = adam(model), adam(model)
+    session = Session(model=model, optimizer=first, checkpoint_dir=tmp_path)
+
+    def step(x: torch.Tensor) -> None:
+        optimizers = (first, late) if session.step else (first,)
+        stepping(model, *optimizers)(x)
+
+    assert train(session, step) == 3
+    # It trains what one that is given does: a wrapper, as far as can be seen.
+    assert not capsys.readouterr().err
+    head = torch.nn.Linear(3, 1)
+    other = adam(head)
+    session = Session(model=model, head=head, optimizer=first, checkpoint_dir=tmp_path / "b")
+
+    def two(x: torch.Tensor) -> None:
+        stepping(model, first)(x)
+        if session.step:
+            stepping(head, other)(x)
+
+    assert train(session, two) == 3
+    assert capsys.readouterr().err.count("Adam makes steps and is not given") == 1
+
+
+def test_a_scheduler_made_after_the_session_is_refused() -> None:
+    model = network()
+    optimizer = adam(model)
+    session = Session(model=model, optimizer=optimizer)
+    schedule = StepLR(optimizer, 1)
+    with pytest.raises(ValueError, match=r"StepLR .* make it before the session"):
+        train(session, stepping(model, optimizer))
+    assert schedule.last_epoch == 0
+
+
+def test_a_gradient_scaler_that_is_not_given_is_refused() -> None:
+    model = network()
+    optimizer = adam(model)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step(x: torch.Tensor) -> None:
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    with pytest.raises(ValueError, match="the GradScaler is not given"):
+        train(Session(model=model, optimizer=optimizer), step)
+    assert train(Session(model=model, optimizer=optimizer, scaler=scaler), step) == 3
+
+
+# What does not fit.
+
+
+class Fails:
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def state_dict(self) -> dict[str, int]:
+        return {"n": 1}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        if self.error:
+            raise self.error
+
+
+def test_another_kind_of_optimizer_is_a_clear_error(tmp_path: Path) -> None:
+    model = network()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(Session(model=model, optim=sgd, checkpoint_dir=tmp_path), stepping(model, sgd))
+    with pytest.raises(CheckpointError) as caught:
+        Session(model=model, optim=adam(model), checkpoint_dir=tmp_path)
+    said = str(caught.value)
+    assert said.startswith(str(tmp_path))
+    assert "the state of 'optim' does not fit: it is the state of another optimizer" in said
+    assert "betas" in said
+    assert "another checkpoint directory" in said
+    Session(
+        model=model,
+        optim=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        checkpoint_dir=tmp_path,
+    )
+
+
+@pytest.mark.parametrize("error", [KeyError("betas"), IndexError("3"), AssertionError("no")])
+def test_whatever_an_object_raises_says_which_it_was(tmp_path: Path, error: Exception) -> None:
+    for _ in PlainSession(thing=Fails(None), checkpoint_dir=tmp_path).epochs(0):
+        pass
+    with pytest.raises(CheckpointError, match=f"'thing' does not fit: {type(error).__name__}: "):
+        PlainSession(thing=Fails(error), checkpoint_dir=tmp_path)
+
+
+# A loop that is none of the session's.
+
+
+def test_reports_without_a_loop_over_batches_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = PlainSession(weights=np.zeros(2), checkpoint_dir=tmp_path)
+    for turn in range(5):
+        session.report(loss=turn)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "nothing is saved, and the job cannot be suspended" in said
+
+
+def test_reports_that_come_of_no_loop_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = PlainSession(weights=np.zeros(2), checkpoint_dir=tmp_path)
+    session.report(before=1.0)
+    session.report(accuracy=0.5, loss=1.0)
+    for _ in session.validation(range(3)):
+        session.report(loss=1.0)
+    for _ in session.epochs(2):
+        for _ in session.batches(range(3)):
+            session.report(loss=1.0)
+        session.report(accuracy=0.5)
+    session.report(accuracy=0.5)
+    assert not capsys.readouterr().err
