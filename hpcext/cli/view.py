@@ -85,7 +85,7 @@ def goodput_sentence(job: Job) -> str:
 
 
 def why(job: Job, record: Record) -> list[str]:
-    """Why a job waits, or runs as it does; what it lost last; how it gets on; what its training says."""
+    """Why a job waits, or runs as it does; what it lost last; what its training says."""
     reason = f": {job.reason}" if job.reason else ""
     loss = loss_sentence(record.loss) if record.loss and not job.done else ""
     sentences = (f"{job.name} is {display_state(job)}{reason}", loss, goodput_sentence(job))

@@ -35,7 +35,10 @@ def suspend(world: World, words: Mapping[str, Any]) -> Answer:
     if job.cancelling:
         raise InputError(f"job {job.name} is being cancelled")
     if job.sessionless:
-        return (Hold(job.id),), f"{job.name} will be suspended {_ONCE}; it has no session yet"
+        # That may be never: a training that knows has said so.
+        says = "".join(f"; its training warns: {note}" for note in world.records[job.id].notes)
+        text = f"{job.name} will be suspended {_ONCE}; it has no session yet{says}"
+        return (Hold(job.id),), text
     if job.state is State.PENDING:
         return (Hold(job.id),), f"{job.name} is suspended: it does not start before it is resumed"
     return (Hold(job.id),), f"{job.name} is being suspended"

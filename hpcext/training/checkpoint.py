@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -285,13 +285,13 @@ class Store:
                 path.rename(grave)
             shutil.rmtree(grave, ignore_errors=True)
 
-    def newest(self, needs: Collection[str] = ()) -> Checkpoint | None:
+    def newest(self, needs: Mapping[str, str] | None = None) -> Checkpoint | None:
         """The newest checkpoint that verifies, with a warning for each newer one that does not.
 
         Parameters
         ----------
-        needs : collection of str
-            Files that it must have.
+        needs : Mapping[str, str], optional
+            For a format the file that a checkpoint of it must have.
 
         Returns
         -------
@@ -408,7 +408,7 @@ class Store:
                 shutil.rmtree(self.directory / name, ignore_errors=True)
 
 
-def verify(path: Path, needs: Collection[str] = ()) -> dict[str, Any]:
+def verify(path: Path, needs: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Read the manifest of a checkpoint and compare every file with it.
 
     Whoever made it: nothing else than regular files inside it are opened, and of each no more is
@@ -417,8 +417,8 @@ def verify(path: Path, needs: Collection[str] = ()) -> dict[str, Any]:
     Parameters
     ----------
     path : pathlib.Path
-    needs : collection of str
-        Files that it must have.
+    needs : Mapping[str, str], optional
+        For a format the file that a checkpoint of it must have.
 
     Raises
     ------
@@ -436,7 +436,8 @@ def verify(path: Path, needs: Collection[str] = ()) -> dict[str, Any]:
             raise CheckpointError(str(error).removeprefix(f"{file.name}: "), where=file) from None
         except OSError as error:
             raise CheckpointError(f"cannot be read ({error.strerror})", where=file) from None
-    for name in sorted(set(needs) - _parts(manifest)):
+    name = (needs or {}).get(manifest.get("format", ""))
+    if name is not None and name not in _parts(manifest):
         raise CheckpointError("its manifest names no such file", where=path / name)
     return manifest
 

@@ -26,13 +26,27 @@ def keep_safe() -> None:
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # noqa: PLC0415
 
     place = Path(default_cache_dir())
+    if _is_ours(place):
+        return
+    _use_no_headers()
     # It is set by PyTorch itself, too, when an optimizer is made.
-    if protocol.environ().get(VARIABLE, str(place)) != str(place) or _is_ours(place):
+    if protocol.environ().get(VARIABLE, str(place)) != str(place):
         return
     fresh = Path(tempfile.mkdtemp(prefix="hpcext-compiled-"))
     warn(f"{place} could be changed by others: torch.compile keeps what it makes in {fresh}")
     protocol.keep_compiled(fresh)
     atexit.register(_remove, fresh, os.getpid())
+
+
+def _use_no_headers() -> None:
+    """Have PyTorch (2.13) compile without headers that it finds compiled.
+
+    It looks for them in that place in /tmp, whatever was said of the rest (``_HEADER_DIR``).
+    """
+    from torch._inductor import config  # noqa: PLC0415
+
+    config.cpp_cache_precompile_headers = False
+    config.aot_inductor.precompile_headers = False
 
 
 def _remove(place: Path, pid: int) -> None:

@@ -57,7 +57,7 @@ class Keeper:
         if self._ranks.rank == 0:
             try:
                 self.store.open()
-                found = self.store.newest([self._state.file])
+                found = self.store.newest({self._state.format: self._state.file})
                 if found is not None:
                     self._check_format(found)
                     answer = {"name": found.path.name, "manifest": found.manifest}

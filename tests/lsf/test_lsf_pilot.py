@@ -21,6 +21,7 @@ import pytest
 from lsf_tools import ROOT, MakeSite
 from site_of_test import Site, wait_for
 
+from hpcext.manager.waiting import LEFT
 from hpcext.protocol import Process
 
 OTHER = Path(__file__).parent / "other_rank.py"
@@ -250,7 +251,8 @@ def test_a_warning_is_a_notice(place: OnLsf) -> None:
     job = place.submit("--lead", "10", time="60")
     place.at_the_gate("only")
     lsf_run.send(place.lsf, job, "USR2")
-    jobs = place.over(job, "DONE")
+    jobs = place.over(job, "EXIT")
+    assert place.lsf.job(job).exit_code == LEFT
     assert jobs["only"]["state"] != "completed"
     assert jobs["only"]["suspends"] == 1
     place.open("only")

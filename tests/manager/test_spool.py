@@ -102,7 +102,7 @@ def test_a_request_of_somebody_else_is_refused(
 ) -> None:
     put(directory, "theirs.json", GOOD)
     mine = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     ((_, error),) = spool.pending(directory)
     assert f"owned by uid {mine}" in str(error)
 

@@ -241,6 +241,6 @@ def test_a_lock_that_is_held_is_an_error_and_not_a_hang(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "profiles").write_text("in the way")
-    with pytest.raises(HpcextError, match="cannot be written: File exists"):
+    with pytest.raises(HpcextError, match="cannot be written: Not a directory"):
         store(tmp_path).add("cnn", [measured(1, 1)])
     assert store(tmp_path).names() == []

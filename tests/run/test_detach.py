@@ -105,7 +105,7 @@ def test_verbs_that_look_take_the_newest_pilot_and_say_so(site: Site) -> None:
     assert site.run("logs", "old", "cnn").out.endswith("old\n")
     assert site.run("why", "other").out == "other is completed\n"
     assert site.run("why", "old").out == "cnn is completed\nother is completed\n"
-    assert len(site.run("status", "other").out.splitlines()) == 3
+    assert len(site.run("status", "other").out.splitlines()) == 2
     # No job of this name is in the newest, and no pilot has it.
     unknown = site.run("why", "othre")
     assert (unknown.code, "the newest pilot has no such job" in unknown.err) == (3, True)

@@ -198,7 +198,7 @@ def stated(path: Path) -> object:
 
 
 def whole_manifest() -> bytes:
-    facts = {"schema": checkpoints.SCHEMA, "step": 3, "files": []}
+    facts = {"schema": checkpoints.SCHEMA, "step": 3, "attempt": 1, "files": []}
     return json.dumps({**facts, "sha256": checkpoints._digest(facts)}).encode()
 
 

@@ -150,7 +150,7 @@ def test_a_checkpoint_without_the_file_that_is_read_next_is_not_used(store: Stor
     path = put(store, 2)
     forge(path, files=[])
     KINDS["a FIFO"](path / "state")
-    found = store.newest(["state"])
+    found = store.newest({"test/1": "state"})
     assert found is not None
     assert found.manifest["step"] == 1
     with pytest.raises(CheckpointError, match="names no such file"):

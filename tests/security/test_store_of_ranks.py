@@ -123,6 +123,8 @@ def test_a_door_without_the_key_is_not_entered(meeting: Meeting) -> None:
         window = Window(places, meeting.door.key)
         client = TCPStore(LOOPBACK, window.port, is_master=False, wait_for_workers=False)
         client.set("key", "value")
+        # The store has it: a set is not answered, and a window that closes hands nothing on.
+        assert client.get("key") == b"value"
         thread.join()
     window.close()
     assert [len(each) for each in heard] == [64, 0]

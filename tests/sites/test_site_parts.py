@@ -75,7 +75,7 @@ def test_logs_are_rotated(tmp_path: Path) -> None:
         match
         for kind in ("prolog", "epilog")
         for match in re.findall(
-            r'openlog\("([\w-]+)"', (ROOT / f"spank_hooks/{kind}/hpcext-{kind}").read_text()
+            r"<\{DAEMON_ERR\}>([\w-]+)\[", (ROOT / f"spank_hooks/{kind}/hpcext-{kind}").read_text()
         )
     }
     assert tags == {"hpcext-prolog", "hpcext-epilog"}

@@ -280,7 +280,7 @@ def test_a_training_that_cannot_run_is_given_up_and_others_are_not(
     assert process.returncode == 1, (out, err)
     jobs = jobs_of(place)
     assert (jobs["broken"]["state"], jobs["one"]["state"]) == ("failed", "completed")
-    assert "127" in jobs["broken"]["why"]
+    assert jobs["broken"]["why"] == "no such program '/nowhere/train'"
     nothing_left(slurm, place)
 
 

@@ -133,7 +133,7 @@ def test_its_exit_code_is_that_of_the_script(tickets: Tickets) -> None:
     )
     tickets.wait_is(failed, "FAILED")
     assert tickets.slurm.job(failed)["ExitCode"] == "7:0"
-    assert tickets.output(failed).count("tried\n") == 1
+    assert tickets.output(failed).splitlines().count("tried") == 1
     tickets.wait_is(after, "CANCELLED")
 
 
