@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -27,6 +28,11 @@ MAX_FACTOR = 1e9
 MAX_MEM_BYTES = 1 << 50
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME_CHARS = 64
+_NOT_FIRST = set("-.=+@")
+"""Of an option, a hidden file, a formula of a spreadsheet."""
+_BLANK = re.compile("[ \u115f\u1160\u2800\u3164\uffa0]*")
+"""Characters that print nothing, though Unicode calls some of them letters and symbols."""
 _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}")
 _KIND = re.compile(r"[A-Za-z0-9][ -~]{0,99}")
 _MEM = re.compile(r"([0-9]{1,16})([KMGT]?)", re.IGNORECASE)
@@ -34,14 +40,47 @@ _UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def name(value: Any) -> str:
-    """The name of a job, which is also a part of messages, file names and commands."""
+    """The name of a job, which is also a part of messages, tables and commands.
+
+    No file of ours is called by it: those of a job are in a directory with its id. It is in the
+    form in which a character is one code point where it can be (NFC), so that who types it
+    another way means the same job.
+    """
+    valid = (
+        f"up to {_NAME_CHARS} characters that print, no / in it, no blank at either end, "
+        "and none of - . = + @ first"
+    )
+    if not isinstance(value, str):
+        raise wrong(value, f"a string: {valid}")
+    # Cut before it is looked at: a file may have a name of a megabyte.
+    named = unicodedata.normalize("NFC", value[: 8 * _NAME_CHARS])
+    good = (
+        len(value) <= 8 * _NAME_CHARS
+        and len(named) <= _NAME_CHARS
+        and named.isprintable()
+        and "/" not in named
+        and named.strip() == named
+        and not _BLANK.fullmatch(named)
+        and named[0] not in _NOT_FIRST
+        # It would be drawn over what stands before the name.
+        and not unicodedata.category(named[0]).startswith("M")
+    )
+    if not good:
+        raise InputError(shown(value), valid=valid)
+    if named.isdecimal():
+        raise InputError(shown(value), valid="a name with a letter: a number is the id of a job")
+    return named
+
+
+def plain_name(value: Any) -> str:
+    """The name of a sweep or of a profile, which is also that of a file."""
     valid = "letters, digits, . _ -; a letter or digit first; at most 64"
     if not isinstance(value, str):
         raise wrong(value, f"a string of {valid}")
     if not _NAME.fullmatch(value):
         raise InputError(shown(value), valid=valid)
     if value.isdecimal():
-        raise InputError(shown(value), valid="a name with a letter: a number is the id of a job")
+        raise InputError(shown(value), valid="a name with a letter")
     return value
 
 
@@ -172,7 +211,7 @@ def scaling(value: Any) -> dict[int, float] | dict[str, dict[int, float]] | str:
     """GPUs → speed, from a table whose keys TOML gives as strings, or one such table for each kind
     of GPU; or the name of a profile."""
     if isinstance(value, str):
-        return name(value)
+        return plain_name(value)
     if not isinstance(value, dict) or not value:
         raise wrong(value, "a table of GPUs and speeds, as {1 = 1.0, 2 = 1.9}, or a profile's name")
     tables = [key for key, each in value.items() if isinstance(each, dict)]
@@ -240,7 +279,7 @@ def after(value: Any) -> tuple[str, ...]:
     for entry in names:
         if not isinstance(entry, str):
             raise wrong(entry, "the name of a job")
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(unicodedata.normalize("NFC", each) for each in names))
 
 
 def env(value: Any) -> dict[str, str]:
@@ -345,7 +384,7 @@ def _goal(value: Any) -> str:
 
 
 _TRIAL: Mapping[str, Callable[[Any], Any]] = {
-    "sweep": name,
+    "sweep": plain_name,
     "settings": _settings,
     "metric": metric,
     "goal": _goal,

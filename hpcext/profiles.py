@@ -291,7 +291,7 @@ class Profiles:
             path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        return self.directory / f"{jobfields.name(name)}.json"
+        return self.directory / f"{jobfields.plain_name(name)}.json"
 
     def _unknown(self, name: str) -> InputError:
         names = self.names()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -97,6 +98,25 @@ def shown(value: Any) -> str:
         return clean(repr(cut)) + ("..." if len(value) > SHOWN_CHARS else "")
     text = repr(value)
     return clean(text[:SHOWN_CHARS]) + ("..." if len(text) > SHOWN_CHARS else "")
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes: a Chinese character two, an accent none.
+
+    Unicode Standard Annex #11; characters of ambiguous width take one, as outside East Asia.
+    """
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(char: str) -> int:
+    if unicodedata.category(char) in {"Mn", "Me"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+
+
+def padded(text: str, width: int) -> str:
+    """A text with blanks at its end, until it takes so many columns."""
+    return text + " " * (width - columns(text))
 
 
 def listed(words: Iterable[str], most: int = 12) -> str:

@@ -230,4 +230,4 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -12,13 +12,14 @@ from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.core.world import World
-from hpcext.manager import choosing, spool
+from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.handles import find_job
 from hpcext.manager.reading import Follower
 from hpcext.manager.requests import AUTO
 from hpcext.manager.waiting import (
     Look,
+    asked,
     of_cancel,
     of_drain,
     of_job,
@@ -52,7 +53,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     _check_wait(args)
     words = {"text": text, "where": str(args.jobs), "base": base, "number": args.number}
     directory = _changed(args, out)
-    answer = spool.ask(directory, "submit", **words)
+    answer = asked(directory, "submit", **words)
     said, *warnings = str(answer["text"]).split("\nwarning: ")
     out.line(said)
     for warning in warnings:
@@ -73,7 +74,7 @@ def ask(args: argparse.Namespace, out: Output) -> int:
     directory = _changed(args, out)
     # Which one a name means is settled before: afterwards it may mean another.
     world = Follower(directory).engine().world if args.wait else None
-    out.line(str(spool.ask(directory, args.verb, **words)["text"]))
+    out.line(str(asked(directory, args.verb, **words)["text"]))
     return 0 if world is None else _wait(args, directory, _look(args, world), out)
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from hpcext.batch.leasing import WAITING
 from hpcext.batch.system import jobs
 from hpcext.cli import view
+from hpcext.cli.live import Live
+from hpcext.cli.narrator import Narrator
 from hpcext.cli.output import LogOutput, Output
 from hpcext.cli.run import add_output, exit_status, headline
 from hpcext.config import load_settings
@@ -131,8 +133,9 @@ def attach(args: argparse.Namespace, out: Output) -> int:
 
 def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
     """Show what happens, until nobody manages the pilot any more; what it is then."""
-    follower, narrate, queue = Follower(directory), view.Narrator(out), _Queue(directory)
-    with out.live(view.COLUMNS) as show:
+    follower, queue = Follower(directory), _Queue(directory)
+    with out.live(view.COLUMNS) as screen:
+        tell = Narrator(out) if screen is None else Live(out, screen)
         if not as_json:
             out.line(headline(pilots.load(directory), directory))
         while True:
@@ -140,10 +143,8 @@ def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
             if found is not None and not found.alive:
                 # Its last facts may have come after they were read, and before it ended.
                 found = reading.read(directory)
-            if found is not None and show is not None:
-                show(view.rows(found.engine))
-            elif found is not None and not as_json:
-                narrate(found.engine, found.now_s)
+            if found is not None and not as_json:
+                tell(found.engine, found.now_s)
             if not (found.alive if found else follower.alive()) and not queue.waits(found):
                 break
             time.sleep(LOOK_S)

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from hpcext.core.errors import HpcextError
-from hpcext.text import Harmless, clean
+from hpcext.text import Harmless, clean, columns, padded
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, OverflowMethod
+    from rich.live import Live
     from rich.table import Table
 
 __all__ = ["JsonOutput", "LogOutput", "Output", "QuietOutput", "clean", "make"]
 
 Row = Sequence[str]
-Show = Callable[[Sequence[Row]], None]
 Tell = Callable[[str], None]
+
+OTHER_LINES = 4
+"""Of a screen: headings, the line above them, the cursor's, and one that stays from before."""
 
 
 class Output:
@@ -51,18 +54,19 @@ class Output:
             # Flushed, because whoever reads a pipe wants to see a long run as it goes.
             print(clean(text), flush=True)
 
-    def event(self, at_s: float, job: str, event: str, text: str) -> None:
+    def event(self, at_s: float, job: str | None, event: str, text: str) -> None:
         """Say what happened to a job, so many seconds after its pilot began.
 
         Parameters
         ----------
         at_s : float
-        job : str
+        job : str or None
+            None where the text says of how many it is.
         event : str
             In one word; not said to a person.
         text : str
         """
-        self.line(f"[{at_s:8.1f} s] {job}: {text}")
+        self.line(f"[{at_s:8.1f} s] {text if job is None else f'{job}: {text}'}")
 
     def note(self, text: str) -> None:
         """Print a remark beside the result, on stderr."""
@@ -78,12 +82,12 @@ class Output:
         sys.stdout.flush()
 
     @contextlib.contextmanager
-    def live(self, columns: Row) -> Iterator[Show | None]:
-        """A table that is redrawn in place: a function that shows new rows.
+    def live(self, columns: Row) -> Iterator[Screen | None]:
+        """A table that is redrawn in place.
 
         Yields
         ------
-        callable or None
+        Screen or None
             None where there is no terminal to redraw: print lines instead.
         """
         if not sys.stdout.isatty():
@@ -96,7 +100,7 @@ class Output:
         with Live(console=console, auto_refresh=False) as shown:
             self._live = console
             try:
-                yield lambda rows: shown.update(_rich_table(columns, rows), refresh=True)
+                yield Screen(columns, shown)
             finally:
                 self._live = None
 
@@ -170,6 +174,32 @@ class Output:
         self.note(str(error))
 
 
+class Screen:
+    """A table on a terminal that is redrawn in place, and a line above it.
+
+    Parameters
+    ----------
+    columns : sequence of str
+    live : rich.live.Live
+    """
+
+    def __init__(self, columns: Row, live: Live) -> None:
+        self._columns, self._live = columns, live
+
+    def lines(self) -> int:
+        """How many rows have room on it, as large as it is now."""
+        return self._live.console.size.height - OTHER_LINES
+
+    def show(self, rows: Sequence[Row], above: str) -> None:
+        """Show these, each on one line."""
+        from rich.console import Group  # noqa: PLC0415  (slow to import, and only used here)
+        from rich.text import Text  # noqa: PLC0415
+
+        line = Text(clean(above), overflow="ellipsis", no_wrap=True)
+        table = _rich_table(self._columns, rows, overflow="ellipsis")
+        self._live.update(Group(line, table), refresh=True)
+
+
 class JsonOutput(Output):
     """One JSON document on stdout, also for an error; remarks on stderr."""
 
@@ -183,7 +213,7 @@ class JsonOutput(Output):
         """Nothing: the document says it."""
 
     @contextlib.contextmanager
-    def live(self, columns: Row) -> Iterator[Show | None]:
+    def live(self, columns: Row) -> Iterator[Screen | None]:
         """Nothing to redraw."""
         yield None
 
@@ -207,7 +237,7 @@ class LogOutput(Output):
         """Print it as an entry."""
         self._entry("info", text)
 
-    def event(self, at_s: float, job: str, event: str, text: str) -> None:
+    def event(self, at_s: float, job: str | None, event: str, text: str) -> None:
         """Print it as an entry."""
         self._entry(event, text, job)
 
@@ -219,7 +249,7 @@ class LogOutput(Output):
         """Nothing: what is in it was said when it happened."""
 
     @contextlib.contextmanager
-    def live(self, columns: Row) -> Iterator[Show | None]:
+    def live(self, columns: Row) -> Iterator[Screen | None]:
         """Nothing to redraw."""
         yield None
 
@@ -267,13 +297,14 @@ def _console(file: TextIO | None = None) -> Console:
     return Console(file=file or sys.stdout, highlight=False, markup=False, emoji=False)
 
 
-def _rich_table(columns: Row, rows: Sequence[Row]) -> Table:
+def _rich_table(columns: Row, rows: Sequence[Row], *, overflow: OverflowMethod = "fold") -> Table:
     from rich.table import Table  # noqa: PLC0415  (slow to import, unused on a pipe)
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(Text(clean(column)), overflow="fold")
+        no_wrap = overflow != "fold"
+        table.add_column(Text(clean(column)), overflow=overflow, no_wrap=no_wrap)
     for row in rows:
         # Text, so that nothing in a cell is taken for markup.
         table.add_row(*(Text(clean(cell)) for cell in row))
@@ -282,7 +313,7 @@ def _rich_table(columns: Row, rows: Sequence[Row]) -> Table:
 
 def _aligned(rows: Sequence[Row]) -> Iterator[str]:
     cleaned = [[clean(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
+    widths = [max(map(columns, column)) for column in zip(*cleaned, strict=True)]
     for row in cleaned:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        cells = (padded(cell, width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()

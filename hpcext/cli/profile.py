@@ -123,7 +123,7 @@ def _name(given: str | None, argv: Sequence[str]) -> str:
     """What was given, else a name after the script that the command runs."""
     if given is not None:
         try:
-            return jobfields.name(given)
+            return jobfields.plain_name(given)
         except InputError as error:
             raise placed(error, "--name") from None
     scripts = [word for word in argv if word.endswith(".py")]
@@ -136,7 +136,7 @@ def _name(given: str | None, argv: Sequence[str]) -> str:
         found = PurePath(argv[0]).name
     kept = re.sub(r"[^A-Za-z0-9._-]", "-", found).lstrip("._-")[:64]
     try:
-        return jobfields.name(kept)
+        return jobfields.plain_name(kept)
     except InputError:
         raise InputError("the command has no name", do="give one, as in --name cnn") from None
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from hpcext.admission import admit
 from hpcext.cli import view
+from hpcext.cli.live import Live
+from hpcext.cli.narrator import Narrator
 from hpcext.cli.output import LogOutput, Output
 from hpcext.config import Settings, load_settings
 from hpcext.core.engine import Engine
@@ -243,10 +245,10 @@ def manage(
         logging.basicConfig(handlers=[_Entries(out)], level=logging.WARNING)
     else:
         logging.basicConfig(format="hpcext: %(message)s", level=logging.WARNING)
-    with out.live(view.COLUMNS) as show:
+    with out.live(view.COLUMNS) as screen:
         if not as_json:
             out.line(headline(pilot, directory))
-        narrate = view.Narrator(out)
+        tell = Narrator(out) if screen is None else Live(out, screen)
         ends = ""
 
         def observe(engine: Engine, now_s: float) -> None:
@@ -257,13 +259,10 @@ def manage(
                     ends = view.ending(engine)
                     if ends:
                         out.note(ends)
-                if show is not None:
-                    show(view.rows(engine))
-                    narrate.warn(engine, now_s)
-                elif not as_json:
-                    narrate(engine, now_s)
+                if not as_json:
+                    tell(engine, now_s)
 
-        interval_s = None if show is None else LIVE_S
+        interval_s = None if screen is None else LIVE_S
         engine, driver = pilots.run(
             directory, observe, interval_s=interval_s, moved=moved, leave=leave
         )

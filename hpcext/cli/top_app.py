@@ -21,9 +21,9 @@ from hpcext.cli.top import Look
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job
 from hpcext.executors.gpu_facts import GpuFacts, gpu_facts
-from hpcext.manager import spool
 from hpcext.manager.places import host
 from hpcext.manager.reading import Reading
+from hpcext.manager.waiting import asked
 from hpcext.text import clean
 
 REFRESH_S = 2.0
@@ -262,7 +262,7 @@ class Main(Screen[None]):
     @work(thread=True)
     def _ask(self, directory: Path, verb: str, job: str) -> None:
         try:
-            said = str(spool.ask(directory, verb, job=job)["text"])
+            said = str(asked(directory, verb, job=job)["text"])
         except HpcextError as error:
             said = str(error)
         self.app.call_from_thread(self.query_one("#said", Static).update, Text(clean(said)))

@@ -130,6 +130,8 @@ def why(args: argparse.Namespace, out: Output) -> int:
     for job in [_job(world, name, out)] if name else world.jobs.values():
         for sentence in view.why(job, world.records[job.id]):
             out.line(sentence)
+        if name and (sentence := view.before(world, job)):
+            out.line(sentence)
     return 0
 
 

@@ -1,19 +1,36 @@
-"""How a run looks to a person: a live table on a terminal, plain lines on a pipe, a summary."""
+"""How jobs look to a person: rows of tables, sentences, and the summary of a run."""
 
 from __future__ import annotations
 
+import collections
+import itertools
 from collections.abc import Iterable, Sequence
 
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
-from hpcext.core.saving import Loss, loss_sentence, lost, said
+from hpcext.core.saving import counted_lost, loss_sentence, lost, lost_exactly, said
 from hpcext.core.values import Job, Record, State, total
-from hpcext.manager.report import busy_fraction, display_state, makespan, outlook_of, worth_of
-from hpcext.text import are, counted
+from hpcext.core.world import World
+from hpcext.manager.report import (
+    busy_fraction,
+    chief,
+    display_state,
+    makespan,
+    outlook_of,
+    worth_of,
+)
+from hpcext.policies.common import BEHIND
+from hpcext.text import are, counted, listed
 
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
 MOST_TOLD = 20
 """Jobs whose failures are told one by one."""
+
+MOST_SUMMED = 100
+"""Of more jobs the summary of a run has no line for each."""
+
+MOST_BEFORE = 3
+"""Jobs of a queue that are named."""
 
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
 
@@ -47,11 +64,10 @@ def progress(job: Job) -> str:
     return f"step {job.step}" if job.step else ""
 
 
-def metric(record: Record) -> str:
-    """The metric that says most: whatever is not the loss, else the loss."""
-    others = {name: value for name, value in record.metrics.items() if name != "loss"}
-    shown = others or dict(record.metrics)
-    return ", ".join(f"{name} {value:.4g}" for name, value in list(shown.items())[:2])
+def metric(job: Job, record: Record) -> str:
+    """The metrics that say most, see :func:`hpcext.manager.report.chief`."""
+    found = chief(record.metrics, job.trial)
+    return ", ".join(f"{name} {value:.4g}" for name, value in found)
 
 
 def left(job: Job) -> str:
@@ -85,11 +101,20 @@ def goodput_sentence(job: Job) -> str:
 
 
 def why(job: Job, record: Record) -> list[str]:
-    """Why a job waits, or runs as it does; what it lost last; what its training says."""
+    """Why a job waits, or runs as it does; what it lost; how it gets on; what its training says."""
     reason = f": {job.reason}" if job.reason else ""
     loss = loss_sentence(record.loss) if record.loss and not job.done else ""
     sentences = (f"{job.name} is {display_state(job)}{reason}", loss, goodput_sentence(job))
     return [*filter(None, sentences), *map(warning, record.notes)]
+
+
+def before(world: World, job: Job) -> str:
+    """Which jobs of the queue are before one that waits behind others; empty for all others."""
+    if not job.why.startswith(BEHIND):
+        return ""
+    queue = itertools.takewhile(lambda each: each.id != job.id, world.unfinished())
+    first = [each.name for each in queue if each.ready and each.goal is None]
+    return f"before it: {listed(first, MOST_BEFORE)}" if first else ""
 
 
 def warning(note: str) -> str:
@@ -115,36 +140,58 @@ def outlook_sentence(engine: Engine) -> str:
 
 def rows(engine: Engine) -> list[tuple[str, ...]]:
     """The table of jobs, in the order of :data:`COLUMNS`."""
-    return [
-        (
-            job.id,
-            job.name,
-            display_state(job) + (", cannot save" if said(job) else ""),
-            job.role.value if job.role and job.state.active else "",
-            indices(job.gpus),
-            progress(job),
-            metric(engine.world.records[job.id]),
-            left(job),
-            goodput(job),
-        )
-        for job in engine.world.jobs.values()
-    ]
+    return [row(job, engine.world.records[job.id]) for job in engine.world.jobs.values()]
+
+
+def row(job: Job, record: Record) -> tuple[str, ...]:
+    """A line of it."""
+    return (
+        job.id,
+        job.name,
+        display_state(job) + (", cannot save" if said(job) else ""),
+        job.role.value if job.role and job.state.active else "",
+        indices(job.gpus),
+        progress(job),
+        metric(job, record),
+        left(job),
+        goodput(job),
+    )
 
 
 def summary(out: Output, engine: Engine, now_s: float) -> None:
-    """What came of the run."""
+    """What came of the run: of each job, or of many jobs those that lost something and counts."""
     world = engine.world
+    told = list(world.jobs.values())
+    if len(told) > MOST_SUMMED:
+        told = [job for job in told if world.records[job.id].lost_steps][-MOST_TOLD:]
     table = []
-    for job in world.jobs.values():
+    for job in told:
         record = world.records[job.id]
         took = sum((part.end_s or now_s) - part.start_s for part in record.segments)
         shown = (display_state(job), duration(took), str(record.suspends), lost(record))
-        table.append((job.id, job.name, *shown, metric(record)))
-    out.table(SUMMARY, table)
+        table.append((job.id, job.name, *shown, metric(job, record)))
+    if table or not world.jobs:
+        out.table(SUMMARY, table)
+    if len(world.jobs) > MOST_SUMMED:
+        out.line(totals(world))
     span_s = makespan(world, now_s)
     busy = busy_fraction(world, span_s)
     out.line(f"{duration(span_s)} in all; GPUs were held {busy:.0%} of the time")
     told_of_failures(out, world.jobs.values())
+
+
+def totals(world: World) -> str:
+    """What came of many jobs, in numbers; ``hpcext status`` shows each."""
+    states = collections.Counter(display_state(job) for job in world.jobs.values())
+    parts = [f"{counted(len(world.jobs), 'job')}: "]
+    parts.append(", ".join(f"{number} {state}" for state, number in states.items()))
+    records = world.records.values()
+    if suspends := sum(record.suspends for record in records):
+        parts.append(f"; {counted(suspends, 'suspension')}")
+    if steps := sum(record.lost_steps for record in records):
+        exact = all(map(lost_exactly, records))
+        parts.append(f"; lost steps: {counted_lost(steps, exact=exact)}")
+    return "".join(parts)
 
 
 def told_of_failures(out: Output, jobs: Iterable[Job]) -> None:
@@ -165,51 +212,3 @@ def ending(engine: Engine) -> str:
     jobs = f"{counted(len(left), 'job')} {are(len(left))}"
     says = f"ends when {jobs} suspended, in {duration(most_s)} at most; told again, at once"
     return "\n".join([says, *unsaved(left)])
-
-
-class Narrator:
-    """Says what changed since it was last asked, an event at a time."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._told: dict[str, str] = {}
-        self._losses: dict[str, Loss] = {}
-        self._since_s: float | None = None
-        self._noted: set[tuple[str, str]] = set()
-
-    def __call__(self, engine: Engine, now_s: float) -> None:
-        """Tell what is new."""
-        self._since_s = now_s if self._since_s is None else self._since_s
-        for job in engine.world.jobs.values():
-            self._tell_loss(job, engine.world.records[job.id], now_s)
-            text = self._text(job)
-            if self._told.get(job.id) != text:
-                self._told[job.id] = text
-                self._out.event(now_s, job.name, display_state(job), text)
-        self.warn(engine, now_s)
-
-    def warn(self, engine: Engine, now_s: float) -> None:
-        """Tell what trainings say that their user should know, each sentence once."""
-        for job in engine.world.jobs.values():
-            for note in engine.world.records[job.id].notes:
-                if (job.id, note) not in self._noted:
-                    self._noted.add((job.id, note))
-                    self._out.event(now_s, job.name, "warning", warning(note))
-
-    def _tell_loss(self, job: Job, record: Record, now_s: float) -> None:
-        """Say what the end of an attempt has cost, once."""
-        loss = record.loss
-        if loss is None or loss == self._losses.get(job.id) or loss.at_s < (self._since_s or 0.0):
-            return
-        self._losses[job.id] = loss
-        self._out.event(now_s, job.name, display_state(job), loss_sentence(loss))
-
-    @staticmethod
-    def _text(job: Job) -> str:
-        if job.state is State.RUNNING and job.role:
-            where = indices(job.gpus)
-            which = where if where.endswith("nodes") else f"GPUs {where}"
-            return f"running on {which} ({job.role.value}): {job.reason}"
-        if job.state in {State.STARTING, State.STOPPING}:
-            return f"{job.state.value}: {said(job)}" if job.unsaved else str(job.state.value)
-        return f"{display_state(job)}: {job.reason}" if job.reason else display_state(job)

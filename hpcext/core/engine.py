@@ -119,10 +119,10 @@ class Engine:
     @property
     def finished(self) -> bool:
         """Whether nothing runs and nothing ever will by itself."""
-        jobs = list(self.world.unfinished())
-        if any(job.state.active for job in jobs):
+        queue = self.world.queue
+        if any(job.state.active for job in queue.busy()):
             return False
-        return self.world.draining or not jobs
+        return self.world.draining or not len(queue)
 
     def _decide(self, now: Snapshot) -> None:
         """Ask the policy; take its target as the new goals, or refuse it and keep the old.

@@ -132,7 +132,7 @@ class Node(msgspec.Struct, frozen=True):
         return self.gpus // self.seats if self.seats else self.gpus
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job as the engine sees it.
 
     Attributes

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from hpcext.core import records, rescaling, saving, wishes
 from hpcext.core.aftermath import after
+from hpcext.core.changes import Changes
 from hpcext.core.estimate import Observed
 from hpcext.core.facts import (
     Began,
@@ -91,6 +92,8 @@ class World:
         size or had no session yet. If none was, it is no news that one has what it was to have.
     queue : Queue
         The unfinished jobs.
+    changed : Changes
+        Which jobs have other values, or other records, than before.
     """
 
     def __init__(self) -> None:
@@ -104,6 +107,7 @@ class World:
         self.wake_s: float | None = None
         self.unsettled = False
         self.queue = Queue()
+        self.changed = Changes()
         self._trials = Trials()
         self.seen = Seen()
         self._nodes: dict[str, Node] | None = None  # a copy, until they change
@@ -169,6 +173,7 @@ class World:
     def put(self, job: Job) -> None:
         """Have a job's new value."""
         self.jobs[job.id] = job
+        self.changed.note(job.id)
         if job.trial is not None:
             lost = job.cancelling or job.state in {State.FAILED, State.CANCELLED}
             self._trials.note(job.id, job.trial, left=not lost or job.state is State.COMPLETED)
@@ -216,6 +221,7 @@ class World:
         waiting = (self.jobs[name] for name in self._dependents.get(job_id, ()))
         if job.state.final and all(each.state.final for each in waiting):
             del self.jobs[job_id], self.records[job_id]
+            self.changed.forget(job_id)
             self._dependents.pop(job_id, None)
             for need in job.after:
                 if job_id in self._dependents.get(need, ()):
@@ -411,6 +417,7 @@ class World:
         job = self._current(fact)
         if job is not None:
             self.records[job.id] = records.noted(self.records[job.id], fact)
+            self.changed.note(job.id)
         return NOTHING
 
     def _judge(self, job: Job, trial: Trial, rungs: Mapping[int, float | None]) -> Cause:

@@ -21,7 +21,14 @@ from hpcext.dashboard.timeline import Span, spans
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.manager.harvest_report import harvest_document
 from hpcext.manager.reading import Reading
-from hpcext.manager.report import busy_fraction, display_state, makespan, outlook_of, worth_of
+from hpcext.manager.report import (
+    busy_fraction,
+    chief,
+    display_state,
+    makespan,
+    outlook_of,
+    worth_of,
+)
 
 SCHEMA = "hpcext.dashboard/1"
 
@@ -80,6 +87,8 @@ class JobView(msgspec.Struct, frozen=True):
         How many it holds.
     progress : float or None
         Share of its work that is done.
+    chief : tuple of (str, float)
+        The metrics that say most.
     left_s : float or None
         At the speed of late.
     worth : dict or None
@@ -98,6 +107,7 @@ class JobView(msgspec.Struct, frozen=True):
     progress: float | None
     step: int
     metrics: Mapping[str, float]
+    chief: tuple[tuple[str, float], ...]
     left_s: float | None
     worth: dict[str, Any] | None
     why: str
@@ -314,6 +324,7 @@ def _job(job: Job, record: Record, place: int) -> JobView:
         progress=progress,
         step=job.step,
         metrics=record.metrics,
+        chief=tuple(chief(record.metrics, job.trial)),
         left_s=known.left_s(total(job.held)) if running else None,
         worth=worth._asdict() if worth else None,
         why=job.reason,

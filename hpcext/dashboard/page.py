@@ -214,8 +214,6 @@ def _row(job: JobView) -> tuple[str, ...]:
     if job.progress is not None:
         done = chart.bar(job.progress, percent(job.progress))
     step = f"step {job.step:,}" if job.step else ""
-    others = {name: value for name, value in job.metrics.items() if name != "loss"}
-    metrics = list((others or job.metrics).items())[:2]
     worth = job.worth
     return (
         f"{chart.chip(job)} {text(job.name)}",
@@ -223,7 +221,7 @@ def _row(job: JobView) -> tuple[str, ...]:
         text(job.role),
         str(job.gpus or ""),
         f"{done} {step}".strip(),
-        ", ".join(f"{text(name)} {value:.4g}" for name, value in metrics),
+        ", ".join(f"{text(name)} {value:.4g}" for name, value in job.chief),
         "" if job.left_s is None else clock(job.left_s),
         f"{worth['goodput']:.4g}/s at {percent(worth['efficiency'])}" if worth else "",
         times(job.suspends),

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 KEEP_ATTEMPTS = 8
 """Directories of a job's last attempts that stay; of those before the journal alone tells."""
 
+ATTEMPTS, CHECKPOINT = "attempt-*", "checkpoint"
+"""In the directory of a job: those of its attempts, and of its checkpoints."""
+
 KILL_GRACE_S = 5.0
 """From SIGTERM to SIGKILL, when a job is told to die."""
 
@@ -122,7 +125,7 @@ class AttemptFiles:
             Nothing can be run from this directory.
         """
         home = self.directory.parent
-        checkpoints = home / "checkpoint"
+        checkpoints = home / CHECKPOINT
         for path in (self.directory, checkpoints):
             private.make(path)
         # A job that is preempted for weeks has thousands.

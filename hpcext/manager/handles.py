@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ def find_job(world: World, handle: str) -> Job:
     if job := world.jobs.get(handle):
         # No name is a number.
         return job
+    handle = unicodedata.normalize("NFC", handle)
     named = [job for job in world.jobs.values() if job.name == handle]
     meant = [job for job in named if _has_its_name(job)] or named[-1:]
     if len(meant) > 1:
@@ -57,6 +59,7 @@ def _standing(job: Job) -> str:
 
 def chosen(world: World, job: Job, handle: str) -> str:
     """Which job is shown, where there are others of its name; empty where there are none."""
+    handle = unicodedata.normalize("NFC", handle)
     others = [each.id for each in world.jobs.values() if each.name == handle and each is not job]
     if not others or job.name != handle:
         return ""

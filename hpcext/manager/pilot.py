@@ -42,6 +42,7 @@ from hpcext.manager import locks as locking
 from hpcext.manager import notice, places, spool, state
 from hpcext.manager.driver import Driver, Observe
 from hpcext.manager.inbox import Inbox
+from hpcext.manager.kept import Kept
 from hpcext.manager.places import host
 from hpcext.manager.refine import SLOT, UNKNOWN, Refiner, profiles_for
 from hpcext.manager.submissions import Submissions, check_fits
@@ -441,13 +442,14 @@ async def _run(
     executor: Executor
     inbox = Inbox(directory, pilot, engine, submissions, profiles, left_s=lambda: executor.left_s)
     teller = notice.teller_of(directory, pilot.id, pilot.name, pilot.notify, observe)
+    then = Kept(directory / "jobs", then=teller or observe)
     driver = Driver(
         engine,
         journal,
         base_s=max(past.now_s, time.time() - past.header.began_at),
         interval_s=pilot.report_interval_s,
         requests=inbox.take,
-        observe=Refiner(profiles, submissions.spec, then=Unmeasured(then=teller or observe)),
+        observe=Refiner(profiles, submissions.spec, then=Unmeasured(then=then)),
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import datetime
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from hpcext.core.saving import lost_exactly, said
+from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record, Segment, State, total
 from hpcext.core.world import World
 from hpcext.policies.autoscale import Outlook, outlook
@@ -30,6 +32,48 @@ def run_document(world: World, *, policy: str, began_at: float, now_s: float) ->
         "outlook": found._asdict() if (found := outlook_of(world)) else None,
         "jobs": [_job(job, world.records[job.id], now_s) for job in world.jobs.values()],
     }
+
+
+SHOWN_METRICS = 2
+"""Metrics of a job that have room in a table."""
+
+_GOOD = re.compile(
+    "acc|accuracy|auc|auroc|bleu|cer|dice|error|f1|iou|map|mae|mse|perplexity|ppl|precision|psnr|"
+    "recall|reward|rmse|rouge|score|ssim|top1|top5|wer|dev|eval|evaluation|test|val|valid|validation"
+)
+"""Words in the names of what says how well a training does, beside its loss."""
+
+_HOW = re.compile(
+    "batch|cpu|epoch|flops|gnorm|gpu|grad|gradient|iter|iteration|lr|mem|memory|norm|rate|ram|"
+    "runtime|samples|scale|sec|second|seconds|speed|step|steps|throughput|time|tokens|wd"
+)
+"""Words in the names of what says how a training runs, not how well."""
+_WORDS = re.compile(r"[a-z]+[0-9]*")
+
+
+def chief(metrics: Mapping[str, float], trial: Trial | None = None) -> list[tuple[str, float]]:
+    """The metrics that say most of how well a training does, where not all have room.
+
+    First what its sweep compares it by; the loss; what was measured on data that are held out, and
+    accuracies and the like; other losses; then what else it reports. Gradient norms, learning
+    rates and speeds come last. Those that say as much stay in the order in which they are reported.
+    """
+
+    def rank(name: str) -> int:
+        words = _WORDS.findall(name.lower())
+        if trial is not None and name == trial.metric:
+            return 0
+        if set(words) in ({"loss"}, {"loss", "train"}):
+            return 1
+        if any(map(_GOOD.fullmatch, words)):
+            # An error rate is one of these, the time of an evaluation is not.
+            how = [word for word in words if _HOW.fullmatch(word) and word != "rate"]
+            return 5 if how else 2
+        if "loss" in words:
+            return 3
+        return 5 if any(map(_HOW.fullmatch, words)) else 4
+
+    return sorted(metrics.items(), key=lambda each: rank(each[0]))[:SHOWN_METRICS]
 
 
 def makespan(world: World, now_s: float) -> float:

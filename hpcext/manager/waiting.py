@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
+from hpcext.manager import spool
 from hpcext.manager.reading import Follower
 from hpcext.manager.report import display_state
 from hpcext.text import counted, listed
@@ -174,3 +176,32 @@ def left_in(world: World) -> str:
     if begun := len(left) - never:
         parts.append(f"{begun} began and {'is' if begun == 1 else 'are'} not done")
     return f"jobs are left: {', '.join(parts)}" if left else ""
+
+
+def asked(directory: Path, verb: str, **words: Any) -> dict[str, Any]:
+    """Ask a manager; of a pilot that is over nobody is told to start one.
+
+    Raises
+    ------
+    HpcextError
+        As of :func:`hpcext.manager.spool.ask`.
+    """
+    try:
+        return spool.ask(directory, verb, **words)
+    except NoManagerError:
+        if not _is_over(directory):
+            raise
+        do = "hpcext run JOBS.toml begins another" if verb == "submit" else "hpcext status shows it"
+        raise NoManagerError(
+            "this pilot is over: its jobs have all ended", where=str(directory), do=do
+        ) from None
+
+
+def _is_over(directory: Path) -> bool:
+    """Whether nobody manages a pilot, and nothing is left for a manager to do."""
+    if spool.manager_of(directory) is not None:
+        return False
+    with contextlib.suppress(HpcextError):
+        world = Follower(directory).engine().world
+        return bool(world.jobs) and not len(world.queue)
+    return False

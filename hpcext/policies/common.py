@@ -14,6 +14,10 @@ def named(gpus: int) -> str:
     return counted(gpus, "GPU")
 
 
+BEHIND = "waits behind others in the queue"
+"""Why a job waits where none is passed by. It names none of these: the first of them is another
+with every start, and each job of a long queue would have a new reason each time."""
+
 AS_ASKED = "as asked"
 """Why a job has the size that its user gave it (``hpcext resize``)."""
 

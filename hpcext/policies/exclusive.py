@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hpcext.core.values import Grant, Job, Node, Role, Snapshot, Target, per_node
-from hpcext.policies.common import AS_ASKED, ONE_NODE, keep, largest, movable
+from hpcext.policies.common import AS_ASKED, BEHIND, ONE_NODE, keep, largest, movable
 
 
 def allocate(now: Snapshot) -> Target:
@@ -27,19 +27,19 @@ def allocate(now: Snapshot) -> Target:
     for name, node in now.nodes.items():
         if name not in taken:
             free.setdefault((node.gpus, node.kind), {})[name] = node
-    blocked: Job | None = None
+    blocked = False
     for job in now.jobs:
         if job.id in grants or not job.ready:
             continue
         if blocked:
-            waits[job.id] = f"waits behind {blocked.name}"
+            waits[job.id] = BEHIND
             continue
         fewest, most = job.nodes or ONE_NODE
         nodes = _alike(job, free, fewest, most)
         if not nodes:
             whole = "a whole node" if fewest == 1 else f"{fewest} whole nodes"
             waits[job.id] = f"waits for {whole}"
-            blocked = job
+            blocked = True
             continue
         for node in nodes:
             del free[node.gpus, node.kind][node.name]

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
-from hpcext.policies.common import AS_ASKED, its_size, keep, movable, named, no_room
+from hpcext.policies.common import AS_ASKED, BEHIND, its_size, keep, movable, named, no_room
 from hpcext.policies.divide import Ask, asks_of
 from hpcext.policies.place import Wish, place
 
@@ -76,15 +76,15 @@ def _allocate(now: Snapshot, gpus: int, asks: Sequence[Ask], kept: Mapping[str, 
         if ask.job.id in grants and _asked_otherwise(ask):
             grants[ask.job.id] = _resized(ask, grants[ask.job.id], room, gpus)
     waits: dict[str, str] = {}
-    blocked: Job | None = None
+    blocked = False
     for ask in asks:
         job = ask.job
         if job.id in grants:
             continue
         alloc = {} if blocked or not ask.shapes else room.find(_wish(ask, gpus))
         if not alloc:
-            waits[job.id] = f"waits behind {blocked.name}" if blocked else _needs(ask, gpus)
-            blocked = blocked or job
+            waits[job.id] = BEHIND if blocked else _needs(ask, gpus)
+            blocked = True
             continue
         room.take(alloc)
         grants[job.id] = _granted(job, alloc)

@@ -49,7 +49,11 @@ class Limit(msgspec.Struct, frozen=True):
 
     def meets(self, job: Job) -> bool:
         """Whether it counts a job."""
-        return any(fnmatch.fnmatchcase(job.name, pattern) for pattern in self.jobs)
+        return any(
+            # A name may hold what means something in a pattern.
+            pattern == job.name or fnmatch.fnmatchcase(job.name, pattern)
+            for pattern in self.jobs
+        )
 
     def load(self, gpus: int) -> float:
         """What a job with so many GPUs counts."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from hpcext.core.values import Grant, Job, Role, Snapshot, State, Target, per_node
 from hpcext.policies.common import (
     AS_ASKED,
+    BEHIND,
     ONE_NODE,
     fixed,
     its_size,
@@ -109,14 +110,14 @@ def _run_multiple_jobs(
 ) -> dict[str, str]:
     """Lines 14-21: start the next jobs of the queue while GPUs are available."""
     waits: dict[str, str] = {}
-    blocked: Job | None = None
+    blocked = False
     for job in now.jobs:
         if job.id in grants or not job.ready:
             continue
         grant = None if blocked else _place(job, now, free)
         if grant is None:
-            waits[job.id] = f"waits behind {blocked.name}" if blocked else _waits(job, free)
-            blocked = blocked or job
+            waits[job.id] = BEHIND if blocked else _waits(job, free)
+            blocked = True
             continue
         grants[job.id] = grant
         for node, gpus in grant.alloc.items():

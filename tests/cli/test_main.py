@@ -284,8 +284,8 @@ from hpcext.cli import output
 out = output.Output()
 hostile = "evil\\x1b[2J\\x1b]0;title\\x07[bold]"
 out.table(("id", hostile), [("1", hostile)])
-with out.live(("id", "job")) as show:
-    show([("1", hostile)])
+with out.live(("id", "job")) as screen:
+    screen.show([("1", hostile)], hostile)
     out.line(hostile)
 out.line(hostile)
 """

@@ -14,7 +14,7 @@ from hpcext.manager.reading import Reading
 from hpcext.policies import find_policy
 
 HOSTILE = "<script>fetch('//x.example')</script>\"'&\u202e"
-"""No name of a job, which is letters and digits; but names of metrics and reasons may be."""
+"""Names of jobs may hold some of it, reasons and names of metrics all of it."""
 
 PAUSED = {"signal": 0.1, "save": 0.4}
 

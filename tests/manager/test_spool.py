@@ -101,7 +101,7 @@ def test_a_request_of_somebody_else_is_refused(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(directory, "theirs.json", GOOD)
-    mine = os.getuid()
+    mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     ((_, error),) = spool.pending(directory)
     assert f"owned by uid {mine}" in str(error)

@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcext.core import values as v
 from hpcext.policies import find_policy
+from hpcext.policies.common import BEHIND
 
 SIZES = tuple(range(1, 7))
 
@@ -32,7 +33,7 @@ def test_one_job_at_a_time_with_all_gpus() -> None:
     target = ask(job(1), job(2), job(3))
     assert brief(target) == {"1": {"n": 6}}
     assert target.grants["1"].role is v.Role.PRIMARY
-    assert target.waits == {"2": "waits for a whole node", "3": "waits behind j2"}
+    assert target.waits == {"2": "waits for a whole node", "3": BEHIND}
 
 
 def test_a_small_job_has_the_node_to_itself_too() -> None:
@@ -43,7 +44,7 @@ def test_a_job_of_several_nodes_has_them_to_itself() -> None:
     nodes = {"a": 4, "b": 6, "c": 6}
     target = ask(job(1, nodes=(2, 2)), job(2, nodes=(2, 3)), job(3), nodes=nodes)
     assert brief(target) == {"1": {"a": 4, "b": 4}}
-    assert target.waits == {"2": "waits for 2 whole nodes", "3": "waits behind j2"}
+    assert target.waits == {"2": "waits for 2 whole nodes", "3": BEHIND}
 
 
 def test_each_node_takes_one_job_in_the_order_of_the_queue() -> None:
@@ -55,7 +56,7 @@ def test_each_node_takes_one_job_in_the_order_of_the_queue() -> None:
 def test_a_job_that_fits_nowhere_keeps_those_behind_it_waiting() -> None:
     target = ask(job(1, (8,)), job(2))
     assert brief(target) == {}
-    assert target.waits == {"1": "waits for a whole node", "2": "waits behind j1"}
+    assert target.waits == {"1": "waits for a whole node", "2": BEHIND}
 
 
 def test_a_job_whose_needs_are_not_met_is_passed_over() -> None:

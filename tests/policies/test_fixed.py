@@ -7,6 +7,7 @@ from market import answer, job, sizes, snapshot
 
 from hpcext.core.values import Cause, Job, Node, Role, Snapshot, State
 from hpcext.policies import find_policy
+from hpcext.policies.common import BEHIND
 from hpcext.sim.physics import Physics
 from hpcext.sim.simulate import simulate
 
@@ -44,7 +45,7 @@ def test_nobody_is_passed_by() -> None:
     running = job(1, goal={"a": 2}, sizes=(2,))
     assert sizes("fixed:gpus=4", snapshot([running, wide, narrow], a=4)) == {"1": 2}
     assert waits("fixed:gpus=4", running, wide, narrow, a=4) == {
-        "2": "next in the queue; waits for 4 GPUs on one node", "3": "waits behind j2",
+        "2": "next in the queue; waits for 4 GPUs on one node", "3": BEHIND,
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from hpcext.core import values as v
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.policies import find_policy
+from hpcext.policies.common import BEHIND
 
 SIZES = tuple(range(1, 7))
 
@@ -91,8 +92,8 @@ def test_a_job_that_does_not_fit_keeps_those_behind_it_waiting() -> None:
     assert target.waits == {
         "2": "next in the queue; waits for 3 GPUs on one node, and 2 are free; "
         "with a gpus.min of 2 it could start now",
-        "3": "waits behind j2",
-        "4": "waits behind j2",
+        "3": BEHIND,
+        "4": BEHIND,
     }
 
 
@@ -228,7 +229,7 @@ def test_a_job_of_more_nodes_than_are_free_waits() -> None:
     assert brief(target) == {"1": "a 6 primary"}
     assert target.waits == {
         "2": "next in the queue; needs 1 GPU on each of 2 nodes",
-        "3": "waits behind j2",
+        "3": BEHIND,
     }
 
 

@@ -57,9 +57,10 @@ def test_jobs_share_are_promoted_and_lose_nothing(shared: Site) -> None:
 
 KEYS = {
     "id", "name", "state", "why", "exit_code", "submitted_s", "started_s", "ended_s", "suspends",
+    "notes",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
     "rescales", "up_s", "down_s", "goodput", "worth",
-    "lost_steps_exact", "cannot_save", "loss", "notes",
+    "lost_steps_exact", "cannot_save", "loss",
 }  # fmt: skip
 
 
@@ -385,4 +386,5 @@ def test_a_log_is_followed_to_its_end(site: Site) -> None:
     assert lines == [f"line {number}" for number in range(20)]
     shown = site.run("status", str(site.pilot))
     assert "talk  completed" in shown.out
-    assert "no manager runs this pilot" not in shown.out
+    # Nothing is left for a manager to do.
+    assert "no manager" not in shown.out

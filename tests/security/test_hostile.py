@@ -158,7 +158,35 @@ def test_a_job_in_a_hostile_environment_is_told_what_is_its_own(site: Site) -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["../../planted", "/planted", "a/b", "..", ".", "", "-rf", "a\nb", "\x1b[2J", "a b", "n" * 65],
+    [
+        "../../planted",
+        "/planted",
+        "a/b",
+        "..",
+        ".",
+        "",
+        "-rf",
+        "a\nb",
+        "\x1b[2J",
+        "n" * 65,
+        " a",
+        "a ",
+        "\u202etxt",
+        "a\u2066b",
+        "a\u200bb",
+        "a\u00a0b",
+        "\u0301a",
+        "\u3164",
+        "\ufeff",
+        "\ue000",
+        "\u2028",
+        "=1+1",
+        "@a",
+        "12",
+        "\u0661\u0662",
+        "a\x7f",
+        "a\u0085",
+    ],
 )
 def test_names_that_lead_elsewhere_or_write_on_a_terminal_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hpcext.extras import need
 from hpcext.sim.report import style
 from hpcext.sim.report.style import LIGHT
-from hpcext.text import clean
+from hpcext.text import clean, columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,4 +81,8 @@ def new_figure(inches_high: float) -> Figure:
 def cut(label: str) -> str:
     """A label that has room beside a bar."""
     label = clean(label)
-    return label if len(label) <= LABEL_CHARS else label[: LABEL_CHARS - 1] + "…"
+    if columns(label) <= LABEL_CHARS:
+        return label
+    while columns(label) > LABEL_CHARS - 1:
+        label = label[:-1]
+    return f"{label}…"

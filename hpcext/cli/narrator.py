@@ -1,0 +1,215 @@
+"""What a run says as lines: what happens to each job, and for what many wait in one line.
+
+A run may have a hundred thousand jobs. What is said grows with what happens to them: a reason to
+wait is said once, however many jobs have it and however often each goes from one to another, and
+after that it is told how many are done.
+"""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Iterable, Sequence
+
+from hpcext.cli.output import Output
+from hpcext.cli.view import indices, warning
+from hpcext.core.engine import Engine
+from hpcext.core.saving import Loss, loss_sentence, said
+from hpcext.core.values import Job, Record, State
+from hpcext.core.world import World
+from hpcext.manager.report import display_state
+from hpcext.text import counted
+
+FEW = 20
+"""Of so many jobs it is not said how many are done: each says so itself."""
+
+PARTS = 10
+"""Of more jobs it is said when another such part of them is done."""
+
+MOST_REASONS = 50
+"""Reasons to wait that are said; policies have about twenty."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NEEDS = re.compile(r"waits for .* to complete\Z")
+
+
+def kind_of(text: str) -> str:
+    """Texts that differ in numbers alone, or in the jobs that are waited for, are of one kind."""
+    return _NUMBER.sub("#", _NEEDS.sub("waits for others to complete", text))
+
+
+class Census:
+    """How many jobs there are in which state; it costs what has changed."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, str] = {}
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def update(self, jobs: Iterable[Job]) -> None:
+        """Count jobs as they are now, and no more as they were."""
+        for job in jobs:
+            group = _group(job)
+            before = self._groups.get(job.id)
+            if group != before:
+                self._groups[job.id] = group
+                self._counts[group] += 1
+                self._counts[before or ""] -= 1
+
+    @property
+    def total(self) -> int:
+        """All jobs."""
+        return len(self._groups)
+
+    @property
+    def final(self) -> int:
+        """Jobs that have ended, one way or another."""
+        return self.total - self._counts["run"] - self._counts["wait"]
+
+    def sentence(self) -> str:
+        """``480 of 1000 jobs are done; 6 run, 511 wait, 3 failed``."""
+        others = ("run", "wait", "failed", "were cancelled")
+        rest = [f"{self._counts[group]} {group}" for group in others if self._counts[group]]
+        done = f"{self._counts['done']} of {counted(self.total, 'job')} are done"
+        return "; ".join(filter(None, [done, ", ".join(rest)]))
+
+
+def _group(job: Job) -> str:
+    if job.done:
+        return "done"
+    if job.state is State.FAILED:
+        return "failed"
+    if job.state is State.CANCELLED:
+        return "were cancelled"
+    return "run" if job.state.active else "wait"
+
+
+class Narrator:
+    """Says what changed since it was last asked, an event at a time.
+
+    Parameters
+    ----------
+    out : Output
+
+    Attributes
+    ----------
+    census : Census
+        Of the jobs as they were when it was last asked.
+    """
+
+    def __init__(self, out: Output) -> None:
+        self.census = Census()
+        self._out = out
+        self._world: World | None = None
+        self._seen = 0
+        self._told: dict[str, tuple[str, str, str]] = {}
+        self._reasons: set[str] = set()
+        self._losses: dict[str, Loss] = {}
+        self._since_s: float | None = None
+        self._noted: set[tuple[str, str]] = set()
+        self._next = 0
+
+    def __call__(self, engine: Engine, now_s: float) -> None:
+        """Tell what is new."""
+        changed = self._changed(engine.world, now_s)
+        new: dict[str, list[Job]] = {}
+        for job in changed:
+            self._tell_loss(job, engine.world.records[job.id], now_s)
+            before, now = self._told.get(job.id), _gist(job)
+            if before == now:
+                continue
+            self._told[job.id] = now
+            waits = job.state is State.PENDING
+            # That it was suspended, or is tried again, has happened to it and to no other.
+            if waits and (now[0] == State.PENDING.value or (before and before[0] == now[0])):
+                self._group(new, job, now[-1])
+                continue
+            if waits:
+                self._reasons.add(now[-1])
+            self._out.event(now_s, job.name, now[0], _text(job))
+        for jobs in new.values():
+            self._tell_waiting(jobs, now_s)
+        self._warn(changed, engine.world, now_s)
+        self._tell_counts(now_s)
+
+    def aside(self, engine: Engine, now_s: float) -> None:
+        """Tell what a table of jobs does not: losses, failures, and what trainings say."""
+        changed = self._changed(engine.world, now_s)
+        for job in changed:
+            self._tell_loss(job, engine.world.records[job.id], now_s)
+            before, self._told[job.id] = self._told.get(job.id), _gist(job)
+            if job.state is State.FAILED and before != self._told[job.id]:
+                self._out.event(now_s, job.name, display_state(job), _text(job))
+        self._warn(changed, engine.world, now_s)
+
+    def _changed(self, world: World, now_s: float) -> list[Job]:
+        """Jobs that may have something new to tell, in the order of their submission."""
+        self._since_s = now_s if self._since_s is None else self._since_s
+        if world is self._world:
+            names = world.changed.since(self._seen)
+        else:
+            # Another reading of the same pilot: its changes are counted anew.
+            self._world, names = world, list(world.jobs)
+        self._seen = world.changed.last
+        jobs = sorted((world.jobs[name] for name in names), key=lambda job: job.order)
+        self.census.update(jobs)
+        return jobs
+
+    def _group(self, new: dict[str, list[Job]], job: Job, kind: str) -> None:
+        """Put a job to others that wait for the same, if that was not said yet."""
+        if kind in new:
+            new[kind].append(job)
+        elif kind not in self._reasons and len(self._reasons) < MOST_REASONS:
+            self._reasons.add(kind)
+            new[kind] = [job]
+
+    def _tell_waiting(self, jobs: Sequence[Job], now_s: float) -> None:
+        first = jobs[0]
+        if len(jobs) == 1:
+            self._out.event(now_s, first.name, display_state(first), _text(first))
+            return
+        who = f"{len(jobs)} jobs, the first is {first.name}"
+        self._out.event(now_s, None, display_state(first), f"{who}: {_text(first)}")
+
+    def _tell_counts(self, now_s: float) -> None:
+        """Say how many are done, when that is another part of them all."""
+        final, total = self.census.final, self.census.total
+        if not self._next:
+            self._next = final + max(FEW, total // PARTS)
+        if total > FEW and self._next <= final < total:
+            self._next = final + max(FEW, total // PARTS)
+            self._out.event(now_s, None, "progress", self.census.sentence())
+
+    def _warn(self, changed: Iterable[Job], world: World, now_s: float) -> None:
+        """Tell what trainings say that their user should know, each sentence once."""
+        for job in changed:
+            for note in world.records[job.id].notes:
+                if (job.id, note) not in self._noted:
+                    self._noted.add((job.id, note))
+                    self._out.event(now_s, job.name, "warning", warning(note))
+
+    def _tell_loss(self, job: Job, record: Record, now_s: float) -> None:
+        """Say what the end of an attempt has cost, once."""
+        loss = record.loss
+        if loss is None or loss == self._losses.get(job.id) or loss.at_s < (self._since_s or 0.0):
+            return
+        self._losses[job.id] = loss
+        self._out.event(now_s, job.name, display_state(job), loss_sentence(loss))
+
+
+def _gist(job: Job) -> tuple[str, str, str]:
+    """What there is to tell of a job: its state, its GPUs, and the kind of the rest.
+
+    Where that is the same as before, there is nothing.
+    """
+    where = ",".join(job.gpus) if job.state is State.RUNNING else ""
+    return display_state(job), where, kind_of(_text(job))
+
+
+def _text(job: Job) -> str:
+    if job.state is State.RUNNING and job.role:
+        where = indices(job.gpus)
+        which = where if where.endswith("nodes") else f"GPUs {where}"
+        return f"running on {which} ({job.role.value}): {job.reason}"
+    if job.state in {State.STARTING, State.STOPPING}:
+        return f"{job.state.value}: {said(job)}" if job.unsaved else str(job.state.value)
+    return f"{display_state(job)}: {job.reason}" if job.reason else display_state(job)

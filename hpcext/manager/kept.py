@@ -1,0 +1,68 @@
+"""What stays of jobs that are complete: of the last ones all, of those before their logs.
+
+An attempt is a directory of small files, which tell a manager how it ended. When the journal tells
+that, they serve nobody but who looks into a failure. A pilot of a hundred thousand short jobs would
+keep half a million of them.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from hpcext.core.engine import Engine
+from hpcext.core.values import State
+from hpcext.executors.attempts import ATTEMPTS, CHECKPOINT
+from hpcext.manager.driver import Observe
+
+KEEP_COMPLETED = 64
+"""Jobs that completed last, whose attempts stay."""
+
+
+class Kept:
+    """Removes what nobody needs of jobs that completed long ago.
+
+    Parameters
+    ----------
+    jobs : pathlib.Path
+        Where jobs have their directories.
+    then : callable
+        Told of each turn afterwards.
+    """
+
+    def __init__(self, jobs: Path, then: Observe) -> None:
+        self._jobs, self._then = jobs, then
+        self._seen = 0
+        self._completed: collections.deque[str] = collections.deque()
+
+    def __call__(self, engine: Engine, now_s: float) -> None:
+        """Look at the jobs that changed, after a turn of their driver.
+
+        What is removed here is in the journal, which is written before any turn ends.
+        """
+        world = engine.world
+        late = [world.jobs[name] for name in world.changed.since(self._seen)]
+        late = [job for job in late if job.state is State.COMPLETED]
+        if not self._seen:
+            # A manager before this one has seen to the others.
+            late = sorted(late, key=lambda job: job.since_s)[-2 * KEEP_COMPLETED :]
+        self._seen = world.changed.last
+        known = set(self._completed)
+        self._completed.extend(job.id for job in late if job.id not in known)
+        while len(self._completed) > KEEP_COMPLETED:
+            forget(self._jobs / self._completed.popleft())
+        self._then(engine, now_s)
+
+
+def forget(job: Path) -> None:
+    """Remove the attempts of a job that is complete, and its directory for checkpoints if empty.
+
+    What cannot be removed stays: nothing depends on it.
+    """
+    with contextlib.suppress(OSError):
+        for attempt in job.glob(ATTEMPTS):
+            shutil.rmtree(attempt, ignore_errors=True)
+        os.rmdir(job / CHECKPOINT)
