@@ -288,12 +288,18 @@ def _rungs(said: str) -> tuple[int, int] | None:
     return first, factor
 
 
+JobId = int | str
+"""A job of a batch system: its number, or of a task of Slurm's job array ``ARRAY_TASK``, since
+Slurm's commands take the number of an array's last task for the whole array."""
+
+
 class Allocation(NamedTuple):
     """The Slurm job that this process runs in, and the step; sbatch(1), srun(1).
 
     Attributes
     ----------
     job_id : int
+        Its number; that of an array's last task is the array's, too.
     step : str
         ``JOB.STEP``; empty in a batch script.
     node : str
@@ -310,6 +316,8 @@ class Allocation(NamedTuple):
         Of this node in the step, from 0.
     restarts : int
         How often the job was put back into the queue.
+    task : str
+        ``ARRAY_TASK``, if it is a task of a job array; else empty.
     """
 
     job_id: int
@@ -321,6 +329,12 @@ class Allocation(NamedTuple):
     gpus: tuple[int, ...]
     node_index: int = 0
     restarts: int = 0
+    task: str = ""
+
+    @property
+    def name(self) -> JobId:
+        """What Slurm's commands call the job, and nothing else."""
+        return self.task or self.job_id
 
     @classmethod
     def from_environ(cls) -> Allocation | None:
@@ -329,6 +343,7 @@ class Allocation(NamedTuple):
         job_id, step = (whole(env.get(f"SLURM_{name}_ID")) for name in ("JOB", "STEP"))
         if job_id is None:
             return None
+        array, task = (whole(env.get(f"SLURM_ARRAY_{name}_ID")) for name in ("JOB", "TASK"))
         gpus = env.get("SLURM_STEP_GPUS") or env.get("SLURM_JOB_GPUS", "")
         memory = whole(env.get("SLURM_MEM_PER_NODE"))
         if memory is None:
@@ -344,6 +359,7 @@ class Allocation(NamedTuple):
             gpus=tuple(index for index in map(whole, gpus.split(",")) if index is not None),
             node_index=whole(env.get("SLURM_NODEID")) or 0,
             restarts=whole(env.get("SLURM_RESTART_COUNT")) or 0,
+            task="" if array is None or task is None else f"{array}_{task}",
         )
 
 
@@ -382,6 +398,11 @@ def without_slurm() -> dict[str, str]:
         # The last ones are options of plugins: what is submitted from here would have them too.
         or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "_SLURM_"))
     }
+
+
+def array_of_slurm() -> dict[str, str]:
+    """What tells this task of a job array from the others; sbatch(1)."""
+    return {name: said for name, said in os.environ.items() if name.startswith("SLURM_ARRAY_")}
 
 
 def without_task() -> dict[str, str]:

@@ -54,14 +54,18 @@ static struct spank_option table[OPTIONS] = {
 	},
 };
 
+/* What slurmctld puts before the name of an option that a job was submitted with. */
+#define SENT "SLURM_SPANK__SLURM_SPANK_OPTION_hpcext_hpcext_"
+
 static const struct {
 	enum value_kind kind;
 	const char *variable;
+	const char *sent;
 } rules[OPTIONS] = {
-	[OPTION_SUSPENDABLE] = {VALUE_LEAD, "HPCEXT_LEAD_S"},
-	[OPTION_GPUS] = {VALUE_GPUS, "HPCEXT_GPUS"},
-	[OPTION_SCALING] = {VALUE_NAME, "HPCEXT_SCALING"},
-	[OPTION_TRAINER] = {VALUE_NODES, "HPCEXT_TRAINER"},
+	[OPTION_SUSPENDABLE] = {VALUE_LEAD, "HPCEXT_LEAD_S", SENT "suspendable"},
+	[OPTION_GPUS] = {VALUE_GPUS, "HPCEXT_GPUS", SENT "gpus"},
+	[OPTION_SCALING] = {VALUE_NAME, "HPCEXT_SCALING", SENT "scaling"},
+	[OPTION_TRAINER] = {VALUE_NODES, "HPCEXT_TRAINER", SENT "trainer"},
 };
 
 static char given[OPTIONS][VALUE_SIZE]; /* "": not given; no valid value is empty */
@@ -88,6 +92,11 @@ const char *option_value(enum option_id id)
 const char *option_variable(enum option_id id)
 {
 	return rules[id].variable;
+}
+
+const char *option_sent_as(enum option_id id)
+{
+	return rules[id].sent;
 }
 
 /* What to do after a value that is not valid has been told: a job that runs already (remote, where
@@ -130,6 +139,12 @@ static int on_option(int id, const char *value, int remote)
 	}
 	snprintf(given[id], sizeof(given[id]), "%s", value);
 	return ESPANK_SUCCESS;
+}
+
+void option_take(enum option_id id, const char *value)
+{
+	if (option_value(id) == NULL)
+		on_option(id, value, 1);
 }
 
 bool options_fit(const char *scaling, char *why, size_t size)

@@ -25,6 +25,13 @@ const char *option_value(enum option_id id);
 /* The variable that tells a job of an option's value. */
 const char *option_variable(enum option_id id);
 
+/* The variable in which slurmctld tells a batch job of an option; the user may have made it up. */
+const char *option_sent_as(enum option_id id);
+
+/* In slurmstepd: what that variable holds, if the option has come by no other way. Checked as any
+ * other value; a bad one is logged, and counts as not given. */
+void option_take(enum option_id id, const char *value);
+
 /* Whether what was given fits together, and if not, why, in one line.
  * `scaling` is HPCEXT_SCALING of the job's environment, or NULL. */
 bool options_fit(const char *scaling, char *why, size_t size);

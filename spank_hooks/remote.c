@@ -29,12 +29,39 @@ static bool set_variable(spank_t sp, const char *name, const char *value)
 	return rc == ESPANK_SUCCESS;
 }
 
+static bool is_batch_script(spank_t sp)
+{
+	uint32_t step;
+
+	return spank_get_item(sp, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+	       step == SLURM_BATCH_SCRIPT;
+}
+
+/* Options of sbatch travel twice: in the environment of the job, from which --export=NONE, NIL or a
+ * list takes them away (22.05, sbatch.c, env_array_merge_slurm_spank), and as the spank_job_env of
+ * its record, which slurmctld adds to whatever environment that is. */
+static void take_options_of_job(spank_t sp)
+{
+	char value[SHOWN_SIZE];
+
+	for (enum option_id id = 0; id < OPTIONS; id++) {
+		spank_err_t rc = spank_getenv(sp, option_sent_as(id), value, sizeof(value));
+
+		/* What is longer than this is cut, and no valid value is as long. */
+		if (rc == ESPANK_SUCCESS || rc == ESPANK_NOSPACE)
+			option_take(id, value);
+	}
+}
+
 int remote_post_opt(spank_t sp)
 {
 	char scaling[VALUE_SIZE], why[WHY_SIZE];
 	bool named = spank_getenv(sp, "HPCEXT_SCALING", scaling, sizeof(scaling)) == ESPANK_SUCCESS;
-	bool fit = options_fit(named ? scaling : NULL, why, sizeof(why));
+	bool fit;
 
+	if (is_batch_script(sp))
+		take_options_of_job(sp);
+	fit = options_fit(named ? scaling : NULL, why, sizeof(why));
 	if (!fit)
 		slurm_error("hpcext: %s; ignored", why);
 	for (enum option_id id = 0; id < OPTIONS; id++) {
@@ -77,14 +104,6 @@ static bool find_program(char path[PATH_MAX])
 	len = snprintf(path, PATH_MAX, "%.*s/" BATCH_PROGRAM, (int)(slash - self.dli_fname),
 		       self.dli_fname);
 	return len < PATH_MAX;
-}
-
-static bool is_batch_script(spank_t sp)
-{
-	uint32_t step;
-
-	return spank_get_item(sp, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
-	       step == SLURM_BATCH_SCRIPT;
 }
 
 int remote_task_init(spank_t sp, const struct args *args)

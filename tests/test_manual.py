@@ -286,7 +286,7 @@ def test_every_variable_in_the_source_is_in_the_manual_and_no_other() -> None:
 
 def test_every_option_of_sbatch_and_argument_of_bsub_is_in_the_manual() -> None:
     plugin = (ROOT / "spank_hooks/options.c").read_text()
-    table = dict(re.findall(r'\[(OPTION_\w+)\] = \{VALUE_\w+, "(\w+)"\}', plugin))
+    table = dict(re.findall(r'\[(OPTION_\w+)\] = \{VALUE_\w+, "(\w+)", SENT "\w+"\}', plugin))
     document = manual.page("spank_hpcext.8.rst")
     explained = [
         word for t in manual.terms(manual.section(document, "OPTIONS")) for word in manual.bold(t)

@@ -13,6 +13,7 @@ from hpcext.batch.slurm import UNKNOWN, End
 from hpcext.core.errors import BatchError
 from hpcext.documents import decoded
 from hpcext.numerals import whole
+from hpcext.protocol import JobId
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def parse_time_limit(text: str) -> float | None:
     return (60 * int(found[1] or 0) + int(found[2])) * MINUTE_S if found else None
 
 
-def jobs_command(job_ids: Sequence[int]) -> list[str]:
+def jobs_command(job_ids: Sequence[JobId]) -> list[str]:
     """Jobs in any state that LSF still holds; bjobs(1), -o and -json (10.1 Fix Pack 2)."""
     return ["bjobs", "-a", "-o", FIELDS, "-json", *map(str, job_ids)]
 
@@ -160,7 +161,7 @@ def parse_hosts(text: str) -> dict[str, str]:
 class Commands:
     """What is asked of LSF about jobs; as :class:`hpcext.batch.system.Jobs` has it."""
 
-    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs; one that nobody knows any more is left out."""
         if not job_ids:
             return {}
@@ -176,10 +177,10 @@ class Commands:
             printed = error.stdout
         return {job_id: state(each.get("STAT", "")) for job_id, each in parse_jobs(printed).items()}
 
-    def end(self, job_id: int) -> End:
+    def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
         found = parse_jobs(runner.run(jobs_command([job_id])))
-        if job_id not in found:
+        if not isinstance(job_id, int) or job_id not in found:
             raise BatchError(f"LSF does not know job {job_id}")
         return parse_end(found[job_id], time.time())
 

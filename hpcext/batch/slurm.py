@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hpcext import protocol
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
+from hpcext.protocol import JobId
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ STATES = frozenset(
 UNKNOWN = "unknown"
 """A state that is in no manual that we know: never taken for an end."""
 
+_NAME = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,10})?\Z")
 _JOB_ID = re.compile(r"([0-9]{1,18})(?:;[\w.-]+)?\Z")
 _GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()0-9][^:,()]*):")
 _CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?\Z")
@@ -71,6 +73,31 @@ def parse_job_id(text: str) -> int:
     return int(found[1])
 
 
+def job(said: object) -> JobId | None:
+    """A job as Slurm or a file of ours names it; None where it is none, or several.
+
+    Examples
+    --------
+    >>> job("4711"), job(4711), job("4711_3"), job("4711_[4-9%2]"), job("4711+1")
+    (4711, 4711, '4711_3', None, None)
+    """
+    text = str(said)
+    if not _NAME.match(text):
+        return None
+    return text if "_" in text else int(text)
+
+
+def is_array(option: str) -> bool:
+    """Whether an option of sbatch makes a job array.
+
+    Examples
+    --------
+    >>> is_array("--array=0-3"), is_array("-a0-3"), is_array("--account=a")
+    (True, True, False)
+    """
+    return option.partition("=")[0] == "--array" or option.startswith("-a")
+
+
 def hostnames_command(nodelist: str) -> list[str]:
     """Expand a list of nodes, as ``n[1-4]``; scontrol(1)."""
     return ["scontrol", "show", "hostnames", nodelist]
@@ -81,7 +108,7 @@ def parse_hostnames(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def steps_command(job_id: int) -> list[str]:
+def steps_command(job_id: JobId) -> list[str]:
     """The steps of a job that have not ended; squeue(1)."""
     return ["squeue", "--steps", "--noheader", f"--jobs={job_id}", "--format=%i|%j"]
 
@@ -111,7 +138,7 @@ def cancel_named_command(name: str) -> list[str]:
     return ["scancel", "--me", f"--jobname={name}"]
 
 
-def jobs_command(job_ids: Sequence[int]) -> list[str]:
+def jobs_command(job_ids: Sequence[JobId]) -> list[str]:
     """Jobs that Slurm still holds, in any state; squeue(1)."""
     listed = ",".join(map(str, job_ids))
     return ["squeue", "--noheader", "--states=all", f"--jobs={listed}", "--format=%i|%T|%r|%N"]
@@ -133,17 +160,17 @@ def state(text: str) -> str:
     return found
 
 
-def parse_jobs(text: str) -> dict[int, str]:
+def parse_jobs(text: str) -> dict[JobId, str]:
     """Job id → state; lines of :func:`jobs_command` or :func:`accounting_command`."""
-    found = {}
+    found: dict[JobId, str] = {}
     for line in text.splitlines():
         ident, said = [*line.strip().split("|"), ""][:2]
-        if (number := whole(ident)) is not None:
-            found[number] = state(said)
+        if (name := job(ident)) is not None:
+            found[name] = state(said)
     return found
 
 
-def accounting_command(job_ids: Sequence[int]) -> list[str]:
+def accounting_command(job_ids: Sequence[JobId]) -> list[str]:
     """The last that accounting knows of jobs, which slurmctld forgets after a while; sacct(1)."""
     listed = ",".join(map(str, job_ids))
     words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={listed}"]
@@ -166,7 +193,7 @@ def epoch_times() -> dict[str, str]:
     return {**protocol.without_slurm(), "SLURM_TIME_FORMAT": "%s"}
 
 
-def end_command(job_id: int) -> list[str]:
+def end_command(job_id: JobId) -> list[str]:
     """A job's state, and when it ends; with :func:`epoch_times`.
 
     ``%e`` is the end that slurmctld goes by: in the grace of a preemption that of the grace, where
@@ -178,7 +205,7 @@ def end_command(job_id: int) -> list[str]:
 def parse_end(text: str) -> End:
     """``STATE|EPOCH``; the instant of a job without a limit is a word."""
     lines = text.split()
-    said, bar, end = lines[0].partition("|") if lines else ("", "", "")
+    said, bar, end = lines[0].partition("|") if len(lines) == 1 else ("", "", "")
     if not bar:
         raise BatchError(f"squeue printed {shown(text.strip())}, and no state of the job")
     return End(state(said), epoch(end))
@@ -190,7 +217,7 @@ def epoch(text: str) -> float | None:
     return None if at is None else float(at)
 
 
-def requeue_command(job_id: int) -> list[str]:
+def requeue_command(job_id: JobId) -> list[str]:
     """Put a job back into the queue; scontrol(1). After scancel it would bring the job back."""
     return ["scontrol", "requeue", str(job_id)]
 
@@ -277,7 +304,7 @@ def parse_time_limit(text: str) -> float | None:
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
-def job_command(job_id: int) -> list[str]:
+def job_command(job_id: JobId) -> list[str]:
     """All that slurmctld says of a job; scontrol(1)."""
     return ["scontrol", "--oneliner", "show", "job", str(job_id)]
 

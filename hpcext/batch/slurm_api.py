@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from hpcext.batch.slurm import End, Host, Step, gres_kind, state
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
+from hpcext.protocol import JobId
 
 _Found = TypeVar("_Found")
 
@@ -33,6 +34,16 @@ def release_of(module: Any) -> tuple[int, int] | None:
     return None if major is None or minor is None else (major, minor)
 
 
+def _one(jobs: Any, job_id: JobId) -> Any:
+    """A job of all jobs, or None."""
+    if isinstance(job_id, int):
+        return jobs.get(job_id)
+    for job in jobs.values():
+        if f"{job.array_id}_{job.array_task_id}" == job_id:
+            return job
+    return None
+
+
 class Api:
     """By pyslurm; :class:`~hpcext.batch.slurm_reads.Reads`.
 
@@ -45,29 +56,42 @@ class Api:
     def __init__(self, module: Any) -> None:
         self._slurm = module
 
-    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """As Reads has it; what slurmctld has forgotten is looked up in accounting."""
         if not job_ids:
             return {}
         jobs = self._ask(self._slurm.Jobs.load)
-        found = {job_id: state(jobs[job_id].state) for job_id in job_ids if job_id in jobs}
-        for job_id in set(job_ids) - found.keys():
+        found: dict[JobId, str] = {}
+        for job_id in job_ids:
             # No accounting, or it does not know the job either.
             with contextlib.suppress(BatchError):
-                found[job_id] = self._past(job_id)
+                job = _one(jobs, job_id)
+                found[job_id] = state(job.state) if job is not None else self._past(job_id)
         return found
 
-    def _past(self, job_id: int) -> str:
+    def _past(self, job_id: JobId) -> str:
+        if isinstance(job_id, str):
+            # Accounting knows a task by its number, which nobody says any more.
+            raise BatchError(f"no job {job_id} in slurmctld")
         return state(self._ask(lambda: self._slurm.db.Job.load(job_id)).state)
 
-    def end(self, job_id: int) -> End:
+    def _job(self, job_id: JobId) -> Any:
+        """A job that slurmctld holds; asked for a number, it answers with a whole array."""
+        if isinstance(job_id, int):
+            return self._ask(lambda: self._slurm.Job.load(job_id))
+        job = _one(self._ask(self._slurm.Jobs.load), job_id)
+        if job is None:
+            raise BatchError(f"no job {job_id} in slurmctld")
+        return job
+
+    def end(self, job_id: JobId) -> End:
         """As Reads has it."""
-        job = self._ask(lambda: self._slurm.Job.load(job_id))
+        job = self._job(job_id)
         return End(state(job.state), None if job.end_time is None else float(job.end_time))
 
-    def steps(self, job_id: int) -> tuple[Step, ...]:
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """As Reads has it."""
-        steps = self._ask(lambda: self._slurm.Job.load(job_id)).steps
+        steps = self._job(job_id).steps
         return tuple(Step(f"{job_id}.{step.id}", step.name or "") for step in steps.values())
 
     def node_states(self, names: Sequence[str]) -> dict[str, str]:

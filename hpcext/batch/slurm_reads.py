@@ -10,6 +10,7 @@ from typing import Protocol
 from hpcext.batch import runner, slurm, slurm_api
 from hpcext.batch.slurm import End, Host, Step
 from hpcext.core.errors import BatchError
+from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
@@ -17,13 +18,13 @@ log = logging.getLogger(__name__)
 class Reads(Protocol):
     """Questions to a Slurm. Each raises BatchError where there is no answer."""
 
-    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs; one that nobody knows any more is left out."""
 
-    def end(self, job_id: int) -> End:
+    def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
 
-    def steps(self, job_id: int) -> tuple[Step, ...]:
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """The steps of a job that have not ended."""
 
     def node_states(self, names: Sequence[str]) -> dict[str, str]:
@@ -36,11 +37,11 @@ class Reads(Protocol):
 class Commands:
     """By Slurm's commands, which always works."""
 
-    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """As :class:`Reads` has it; what slurmctld has forgotten is looked up in accounting."""
         if not job_ids:
             return {}
-        found = {}
+        found: dict[JobId, str] = {}
         try:
             found = slurm.parse_jobs(runner.run(slurm.jobs_command(job_ids)))
         except BatchError as error:
@@ -55,12 +56,12 @@ class Commands:
                 log.info("no accounting: %s", error)
         return found
 
-    def end(self, job_id: int) -> End:
+    def end(self, job_id: JobId) -> End:
         """As :class:`Reads` has it."""
         argv = slurm.end_command(job_id)
         return slurm.parse_end(runner.run(argv, environ=slurm.epoch_times()))
 
-    def steps(self, job_id: int) -> tuple[Step, ...]:
+    def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """As :class:`Reads` has it."""
         return slurm.parse_steps(runner.run(slurm.steps_command(job_id)))
 

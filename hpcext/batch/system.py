@@ -12,6 +12,7 @@ from hpcext.batch.lsf_leasing import LsfLeasing
 from hpcext.batch.slurm import End
 from hpcext.batch.slurm_leasing import SlurmLeasing
 from hpcext.core.errors import InputError
+from hpcext.protocol import JobId
 
 SUBMIT = {"slurm": "sbatch", "lsf": "bsub"}
 """Batch system → the command by which it is known to be there."""
@@ -22,10 +23,10 @@ NAMES = {"slurm": "Slurm", "lsf": "LSF"}
 class Jobs(Protocol):
     """Questions about jobs. Each raises BatchError where there is no answer."""
 
-    def states(self, job_ids: Sequence[int]) -> dict[int, str]:
+    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs; one that nobody knows any more is left out."""
 
-    def end(self, job_id: int) -> End:
+    def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
 
 

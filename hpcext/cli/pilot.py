@@ -19,6 +19,8 @@ from hpcext.manager import lsf_job, slurm_job, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
+from hpcext.protocol import JobId
+from hpcext.text import shown
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +93,13 @@ def submit(args: argparse.Namespace, out: Output) -> int:
             raise InputError(str(value), where=flag, valid=f"{least} to {most}")
     settings = load_settings(flags={"policy": args.policy, "notify": args.notify})
     system = choose(settings.batch)
+    array = next(filter(slurm.is_array, args.rest), None) if system == "slurm" else None
+    if array is not None:
+        raise InputError(
+            "a pilot is one job, whose jobs are those of its file",
+            where=shown(array),
+            do="put the tasks into the job file; hpcext sweep writes one",
+        )
     parse = lsf.parse_time_limit if system == "lsf" else slurm.parse_time_limit
     time_s = parse(args.time) if args.time else None
     if time_s is not None and time_s <= args.lead:
@@ -159,7 +168,7 @@ def show(args: argparse.Namespace, out: Output) -> int:
     """List the pilots, newest first."""
     found = pilots.known(load_settings().state_dir)
     ids = {path: _SUBMITTED[pilot.batch or "slurm"].job_of(path) for path, pilot in found}
-    states: dict[str, dict[int, str]] = {}
+    states: dict[str, dict[JobId, str]] = {}
     unknown = {system: f"forgotten by {name}" for system, name in NAMES.items()}
     for system in {pilot.batch or "slurm" for path, pilot in found if ids[path] is not None}:
         asked = [ids[path] for path, pilot in found if (pilot.batch or "slurm") == system]

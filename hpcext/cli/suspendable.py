@@ -156,7 +156,7 @@ def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: 
     gpus = len(here.gpus)
     slots = gpus or 1
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    directory = settings.state_dir / "suspendable" / f"{here.job_id}-{stamp}"
+    directory = settings.state_dir / "suspendable" / f"{here.name}-{stamp}"
     script = Path(command[0]) if Path(command[0]).name == SCRIPT else None
     # The next allocation may be on another node, where slurmd's spool is another.
     program = str(directory / SCRIPT) if script else command[0]
@@ -165,7 +165,7 @@ def _made(here: Allocation, settings: Settings, command: Sequence[str], lead_s: 
     try:
         if script:
             documents.write_file(directory / SCRIPT, script.read_bytes(), mode=0o700)
-        slurm_job.adopt(directory, here.job_id)
+        slurm_job.adopt(directory, here.name)
         _log_to_output(directory)
     except OSError:
         # Else the next allocation would take it for one that can be gone on with.
@@ -205,7 +205,7 @@ def _create(spec: JobSpec, gpus: int, settings: Settings, directory: Path, **mor
 
 
 def _name(here: Allocation) -> str:
-    return f"job-{here.job_id}"
+    return f"job-{here.name}"
 
 
 def _log_to_output(directory: Path, wanted: str | None = None) -> None:

@@ -263,7 +263,7 @@ class Wait:
         try:
             why = self._here.ending()
         except BatchError as error:
-            log.warning("not known why job %d was told to end: %s", self._here.id, error)
+            log.warning("not known why job %s was told to end: %s", self._here.id, error)
             return False
         if why is Ending.NONE:
             self._told = False

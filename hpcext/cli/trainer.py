@@ -94,7 +94,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             nodes=nodes,
             gpus=_gpus(environ.get("HPCEXT_GPUS", ""), harvest.gpus),
             scaling=environ.get("HPCEXT_SCALING", ""),
-            environ=tickets.environment(here.environ(), here.id),
+            environ=tickets.environment(here.environ(), *here.numbers),
         )
         return Wait(directory, key, ticket, here, out).run()
 

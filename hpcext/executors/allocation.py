@@ -8,7 +8,7 @@ from hpcext.batch.system import jobs
 from hpcext.core.facts import Ended, Outcome
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.walltime import Walltime
-from hpcext.protocol import NOTICE_SIGNAL
+from hpcext.protocol import NOTICE_SIGNAL, JobId
 
 
 class AllocationExecutor(ProcessExecutor):
@@ -16,7 +16,7 @@ class AllocationExecutor(ProcessExecutor):
 
     Parameters
     ----------
-    job_id : int
+    job_id : int or str
         Of the allocation.
     restarts : int or str
         How often that job was put back into the queue, or what else differs between its runs:
@@ -32,7 +32,7 @@ class AllocationExecutor(ProcessExecutor):
     def __init__(
         self,
         *,
-        job_id: int,
+        job_id: JobId,
         restarts: int | str,
         lead_s: float,
         system: str = "slurm",

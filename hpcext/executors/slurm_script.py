@@ -32,12 +32,15 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
 
     Parameters
     ----------
+    number : int
+        Of the job: srun takes nothing else.
     **common
         Those of the base classes.
     """
 
-    def __init__(self, **common: Any) -> None:
+    def __init__(self, *, number: int, **common: Any) -> None:
         super().__init__(**common)
+        self._number = number
         self._listening: subprocess.Popen[bytes] | None = None
         self._later(self._listen())
 
@@ -102,7 +105,7 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
     def _command(self) -> list[str]:
         return [
             "srun",
-            f"--jobid={self._job_id}",
+            f"--jobid={self._number}",
             "--job-name=hpcext-listen",
             # It takes nothing from anybody: no step of the script has to wait for it.
             "--overlap",

@@ -62,14 +62,17 @@ class SlurmSteps(StepExecutor):
 
     Parameters
     ----------
+    number : int
+        Of the job: srun takes nothing else.
     shares : Mapping[str, Share]
         Of each node.
     **common
         Those of :class:`~hpcext.executors.steps.StepExecutor`.
     """
 
-    def __init__(self, *, shares: Mapping[str, Share], **common: Any) -> None:
+    def __init__(self, *, number: int, shares: Mapping[str, Share], **common: Any) -> None:
         super().__init__(**common)
+        self._number = number
         self._shares = dict(shares)
         self._told: set[int] = set()
 
@@ -100,7 +103,7 @@ class SlurmSteps(StepExecutor):
         count = str(len(alloc))
         return [
             "srun",
-            f"--jobid={self._job_id}",
+            f"--jobid={self._number}",
             f"--job-name={self._name(files)}",
             "--exact",
             f"--nodes={count}",

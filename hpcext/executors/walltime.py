@@ -12,6 +12,7 @@ from hpcext.batch.slurm import End
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain
 from hpcext.executors.base import Emit
+from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Walltime:
 
     Parameters
     ----------
-    job_id : int
+    job_id : int or str
     ask : callable
         Job id → its state, and when it ends.
     lead_s : float
@@ -53,9 +54,9 @@ class Walltime:
 
     def __init__(
         self,
-        job_id: int,
+        job_id: JobId,
         *,
-        ask: Callable[[int], End],
+        ask: Callable[[JobId], End],
         lead_s: float,
         emit: Emit,
         loop: asyncio.AbstractEventLoop,

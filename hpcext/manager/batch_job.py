@@ -7,10 +7,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hpcext import documents
+from hpcext.batch import slurm
 from hpcext.core.errors import NoManagerError
+from hpcext.protocol import JobId
 
 SCRIPT = "batch.sh"
 
@@ -86,7 +88,7 @@ class Submitted:
         self._schema = schema
         self._system = system
 
-    def write(self, directory: Path, job_id: int, options: Sequence[str]) -> None:
+    def write(self, directory: Path, job_id: JobId, options: Sequence[str]) -> None:
         """Note which job it is, and with which options it was submitted."""
         document = {"schema": self._schema, "job_id": job_id, "options": list(options)}
         documents.write_json(directory / self._file, document)
@@ -101,7 +103,7 @@ class Submitted:
         """
         try:
             found = documents.read_json(directory / self._file, self._schema)
-            if type(found.get("job_id")) is not int or type(found.get("options")) is not list:
+            if slurm.job(found.get("job_id")) is None or type(found.get("options")) is not list:
                 raise ValueError(f"{self._file} names no job and its options")
             return found
         except FileNotFoundError:
@@ -115,10 +117,10 @@ class Submitted:
                 f"which job of {self._system} it is cannot be read ({error})", where=str(directory)
             ) from None
 
-    def job_of(self, directory: Path) -> int | None:
+    def job_of(self, directory: Path) -> JobId | None:
         """The id of the last job of a pilot, or None if it has none."""
         try:
-            return cast(int, self.read(directory)["job_id"])
+            return slurm.job(self.read(directory)["job_id"])
         except NoManagerError:
             return None
 

@@ -11,6 +11,7 @@ from hpcext.core.world import World
 from hpcext.manager import lsf_job, pilot, slurm_job, spool
 from hpcext.manager.reading import Follower
 from hpcext.manager.submissions import Submissions
+from hpcext.protocol import JobId
 from hpcext.text import clean, counted, listed, shown
 
 SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}
@@ -57,7 +58,7 @@ def only_running(state_dir: Path) -> Path:
 def running(state_dir: Path) -> list[Path]:
     """The pilots that have a manager, newest first; a batch system is asked once for all."""
     here: list[Path] = []
-    asked: dict[str, dict[int, Path]] = {}
+    asked: dict[str, dict[JobId, Path]] = {}
     known = [path for path, _ in pilot.known(state_dir)]
     for path in known:
         system, job_id = spool.batch_job_of(path)

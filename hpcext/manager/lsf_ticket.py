@@ -25,7 +25,7 @@ from hpcext.core.errors import InputError
 from hpcext.launch.tree import boot_id
 from hpcext.manager import batch_job, lsf_suspend, state
 from hpcext.manager.ticket_end import Ending
-from hpcext.protocol import EXIT_SUSPENDED
+from hpcext.protocol import EXIT_SUSPENDED, JobId
 
 TICKET = "hpcext.lsf-ticket/1"
 
@@ -63,7 +63,8 @@ class LsfTicket:
                 where="hpcext trainer",
                 do="submit them one by one",
             )
-        self.id = here.id
+        self.id: JobId = here.id
+        self.numbers: tuple[JobId, ...] = (here.id,)
         self.name = protocol.environ().get("LSB_JOBNAME") or "job"
         self.run_of = here.file
         self._here = here
@@ -117,7 +118,7 @@ class LsfTicket:
         self._goes_back = (self._directory / lsf_suspend.AGAIN).exists()
         return EXIT_SUSPENDED if self._goes_back else None
 
-    def given_up(self, job_ids: Sequence[int]) -> set[int]:
+    def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
         """Those that are EXIT: what is to run again is PEND, or PSUSP."""
         return {job for job, state in jobs("lsf").states(job_ids).items() if state == "failed"}
 

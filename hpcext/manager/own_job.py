@@ -11,7 +11,7 @@ from hpcext.batch.lsf_inside import LsfJob
 from hpcext.manager.lsf_ticket import LsfTicket
 from hpcext.manager.slurm_ticket import SlurmTicket
 from hpcext.manager.ticket_end import Ending
-from hpcext.protocol import Allocation
+from hpcext.protocol import Allocation, JobId
 
 __all__ = ["Ending", "OwnJob", "find"]
 
@@ -22,7 +22,9 @@ class OwnJob(Protocol):
     Attributes
     ----------
     system : {"slurm", "lsf"}
-    id : int
+    id : int or str
+    numbers : tuple of int or str
+        That directories of the job may be called after, as sites make them.
     name : str
     run_of : str
         Tells it from another job that has had the same id; empty where ids do not come back.
@@ -33,7 +35,8 @@ class OwnJob(Protocol):
     """
 
     system: Literal["slurm", "lsf"]
-    id: int
+    id: JobId
+    numbers: tuple[JobId, ...]
     name: str
     run_of: str
     ends: frozenset[signal.Signals]
@@ -66,7 +69,7 @@ class OwnJob(Protocol):
         The exit status by which it goes; None if it is told to end, or stays.
         """
 
-    def given_up(self, job_ids: Sequence[int]) -> set[int]:
+    def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
         """Which of these other tickets, whose processes are gone, will never come back."""
 
 

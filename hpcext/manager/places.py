@@ -29,7 +29,7 @@ from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
 from hpcext.manager import lsf_job, lsf_suspend, slurm_job
 from hpcext.policies.autoscale import Autoscaler, Nodes, loss
-from hpcext.protocol import Allocation
+from hpcext.protocol import Allocation, JobId
 
 if TYPE_CHECKING:
     from hpcext.manager.pilot import Pilot
@@ -88,10 +88,10 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     return _allocation(pilot) if pilot.batch else _machine(pilot)
 
 
-def batch_job() -> tuple[str, int | None]:
+def batch_job() -> tuple[str, JobId | None]:
     """The batch system whose job this process is in, and that job's id; ``"", None`` if in none."""
     if (here := Allocation.from_environ()) is not None:
-        return "slurm", here.job_id
+        return "slurm", here.name
     inside = LsfJob.from_environ()
     return ("lsf", inside.id) if inside else ("", None)
 
@@ -162,12 +162,12 @@ def _allocation(pilot: Pilot) -> Place:
 
     def executor(**common: Any) -> Executor:
         made.append(
-            kind(job_id=here.job_id, restarts=here.restarts, lead_s=pilot.lead_s, **more, **common)
+            kind(job_id=here.name, restarts=here.restarts, lead_s=pilot.lead_s, **more, **common)
         )
         return made[-1]
 
     def requeue() -> None:
-        slurm_job.requeue(here.job_id)
+        slurm_job.requeue(here.name)
 
     return Place(nodes, executor, _carry_on(here.restarts, requeue, made))
 
@@ -255,7 +255,8 @@ _Executor = tuple[tuple[Node, ...], type[AllocationExecutor], dict[str, Any]]
 def _script(pilot: Pilot, here: Allocation) -> _Executor:
     """The batch step, which is on the first node; what its script does on others is its own."""
     node = Node(here.node, len(pilot.gpus))
-    return (node,), SlurmScript, {"node": node, "indices": here.gpus or pilot.gpus}
+    more = {"number": here.job_id, "node": node, "indices": here.gpus or pilot.gpus}
+    return (node,), SlurmScript, more
 
 
 def _steps(pilot: Pilot, here: Allocation) -> _Executor:
@@ -273,4 +274,4 @@ def _steps(pilot: Pilot, here: Allocation) -> _Executor:
     # Slots are alike wherever they are.
     kinds = {name: host.kind for name, host in hosts.items() if not pilot.logical}
     nodes = tuple(Node(name, gpus, kinds.get(name, "")) for name in names)
-    return nodes, SlurmSteps, {"shares": shares, "addresses": addresses}
+    return nodes, SlurmSteps, {"number": here.job_id, "shares": shares, "addresses": addresses}

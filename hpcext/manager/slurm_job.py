@@ -11,6 +11,7 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.manager import batch_job
+from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def submit(
     return _submit(directory, words)
 
 
-def adopt(directory: Path, job_id: int) -> None:
+def adopt(directory: Path, job_id: JobId) -> None:
     """Note that a job that runs already is that of a pilot."""
     SUBMITTED.write(directory, job_id, [])
 
@@ -88,7 +89,7 @@ def resubmit(directory: Path) -> int:
     return _submit(directory, SUBMITTED.options(directory))
 
 
-def requeue(job_id: int) -> None:
+def requeue(job_id: JobId) -> None:
     """Put the job that we run in back into the queue, if nobody has cancelled it.
 
     By ourselves, since a job that exits in the grace of its preemption is not requeued by Slurm
@@ -96,10 +97,10 @@ def requeue(job_id: int) -> None:
     """
     try:
         if reads().end(job_id).state == "running":
-            log.warning("job %d goes back into the queue", job_id)
+            log.warning("job %s goes back into the queue", job_id)
             runner.run(slurm.requeue_command(job_id))
     except BatchError as error:
-        log.warning("job %d is not put back into the queue: %s", job_id, error)
+        log.warning("job %s is not put back into the queue: %s", job_id, error)
 
 
 def _submit(directory: Path, options: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.manager import slurm_job
 from hpcext.manager.ticket_end import Ending
-from hpcext.protocol import Allocation
+from hpcext.protocol import Allocation, JobId
 
 
 class SlurmTicket:
@@ -32,7 +32,9 @@ class SlurmTicket:
     ends = frozenset({signal.SIGTERM})
 
     def __init__(self, here: Allocation) -> None:
-        self.id = here.job_id
+        self.id: JobId = here.name
+        array = slurm.job(here.task.partition("_")[0])
+        self.numbers: tuple[JobId, ...] = (here.job_id, *([] if array is None else [array]))
         self.name = protocol.environ().get("SLURM_JOB_NAME", "job")
         self._restarts = here.restarts
 
@@ -43,8 +45,8 @@ class SlurmTicket:
         """Nothing."""
 
     def environ(self) -> dict[str, str]:
-        """Our environment, without SLURM_*."""
-        return protocol.without_slurm()
+        """Our environment, without SLURM_* but for what tells the tasks of an array apart."""
+        return protocol.without_slurm() | protocol.array_of_slurm()
 
     def is_its_script(self, path: Path) -> bool:
         """Such a file of slurmd begins with its interpreter: sbatch takes no other."""
@@ -73,6 +75,6 @@ class SlurmTicket:
         slurm_job.requeue(self.id)
         return None
 
-    def given_up(self, job_ids: Sequence[int]) -> set[int]:
+    def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
         """Those that were cancelled while they waited in the queue."""
         return {job for job, state in reads().states(job_ids).items() if state == "cancelled"}

@@ -25,6 +25,7 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.launch.tree import boot_id
+from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
@@ -138,13 +139,13 @@ class BatchManager:
 
     Parameters
     ----------
-    job_id : int
+    job_id : int or str
     system : {"slurm", "lsf"}
     deaf : bool
         Its script passes no signals on, or would die of them: the manager looks by itself.
     """
 
-    def __init__(self, job_id: int, *, system: str = "slurm", deaf: bool = False) -> None:
+    def __init__(self, job_id: JobId, *, system: str = "slurm", deaf: bool = False) -> None:
         self._job_id = job_id
         self._system = system
         self._deaf = deaf
@@ -189,7 +190,7 @@ def manager_of(directory: Path) -> Manager | None:
     return manager if manager is not None and manager.alive() else None
 
 
-def batch_job_of(directory: Path) -> tuple[str, int | None]:
+def batch_job_of(directory: Path) -> tuple[str, JobId | None]:
     """The batch system and the job in which the last manager ran, if not on this machine."""
     try:
         facts = documents.read_json(directory / MANAGER_FILE, MANAGER)
@@ -200,9 +201,9 @@ def batch_job_of(directory: Path) -> tuple[str, int | None]:
         return "", None
 
 
-def _batch_job(facts: dict[str, Any]) -> tuple[str, int | None]:
+def _batch_job(facts: dict[str, Any]) -> tuple[str, JobId | None]:
     # Releases before LSF wrote the first one.
-    job_id = int(facts.get("slurm_job") or facts.get("batch_job") or 0)
+    job_id = slurm.job(facts.get("slurm_job") or facts.get("batch_job"))
     system = str(facts.get("batch") or "slurm")
     return (system, job_id) if job_id and system in NAMES else ("", None)
 

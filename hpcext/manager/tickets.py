@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hpcext import documents, private
+from hpcext.batch import slurm
 from hpcext.batch.system import NAMES
 from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
@@ -35,6 +36,7 @@ from hpcext.executors.leases import Terms
 from hpcext.manager import locks, spool, state
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submission
+from hpcext.protocol import JobId
 
 NAME = "trainers"
 
@@ -43,7 +45,7 @@ FOLDER = "tickets"
 TRIES, PAUSE_S = 20, 0.2
 """So often a lock is tried that may be held for a moment."""
 
-_KEY = re.compile(r"ticket-([0-9]{1,18})-[0-9a-f]{12}\Z")
+_KEY = re.compile(r"ticket-([0-9_]{1,30})-[0-9a-f]{12}\Z")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST = 64
 
@@ -63,7 +65,7 @@ class Ticket(NamedTuple):
 
     Attributes
     ----------
-    job_id : int
+    job_id : int or str
         Of the ticket, in its batch system.
     name : str
         Of that job.
@@ -76,7 +78,7 @@ class Ticket(NamedTuple):
     environ : Mapping[str, str]
     """
 
-    job_id: int
+    job_id: JobId
     name: str
     command: tuple[str, ...]
     workdir: str
@@ -111,12 +113,12 @@ class Ticket(NamedTuple):
         return "\n".join([*lines, ""])
 
 
-def key_of(job_id: int, words: Sequence[str]) -> str:
+def key_of(job_id: JobId, words: Sequence[str]) -> str:
     """The key of a ticket: a script may have several trainers, one after the other.
 
     Parameters
     ----------
-    job_id : int
+    job_id : int or str
         In its batch system.
     words : sequence of str
         What it trains, however often it begins.
@@ -125,7 +127,7 @@ def key_of(job_id: int, words: Sequence[str]) -> str:
     return f"ticket-{job_id}-{digest}"
 
 
-def key_now(directory: Path, job_id: int, words: Sequence[str]) -> str:
+def key_now(directory: Path, job_id: JobId, words: Sequence[str]) -> str:
     """The key of a ticket's present trainer: one that was ended with it is begun anew."""
     key, times = key_of(job_id, words), 0
     while was(directory, key, "ended"):
@@ -134,19 +136,20 @@ def key_now(directory: Path, job_id: int, words: Sequence[str]) -> str:
     return key
 
 
-def environment(environ: Mapping[str, str], job_id: int) -> dict[str, str]:
+def environment(environ: Mapping[str, str], *numbers: JobId) -> dict[str, str]:
     """What a trainer is to have of the environment of its ticket.
 
     Parameters
     ----------
     environ : Mapping[str, str]
         Without what the batch system says of the ticket.
-    job_id : int
+    *numbers : int or str
+        Of the ticket, which a directory for it may be called after.
     """
     kept = {}
     for name, value in environ.items():
         # A directory for this job on this node, as some sites make one.
-        local = name == "TMPDIR" and str(job_id) in value
+        local = name == "TMPDIR" and any(str(each) in value for each in numbers)
         if local or name.startswith(_OF_THE_NODE):
             continue
         with contextlib.suppress(UnicodeEncodeError):
@@ -272,7 +275,7 @@ def trainer_of(directory: Path, key: str) -> str | None:
         return None
 
 
-def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[int, str]:
+def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[JobId, str]:
     """Trainers whose tickets are not alive.
 
     Parameters
@@ -283,15 +286,18 @@ def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[int, 
 
     Returns
     -------
-    dict of int to str
+    dict of (int or str) to str
         The ticket's job → the id of the trainer.
     """
-    found = {}
+    found: dict[JobId, str] = {}
     for path in (directory / "submissions").glob("ticket-*.json"):
         said = _KEY.match(path.stem)
-        trainer = trainer_of(directory, path.stem) if said else None
-        if said and trainer and unfinished(trainer) and not is_alive(directory, path.stem):
-            found[int(said[1])] = trainer
+        job_id = slurm.job(said[1]) if said else None
+        trainer = trainer_of(directory, path.stem) if job_id is not None else None
+        if job_id is None or trainer is None:
+            continue
+        if unfinished(trainer) and not is_alive(directory, path.stem):
+            found[job_id] = trainer
     return found
 
 

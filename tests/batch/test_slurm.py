@@ -49,6 +49,19 @@ def test_states(said: Path) -> None:
     assert slurm.parse_jobs((said / "sacct-jobs.txt").read_text()) == states
 
 
+def test_states_of_an_array() -> None:
+    """Its tasks have names; those that have not begun have none of their own."""
+    text = (RECORDED / "slurm-22.05" / "squeue-array.txt").read_text()
+    running = {"10_2": "running", "10_3": "running"}
+    assert slurm.parse_jobs(text) == {"10_0": "completed", "10_1": "completed", **running}
+
+
+def test_an_end_is_that_of_one_job() -> None:
+    """Asked for the number of an array, squeue answers with all of its tasks."""
+    with pytest.raises(BatchError, match="no state of the job"):
+        slurm.parse_end("COMPLETED|1795523027\nRUNNING|1795609428\n")
+
+
 def test_an_end(said: Path) -> None:
     for name, state in (("squeue-end", "running"), ("squeue-end-pending", "pending")):
         end = slurm.parse_end((said / f"{name}.txt").read_text())

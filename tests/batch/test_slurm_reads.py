@@ -35,10 +35,10 @@ def stand_in(version: str = "22.5.0") -> types.ModuleType:
     """The same cluster that is recorded, as pyslurm would show it."""
     make = types.SimpleNamespace
     jobs = {
-        1: make(state="RUNNING", end_time=int(END_S)),
-        2: make(state="PENDING", end_time=None),
-        3: make(state="FAILED", end_time=1),
-        4: make(state="CANCELLED", end_time=1),
+        1: make(state="RUNNING", end_time=int(END_S), array_id=None, array_task_id=None),
+        2: make(state="PENDING", end_time=None, array_id=None, array_task_id=None),
+        3: make(state="FAILED", end_time=1, array_id=None, array_task_id=None),
+        4: make(state="CANCELLED", end_time=1, array_id=None, array_task_id=None),
     }
     steps = {0: "hpcext-1-1", 1: "hpcext-2-1", "batch": "batch"}
     jobs[1].steps = {each: make(id=each, name=name) for each, name in steps.items()}
@@ -95,6 +95,22 @@ def test_states(reads: slurm_reads.Reads) -> None:
     known = {1: "running", 2: "pending", 3: "failed", 4: "cancelled"}
     assert reads.states([1, 2, 3, 4]) == known
     assert reads.states([]) == {}
+
+
+def test_the_task_of_an_array_in_pyslurm() -> None:
+    """Asked for the number of the last one, it would answer with any of them."""
+    module = stand_in()
+    steps = {0: types.SimpleNamespace(id=0, name="hpcext-1-1")}
+    facts = {"array_id": 7, "state": "RUNNING", "end_time": int(END_S), "steps": steps}
+    tasks = {8: {"array_task_id": 0, "state": "COMPLETED"}, 7: {"array_task_id": 1}}
+    for number, more in tasks.items():
+        module.Jobs.load()[number] = types.SimpleNamespace(**{**facts, **more})
+    reads = slurm_api.Api(module)
+    assert reads.states(["7_0", "7_1", "7_2"]) == {"7_0": "completed", "7_1": "running"}
+    assert reads.end("7_1") == End("running", END_S)
+    assert reads.steps("7_1") == (Step("7_1.0", "hpcext-1-1"),)
+    with pytest.raises(BatchError, match="no job 7_2 in slurmctld"):
+        reads.end("7_2")
 
 
 def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_accounting(

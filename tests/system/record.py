@@ -64,6 +64,7 @@ def record(one: Cluster, where: Path) -> None:
     say("sacct-jobs", accounting)
     record_idle(one, say)
     record_site(one, say)
+    record_array(one, say)
 
 
 def record_idle(one: Cluster, say: Callable[..., None]) -> None:
@@ -84,6 +85,17 @@ def record_idle(one: Cluster, say: Callable[..., None]) -> None:
     one.wait_for(lambda: "planned" in one.run(*slurm_idle.idle_command("harvest")).stdout, "a plan")
     say("sinfo-idle", slurm_idle.idle_command("harvest"))
     say("squeue-planned", slurm_idle.planned_command(), SLURM_TIME_FORMAT="%s")
+
+
+def record_array(one: Cluster, say: Callable[..., None]) -> None:
+    """Two tasks that have ended, two that run, two that wait."""
+    wrap = '--wrap=test "$SLURM_ARRAY_TASK_ID" -lt 2 || sleep 600'
+    said = one.run("sbatch", "--parsable", "--array=0-5%2", "--output=/dev/null", wrap).stdout
+    array = int(said)
+    for task, state in ((1, "COMPLETED"), (3, "RUNNING")):
+        one.wait_for(lambda t=task, s=state: one.job(f"{array}_{t}")["JobState"] == s, state)
+    say("squeue-array", slurm.jobs_command([array]))
+    one.run("scancel", str(array))
 
 
 def record_site(one: Cluster, say: Callable[..., None]) -> None:

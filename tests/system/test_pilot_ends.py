@@ -42,7 +42,7 @@ def done_after_grace(slurm: Cluster, job: int) -> None:
     slurm.wait_for(lambda: slurm.job(job)["JobState"] == "COMPLETED", "its end")
 
 
-def requeued(slurm: Cluster, job: int) -> None:
+def requeued(slurm: Cluster, job: int | str) -> None:
     """Wait for the second allocation: Slurm gives it when the credentials of the first are over."""
     slurm.wait_for(lambda: slurm.job(job)["Restarts"] == "1", "the queue")
     slurm.wait_for(lambda: slurm.job(job)["JobState"] == "RUNNING", "the next allocation")

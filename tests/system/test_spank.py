@@ -24,7 +24,7 @@ SCRIPT = """#!/bin/bash
 printf 'script'; printf '|%s' "$@"; echo
 echo "limit=$(ulimit -Sn) TMPDIR=$TMPDIR"
 env | sed 's/^/batch /'
-srun -n1 env | sed 's/^/step /'
+srun -n1 /usr/bin/env | sed 's/^/step /'
 """
 
 
@@ -115,6 +115,28 @@ def test_a_suspendable_batch_job(slurm: Cluster, place: Site, plugin: Plugin) ->
     assert re.fullmatch(r"stand-in\|suspendable\|--lead\|90\|--\|\S+/slurm_script\|.*", first)
     assert second == f"script|{WORDS}"
     assert ours(environment(out, "batch")) == {"HPCEXT_SUSPENDABLE": "1", "HPCEXT_LEAD_S": "90"}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ({}, "--export=NONE"),
+        ({}, "--export=NIL"),
+        ({}, "--export=HOME,PATH"),
+        ({"SBATCH_EXPORT": "NONE"}, "--no-requeue"),
+    ],
+    ids=["none", "nil", "list", "variable"],
+)
+def test_options_do_not_depend_on_the_environment_that_is_exported(
+    slurm: Cluster, place: Site, plugin: Plugin, how: tuple[dict[str, str], str]
+) -> None:
+    environ, option = how
+    out = batch(slurm, place, option, "--hpcext-suspendable", "--hpcext-gpus=2", **environ)
+    assert out.startswith("stand-in|suspendable|--lead|120|--|/")
+    expected = {"HPCEXT_SUSPENDABLE": "1", "HPCEXT_LEAD_S": "120", "HPCEXT_GPUS": "2"}
+    assert ours(environment(out, "batch")) == ours(environment(out, "step")) == expected
+    out = batch(slurm, place, option, "--hpcext-trainer=1:4", **environ)
+    assert out.startswith("stand-in|trainer|1:4|--|/")
 
 
 def test_the_rest_of_the_launch_stays(slurm: Cluster, place: Site, plugin: Plugin) -> None:
@@ -230,6 +252,31 @@ def test_what_reaches_a_node_is_not_trusted(slurm: Cluster, place: Site, plugin:
     assert "hpcext: --hpcext-suspendable: '1; rm -rf /' (valid: whole seconds" in log
     assert f"hpcext: --hpcext-trainer: '{'x' * 60}'... (valid: MIN:MAX" in log
     assert "hpcext: --hpcext-gpus: '2:4' leaves a choice" in log
+
+
+def test_what_looks_as_if_slurmctld_had_sent_it_is_not_trusted(
+    slurm: Cluster, place: Site, plugin: Plugin
+) -> None:
+    """From an sbatch without our plugin, which would have refused it."""
+    conf = (slurm.root / "etc" / "slurm.conf").read_text()
+    own = place.path / "slurm.conf"
+    lines = (line for line in conf.splitlines() if not line.startswith("PlugStackConfig"))
+    own.write_text("\n".join([*lines, "PlugStackConfig=/dev/null", ""]))
+    sent = "SLURM_SPANK__SLURM_SPANK_OPTION_hpcext_hpcext"
+    hostile = {
+        f"{sent}_suspendable": "2; rm -rf /",
+        f"{sent}_scaling": "y" * 20_000,
+        f"{sent}_gpus": "auto",
+    }
+    out = batch(slurm, place, SLURM_CONF=str(own), **hostile)
+    assert ours(environment(out, "batch")) == {}
+    assert out.startswith("script|")
+    log = plugin.log()
+    assert "hpcext: --hpcext-suspendable: '2; rm -rf /' (valid: whole seconds" in log
+    assert f"hpcext: --hpcext-scaling: '{'y' * 60}'... (valid: a profile's name" in log
+    # Such a job can be what its user could have asked for, and no more.
+    out = batch(slurm, place, SLURM_CONF=str(own), **{f"{sent}_suspendable": "90"})
+    assert out.startswith("stand-in|suspendable|--lead|90|--|/")
 
 
 def test_a_plugin_that_is_missing_or_broken_breaks_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -253,10 +254,18 @@ def test_it_ends_as_its_command_does_and_tells_it_what_a_batch_script_knows(
 def test_the_flag_of_sbatch_does_it_for_an_ordinary_script(
     slurm: Cluster, place: Site, batch: Batch, plugin: Plugin
 ) -> None:
-    """Whose spool is another one on the node of the next allocation."""
-    plugin.use(f"command={slurm.root}/bin/hpcext")
-    script = f"#!/bin/sh\n{' '.join(counter(place))}\necho over\n"
-    said = batch.sbatch("--hpcext-suspendable=50", "--time=1", "--gres=gpu:1", script=script)
+    """Whose spool is another one on the node of the next allocation. Nothing is exported, as many
+    sites have it; the signal is the one that the rules set."""
+    command = place.path / "hpcext"
+    environ = batch.slurm.user_environ(XDG_STATE_HOME=str(place.path / "state"))
+    exported = [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
+    command.write_text("\n".join(["#!/bin/sh", *exported, 'exec hpcext "$@"', ""]))
+    command.chmod(0o755)
+    plugin.use(f"command={command}")
+    log = f"export COUNTER_LOG={place.path}/only.steps"
+    script = f"#!/bin/sh\n{log}\n{' '.join(counter(place))}\necho over\n"
+    options = ("--hpcext-suspendable=50", "--export=NONE", "--signal=B:USR2@50")
+    said = batch.sbatch(*options, "--time=1", "--gres=gpu:1", script=script)
     assert said.returncode == 0, said
     batch.id = int(said.stdout)
     first = wait_for(lambda: slurm.job(batch.id).get("BatchHost"), "a node")

@@ -70,13 +70,13 @@ class Tickets:
             f"--job-name={script.stem}", *options, f"--wrap=exec hpcext trainer {words} {script}"
         )
 
-    def wait_is(self, job: int, state: str) -> None:
-        self._wait(lambda: self.slurm.job(job)["JobState"] == state, f"job {job}: {state}")
+    def wait_is(self, job: int | str, state: str) -> None:
+        self.wait(lambda: self.slurm.job(job)["JobState"] == state, f"job {job}: {state}")
 
     def wait_begun(self, name: str) -> None:
-        self._wait(lambda: self.counted(name)[-1:] == [39], f"trainer {name}")
+        self.wait(lambda: self.counted(name)[-1:] == [39], f"trainer {name}")
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
         try:
             self.slurm.wait_for(condition, what, WAIT_S)
         except AssertionError as error:
@@ -85,7 +85,7 @@ class Tickets:
             said += [log.read_text()] if log.exists() else []
             raise AssertionError("\n".join([str(error), *said])) from None
 
-    def output(self, job: int) -> str:
+    def output(self, job: int | str) -> str:
         path = self.place.path / f"slurm-{job}.out"
         return path.read_text() if path.exists() else ""
 

@@ -1,0 +1,28 @@
+"""``hpcext pilot submit``, where it refuses before Slurm is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcext.cli.main import main
+
+
+@pytest.mark.parametrize("word", ["--array=0-3", "--array", "-a0-3"])
+def test_a_pilot_is_no_array(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    word: str,
+) -> None:
+    monkeypatch.setenv("HPCEXT_BATCH", "slurm")
+    monkeypatch.setenv("HPCEXT_STATE_DIR", str(tmp_path / "state"))
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text('[[job]]\nname = "a"\ncommand = ["true"]\n')
+    assert main(["pilot", "submit", str(jobs), "--gpus-per-node", "1", "--", word]) == 2
+    assert capsys.readouterr().err == (
+        f"hpcext: '{word}': a pilot is one job, whose jobs are those of its file; "
+        "put the tasks into the job file; hpcext sweep writes one\n"
+    )
+    assert not (tmp_path / "state").exists()
