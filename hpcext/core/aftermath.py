@@ -18,7 +18,9 @@ NOT_RETRIED = frozenset({126, 127})
 """Exit codes of a shell (and our supervisor) for a command that cannot be run at all."""
 
 
-def after(job: Job, now_s: float, fact: Ended, *, progressed: bool) -> tuple[State, dict[str, Any]]:
+def after(
+    job: Job, now_s: float, fact: Ended, *, progressed: bool, hurried: bool = False
+) -> tuple[State, dict[str, Any]]:
     """The state that a job enters, and what else changes of it; ``why`` with every final state.
 
     Parameters
@@ -29,6 +31,8 @@ def after(job: Job, now_s: float, fact: Ended, *, progressed: bool) -> tuple[Sta
     fact : Ended
     progressed : bool
         Whether the attempt saved a checkpoint of its own.
+    hurried : bool
+        Whether the end of its allocation left it less time to answer than it is allowed to take.
     """
     if fact.outcome is Outcome.COMPLETED:
         return State.COMPLETED, {"why": fact.why}
@@ -36,16 +40,24 @@ def after(job: Job, now_s: float, fact: Ended, *, progressed: bool) -> tuple[Sta
         return State.CANCELLED, {"why": job.verdict or "cancelled by its user"}
     if fact.outcome is Outcome.SUSPENDED:
         return State.PENDING, {"failures": 0}
-    if job.kills and not job.maimed and job.unsaved:
+    if job.kills and not job.maimed:
+        return State.PENDING, _after_kill(job, now_s, hurried=hurried)
+    return _after_failure(job, now_s, fact, progressed=progressed)
+
+
+def _after_kill(job: Job, now_s: float, *, hurried: bool) -> dict[str, Any]:
+    """What changes of a job that was to suspend itself, and had to be killed."""
+    if job.unsaved:
         # It did answer, and had to go; the next attempt may find room, or the disk as it was.
         why = f"had to go, and cannot save: {job.unsaved.why}"
-        return State.PENDING, {"goal": None, "not_before_s": now_s + MUST_PAUSE_S, "why": why}
-    if job.kills and not job.maimed:
-        # It did not answer a suspension. Its own fault or not, it is not a failure of the
-        # training; but asking again would lose work again.
-        why = f"did not answer a suspension within {job.suspend_timeout_s:g} s"
-        return State.PENDING, {"suspendable": False, "why": why}
-    return _after_failure(job, now_s, fact, progressed=progressed)
+        return {"goal": None, "not_before_s": now_s + MUST_PAUSE_S, "why": why}
+    if hurried:
+        why = "did not answer before the end of its allocation, and was killed"
+        return {"goal": None, "why": why}
+    # Its own fault or not, it is not a failure of the training; but asking again would lose work
+    # again.
+    why = f"did not answer a suspension within {job.suspend_timeout_s:g} s"
+    return {"suspendable": False, "why": why}
 
 
 def _after_failure(

@@ -226,10 +226,17 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """Start nothing more; what runs may finish, or is suspended too if `stop`.
 
     With `must` it has to go even if it cannot save: the allocation ends.
+
+    Attributes
+    ----------
+    left_s : float or None
+        Seconds until that end, where something has yet to be done before it: what does not answer
+        is killed early enough for that. None: it may take as long as it is allowed to.
     """
 
     stop: bool = False
     must: bool = False
+    left_s: float | None = None
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):

@@ -17,6 +17,13 @@ PAUSE_S, PAUSE_MAX_S = 5.0, 60.0
 MUST_PAUSE_S = 2.0
 """The same for one that has to go: there may be room before its deadline."""
 
+KILLING_S = 20.0
+"""What is kept of the time before an allocation ends to kill what does not answer, and to go on in
+the next one; of a short time, a fourth."""
+
+LEAST_S = 5.0
+"""What runs has at least so long to save itself."""
+
 
 class Unsaved(msgspec.Struct, frozen=True):
     """What a training says that cannot write a checkpoint.
@@ -58,6 +65,24 @@ class Loss(msgspec.Struct, frozen=True):
     exact: bool
     from_step: int
     why: str
+
+
+def answer_by(now_s: float, timeout_s: float, ends_s: float | None) -> float:
+    """The instant at which what has not answered a suspension is killed.
+
+    Parameters
+    ----------
+    now_s : float
+        When it is asked.
+    timeout_s : float
+        How long it may take.
+    ends_s : float or None
+        When its allocation ends, if something has yet to be done before.
+    """
+    if ends_s is None:
+        return now_s + timeout_s
+    left_s = ends_s - now_s
+    return now_s + min(timeout_s, max(LEAST_S, left_s - min(KILLING_S, left_s / 4)))
 
 
 def must_go(job: Job, nodes: Mapping[str, Node], *, leaving: bool) -> bool:

@@ -72,6 +72,7 @@ class Saved(msgspec.Struct, frozen=True):
     unsettled: bool = False
     fragments: Fragments = Fragments()
     leaving: bool = False
+    ends_s: float | None = None
 
 
 class World:
@@ -87,6 +88,8 @@ class World:
         Nothing new is started; and what runs is suspended too.
     leaving : bool
         What runs has to go, even what cannot save.
+    ends_s : float or None
+        By when, where something is to be done after that.
     unsettled : bool
         At the last decision some job could not be given another size, since it was changing its
         size or had no session yet. If none was, it is no news that one has what it was to have.
@@ -102,6 +105,7 @@ class World:
         self.records: dict[str, Record] = {}
         self.draining = False
         self.stopping = self.leaving = False
+        self.ends_s: float | None = None
         self.next_op = 1
         self.memo: dict[str, Any] | None = None
         self.wake_s: float | None = None
@@ -202,13 +206,14 @@ class World:
         elif action.kind is Kind.SUSPEND:
             changes = {"ask_s": None, "asked": {}, "interrupted": job.asked or job.interrupted}
             if job.state is not State.STOPPING:
-                changes["deadline_s"] = now_s + job.suspend_timeout_s
+                changes["deadline_s"] = self._answer_by(now_s, job)
             if job.deadline_s is not None and now_s >= job.deadline_s:
                 late = f"it did not answer within {job.suspend_timeout_s:g} s"
                 changes["why"] = rescaling.failed(job, late)
             self._enter(job, State.STOPPING, now_s, **changes)
         else:
-            kills, deadline_s = job.kills + 1, now_s + KILL_GRACE_S
+            kills = job.kills + 1
+            deadline_s = saving.answer_by(now_s, KILL_GRACE_S, self.ends_s)
             self._enter(job, State.STOPPING, now_s, kills=kills, deadline_s=deadline_s, asked={})
         return action
 
@@ -241,6 +246,7 @@ class World:
             unsettled=self.unsettled,
             fragments=self.seen.fragments,
             leaving=self.leaving,
+            ends_s=self.ends_s,
         )
 
     @classmethod
@@ -250,7 +256,7 @@ class World:
         world.nodes = {node.name: node for node in saved.nodes}
         world.records = dict(saved.records)
         world.draining, world.stopping = saved.draining, saved.stopping
-        world.leaving = saved.leaving
+        world.leaving, world.ends_s = saved.leaving, saved.ends_s
         world.next_op = saved.next_op
         world.memo, world.wake_s = saved.memo, saved.wake_s
         world.unsettled = saved.unsettled
@@ -462,12 +468,19 @@ class World:
         self.queue.touch_all()
         if fact.stop:
             self.stopping, self.leaving = True, self.leaving or fact.must
+            if fact.left_s is not None:
+                self.ends_s = now_s + fact.left_s
             for job in self.queue.busy():
-                self._set(job, goal=None)
+                changes: dict[str, Any] = {"goal": None}
+                if job.state is State.STOPPING and job.deadline_s is not None:
+                    # What was asked before has no longer than the others.
+                    changes["deadline_s"] = min(job.deadline_s, self._answer_by(now_s, job))
+                self._set(job, **changes)
         return Cause.REQUEST
 
     def _began(self, now_s: float, fact: Began) -> Cause:
         self.draining = self.stopping = self.leaving = False
+        self.ends_s = None
         self.queue.touch_all()
         return Cause.REQUEST
 
@@ -489,7 +502,8 @@ class World:
             job = replace(job, step=max(job.step, fact.step or 0), step_known=known)
         self.records[job.id] = record = records.ended(self.records[job.id], now_s, job, fact)
         progressed = records.saved_anything(record, job)
-        state, changes = after(job, now_s, fact, progressed=progressed)
+        hurried = self.ends_s is not None
+        state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
         changes = wishes.ended(job, state, changes)
         job = self._set(
             job, held={}, gpus=(), deadline_s=None, registered=False, in_place=False, elastic=False,
@@ -540,6 +554,9 @@ class World:
         if job is None or not job.state.active or job.op != fact.op:
             return None
         return job
+
+    def _answer_by(self, now_s: float, job: Job) -> float:
+        return saving.answer_by(now_s, job.suspend_timeout_s, self.ends_s)
 
     def _touch_dependents(self, need: str) -> None:
         """What a job waits for is different now."""

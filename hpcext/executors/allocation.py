@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from hpcext.batch.system import jobs
 from hpcext.core.facts import Ended, Outcome
 from hpcext.executors.processes import ProcessExecutor, Watch
@@ -71,6 +73,9 @@ class AllocationExecutor(ProcessExecutor):
     async def _noticed(self, watch: Watch, ended: Ended) -> None:
         """It was told to end from outside: is that the end of the allocation, or of it alone?"""
         await self._look_around(watch, noticed=True)
+        if self._walltime.leaving and ended.outcome is Outcome.FAILED:
+            # On one of several nodes it may have died of the end of the others.
+            ended = msgspec.structs.replace(ended, outcome=Outcome.EVICTED)
         self._finish(watch, ended)
 
     async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:

@@ -23,7 +23,7 @@ from hpcext.executors.placeholders import fill, fill_shell
 from hpcext.executors.readings import MAX_STEPS, count, instant, spans
 from hpcext.executors.reports import Reports
 from hpcext.executors.sizes import Sizes
-from hpcext.executors.verdict import exit_code, how_it_failed
+from hpcext.executors.verdict import exit_code, failed_untold, how_it_failed
 from hpcext.jobfile import JobSpec
 from hpcext.launch.tree import boot_id
 from hpcext.numerals import whole
@@ -316,6 +316,19 @@ class AttemptFiles:
             return None
         code, why = self._first_failure()
         return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def failed_untold(self) -> Ended | None:
+        """How it failed on one of several nodes before anybody told it to end, if it did."""
+        nodes = (0, *self.others)
+        ends = [self._of_node(at, protocol.EXIT_FILE, protocol.EXIT) or {} for at in nodes]
+        index = failed_untold(ends) if self.others else None
+        if index is None:
+            return None
+        why = f"on its node {index}: {how_it_failed(ends[index], self._supervisor_log())}"
+        return Ended(
+            self.job, self.op, Outcome.FAILED, exit_code(ends[index]), why=why,
+            step=self._last_step(),
+        )  # fmt: skip
 
     def _failed_on(self, index: int) -> dict[str, Any]:
         """The end on a node, if that was a failure."""

@@ -18,7 +18,7 @@ from hpcext import protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import NodeLost, Started
+from hpcext.core.facts import Ended, NodeLost, Started
 from hpcext.core.values import Action
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.processes import Watch
@@ -156,6 +156,10 @@ class SlurmSteps(StepExecutor):
         for node in await asyncio.to_thread(self._down, list(self._allocs[watch.files.op])):
             self._emit(NodeLost(node))
 
+    def _over(self, watch: Watch, ended: Ended) -> None:
+        """Of several nodes, the first may have heard of its end because another has failed."""
+        super()._over(watch, watch.files.failed_untold() or ended)
+
     async def _sweep(self, watch: Watch, process: Process | None) -> None:
         """End the step of an ``srun`` that is gone, and wait until Slurm says that it is over."""
         pause_s = ASK_PAUSE_S
@@ -163,7 +167,9 @@ class SlurmSteps(StepExecutor):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, ASK_PAUSE_MAX_S)
         await self._look_around(watch)
-        self._finish(watch, watch.files.ended() or self._lost(watch))
+        files = watch.files
+        # Of the first node nothing may be known where another has failed.
+        self._finish(watch, files.failed_untold() or files.ended() or self._lost(watch))
 
     @staticmethod
     def _down(nodes: Sequence[str]) -> list[str]:

@@ -5,16 +5,19 @@ All of it may have been written by the job: what does not make sense is left out
 
 from __future__ import annotations
 
+import math
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcext.executors.readings import instant
 from hpcext.text import clean, counted
 
 MAX_CODE = 1000
 _CHARS = 300
 
+_TERMINATED = {-signal.SIGTERM, 128 + signal.SIGTERM}
 _KILLED = {-signal.SIGKILL, 128 + signal.SIGKILL}
 
 _SLURM = re.compile(r"oom.kill(?: event|ed)|OOM Killed|Out Of Memory|OUT_OF_MEMORY", re.IGNORECASE)
@@ -26,6 +29,35 @@ def exit_code(document: Mapping[str, Any]) -> int | None:
     """The exit code of an ``exit.json``; None if it has none that can be."""
     code = document.get("exit_code")
     return code if type(code) is int and -MAX_CODE <= code <= MAX_CODE else None
+
+
+def failed_untold(ends: Sequence[Mapping[str, Any]]) -> int | None:
+    """Which node of an attempt failed first, before anybody told any of them to end.
+
+    For such a failure ``srun`` ends what runs on the other nodes, by the signal of a preemption.
+    That they heard it makes of the failure neither an eviction nor a suspension.
+
+    Parameters
+    ----------
+    ends : sequence of Mapping
+        The ``exit.json`` of each node; empty where there is none.
+
+    Returns
+    -------
+    int or None
+        The node's index; None if there was no such failure.
+    """
+    told = [instant(end, key) for end in ends for key in ("notice_at", "suspend_asked_at")]
+    told_at = min((at for at in told if at is not None), default=math.inf)
+    failures = [
+        (ended_at, index)
+        for index, end in enumerate(ends)
+        # A shell dies of SIGTERM itself, a moment before its supervisor hears of it.
+        if exit_code(end) not in {None, 0, *_TERMINATED}
+        and (ended_at := instant(end, "main_ended_at")) is not None
+        and ended_at < told_at
+    ]
+    return min(failures)[1] if failures else None
 
 
 def how_it_failed(document: Mapping[str, Any], step_said: str = "") -> str:

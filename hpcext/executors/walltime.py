@@ -70,6 +70,7 @@ class Walltime:
         self._end_s: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._looks: set[asyncio.Task[None]] = set()
+        self._over = False
         self.leaving = False
         self.preempted = False
 
@@ -112,6 +113,7 @@ class Walltime:
         left_s, end_s = self.left_s, self._end_s
         nearer = before is not None and end_s is not None and end_s < before - EARLIER_S
         if state != "running":
+            self._over = True
             self._leave("the allocation is over")
         elif nearer:
             self.preempted = True
@@ -131,7 +133,13 @@ class Walltime:
             self.leaving = True
             self._set_alarm(None)
             log.warning("%s: its jobs are suspended", why)
-            self._emit(Drain(stop=True, must=True))
+            self._emit(Drain(stop=True, must=True, left_s=self._until_end_s()))
+
+    def _until_end_s(self) -> float | None:
+        """How long there is before we must be gone; a job that is preempted is requeued anyway."""
+        if self.preempted or self._over or self._end_s is None or math.isinf(self._end_s):
+            return None
+        return max(0.0, self._end_s - time.time())
 
     def _set_alarm(self, pause_s: float | None) -> None:
         if self._alarm is not None:

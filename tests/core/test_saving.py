@@ -8,7 +8,7 @@ from test_rescale import Bench, gpus
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
-from hpcext.core.saving import PAUSE_MAX_S, PAUSE_S, loss_sentence, lost
+from hpcext.core.saving import PAUSE_MAX_S, PAUSE_S, answer_by, loss_sentence, lost
 from hpcext.core.world import Saved, World
 
 FULL = "disk full"
@@ -164,3 +164,53 @@ def test_it_is_all_kept_when_a_journal_is_compacted(bench: Bench) -> None:
     again = msgspec.json.decode(msgspec.json.encode(saved), type=Saved)
     assert World.restore(again).save() == saved
     assert again.leaving
+
+
+# The end of an allocation that is to be followed by another one.
+
+
+@pytest.mark.parametrize(
+    ("left_s", "waits_s"),
+    [
+        (None, 60.0),
+        # What is left is more than it may take.
+        (120.0, 60.0),
+        (80.0, 60.0),
+        (60.0, 45.0),
+        (20.0, 15.0),
+        # However late that is, it has a moment.
+        (2.0, 5.0),
+        (0.0, 5.0),
+    ],
+)
+def test_what_does_not_answer_is_killed_before_the_end(
+    left_s: float | None, waits_s: float
+) -> None:
+    assert answer_by(100.0, 60.0, None if left_s is None else 100.0 + left_s) == 100.0 + waits_s
+
+
+def test_a_mute_job_does_not_keep_a_pilot_from_going_on(bench: Bench) -> None:
+    """It is killed in time, twice if it has to be, and runs as any other in the next allocation."""
+    assert bench.step(10, f.Drain(stop=True, must=True, left_s=40.0)) == ["suspend 1"]
+    assert bench.step(39) == []
+    assert bench.step(40) == ["kill 1"]
+    assert bench.step(47) == []
+    assert bench.step(47.5) == ["kill 1"]
+    assert bench.job("1").kills == 2
+    bench.step(48, bench.end("1", f.Outcome.FAILED))
+    job = bench.job("1")
+    assert (job.state, job.suspendable, job.failures) == (v.State.PENDING, True, 0)
+    assert bench.engine.finished
+    assert bench.step(60, f.Began()) == ["start 1 n:3"]
+    op = bench.job("1").op
+    assert bench.step(61, f.Started("1", op, gpus(n=3)), f.Registered("1", op, 20)) == []
+    # The end was that of the other allocation.
+    assert bench.step(62, f.Hold("1")) == ["suspend 1"]
+    assert bench.job("1").deadline_s == 62 + 60
+
+
+def test_what_was_asked_before_has_no_longer_than_the_others(bench: Bench) -> None:
+    assert bench.step(10, f.Hold("1")) == ["suspend 1"]
+    assert bench.job("1").deadline_s == 70
+    assert bench.step(12, f.Drain(stop=True, must=True, left_s=20.0)) == []
+    assert bench.job("1").deadline_s == 27

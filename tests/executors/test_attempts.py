@@ -746,3 +746,43 @@ def test_of_several_nodes_the_failure_that_came_first_is_told(
     ended = files.ended()
     assert ended is not None
     assert (ended.outcome, ended.exit_code, ended.why) == (f.Outcome.FAILED, code, why)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "failed"),
+    [
+        # srun ended this one since the other had failed; nobody knows how this one ended.
+        ({"exit_code": 143, "main_ended_at": 104.0, "notice_at": 103.0}, {"exit_code": 3}, 1),
+        ({"exit_code": 0, "main_ended_at": 104.0, "notice_at": 103.0}, {"exit_code": 3}, 1),
+        (None, {"exit_code": 3}, 1),
+        # It had time to save itself, which makes its failure none the less one.
+        ({"suspended": True, "notice_at": 103.0, "suspend_asked_at": 103.0}, {"exit_code": 3}, 1),
+        # A shell is ended by the signal that tells its supervisor.
+        ({"exit_code": -15, "main_ended_at": 101.0, "notice_at": 103.0}, {"exit_code": 3}, 1),
+        ({"exit_code": 3, "main_ended_at": 101.0, "notice_at": 103.0},
+         {"exit_code": -9, "main_ended_at": 104.0, "notice_at": 103.0}, 0),
+        # A preemption: what failed had lost the others by then.
+        ({"exit_code": 143, "main_ended_at": 101.5, "notice_at": 101.0}, {"exit_code": 3}, None),
+        ({"exit_code": 143, "notice_at": 103.0}, {"exit_code": 143}, None),
+        # A suspension: torchrun makes 1 of the end of its workers.
+        ({"suspended": True, "suspend_asked_at": 101.0}, {"exit_code": 1}, None),
+        ({"exit_code": 0}, {"exit_code": 0}, None),
+        ({"exit_code": 0}, {"exit_code": 3, "main_ended_at": None}, None),
+    ],
+)  # fmt: skip
+def test_a_failure_counts_whichever_node_was_ended_for_it(
+    tmp_path: Path, here: dict[str, Any] | None, there: dict[str, Any], failed: int | None
+) -> None:
+    files = AttemptFiles(tmp_path, v.Action(v.Kind.START, "12", 7, 3, {"n": 2, "o": 2}))
+    (files.directory / "node-0001").mkdir(parents=True)
+    for where, changes in ((".", here), ("node-0001", there)):
+        if changes is not None:
+            document = {**EXIT, "suspend_asked_at": None, "main_ended_at": 102.0, **changes}
+            (files.directory / where / "exit.json").write_text(json.dumps(document))
+    ended = files.failed_untold()
+    if failed is None:
+        assert ended is None
+    else:
+        assert ended is not None
+        assert (ended.outcome, ended.exit_code) == (f.Outcome.FAILED, 3)
+        assert ended.why == f"on its node {failed}: exit code 3"

@@ -143,3 +143,23 @@ def test_more_nodes_than_the_pilot_has_are_refused(slurm: Cluster, place: Site) 
     refused = place.run("pilot", "submit", str(place.jobs), *words)
     assert refused.code == 2
     assert "needs at least 3 nodes, and this pilot has 2" in refused.err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failure_of_one_rank_counts_once(slurm: Cluster, place: Site, rank: int) -> None:
+    """Slurm ends the other one as in a preemption, and that is none."""
+    wide = {
+        "name": "wide",
+        "command": f"test $SLURM_NODEID = {rank} || exec sleep 600; exit 3",
+        "shell": True,
+        "nodes": 2,
+        "gpus": 1,
+        "retries": 1,
+    }
+    place.write_jobs(wide)
+    job = submit(place)
+    going = {"PENDING", "RUNNING", "COMPLETING"}
+    slurm.wait_for(lambda: slurm.job(job)["JobState"] not in going, "the end of the pilot")
+    (wide,) = place.document("status", str(place.pilot))["jobs"]
+    assert (wide["state"], wide["attempts"]) == ("failed", 2)
+    assert f"on its node {rank}: exit code 3" in wide["why"]

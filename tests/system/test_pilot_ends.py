@@ -49,14 +49,25 @@ def requeued(slurm: Cluster, job: int | str) -> None:
 
 
 def test_a_time_limit_is_met_and_the_next_allocation_goes_on(slurm: Cluster, place: Site) -> None:
-    """Suspended before the limit, requeued as the same job, nothing lost and nothing run twice."""
-    place.write_jobs(place.counter("only", gated=True, gpus=ONE))
+    """Suspended before the limit, requeued as the same job, nothing lost and nothing run twice.
+
+    What has no session, and may take longer to answer than there is time, is killed for that.
+    """
+    mute = {
+        "name": "mute",
+        "command": f"test -e {place.path}/only.gate || {{ trap '' TERM; sleep 600 & wait; wait; }}",
+        "shell": True,
+        "gpus": 1,
+    }
+    only = place.counter("only", gated=True, gpus={"min": 1, "max": 5, "optimal": 5})
+    place.write_jobs(only, mute)
     job = submit(place, nodes=1, time="1", words=("--lead", "50", "--requeue"))
     begun(place, "only")
     requeued(slurm, job)
     again(place, "1", 2)
     place.open("only")
     jobs = over(slurm, place, job)
+    assert (jobs["mute"]["state"], jobs["mute"]["lost_steps"]) == ("completed", 0)
     assert jobs["only"]["state"] == "completed"
     assert jobs["only"]["attempts"] == 2
     assert endings(place, "1")[0]["suspended"] is True
