@@ -140,6 +140,15 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
 
 
+def sized(number: int) -> str:
+    """Bytes in the unit in which they are read best: ``512 B``, ``1.5 GiB``."""
+    amount, units = float(number), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop(0)
+    return f"{amount:.0f} {units[0]}" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+
+
 def are(number: int) -> str:
     """``is`` of one, ``are`` of any other number."""
     return "is" if number == 1 else "are"

@@ -102,6 +102,8 @@ def pilot_names(prefix: str) -> Iterable[str]:
         ids = os.listdir(load_settings().state_dir / "pilots")
     except (HpcextError, OSError):
         return ()
+    # One that begins with a point is being removed.
+    ids = [each for each in ids if not each.startswith(".")]
     names = {STAMP.sub("", each) for each in ids}
     return names if any(name.startswith(prefix) for name in names) else ids
 

@@ -29,6 +29,7 @@ from hpcext.cli import (
     simulate,
     suspendable,
     sweep,
+    tidy,
     top,
     trace,
     trainer,
@@ -41,6 +42,7 @@ from hpcext.text import did_you_mean, listed, shown
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     run.add,
     pilot.add,
+    tidy.add,
     harvest.add,
     suspendable.add,
     trainer.add,

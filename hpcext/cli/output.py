@@ -72,6 +72,13 @@ class Output:
         """Print a remark beside the result, on stderr."""
         print(f"hpcext: {clean(text)}", file=sys.stderr, flush=True)
 
+    def asks(self, question: str) -> bool | None:
+        """Ask whoever sits at the terminal; None where nobody does."""
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return None
+        print(f"{clean(question)} [y/N] ", end="", flush=True)
+        return sys.stdin.readline().strip().casefold() in {"y", "yes"}
+
     def table(self, columns: Row, rows: Sequence[Row]) -> None:
         """Print a table; every row has as many cells as there are columns."""
         if sys.stdout.isatty():
@@ -202,6 +209,10 @@ class Screen:
 
 class JsonOutput(Output):
     """One JSON document on stdout, also for an error; remarks on stderr."""
+
+    def asks(self, question: str) -> bool | None:
+        """Nobody: the document is for a program."""
+        return None
 
     def line(self, text: str) -> None:
         """Nothing: the document says it."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from hpcext.batch import lsf, slurm
 from hpcext.batch.system import NAMES, choose, jobs
+from hpcext.cli import tidy
 from hpcext.cli.output import Output
 from hpcext.cli.run import LOG_FORMATS, add_notify, name_after, read_job_file
 from hpcext.config import Settings, load_settings
@@ -17,10 +18,11 @@ from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
 from hpcext.manager import lsf_job, slurm_job, spool
 from hpcext.manager import pilot as pilots
+from hpcext.manager.cleaning import size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
 from hpcext.protocol import JobId
-from hpcext.text import shown
+from hpcext.text import shown, sized
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def add(subparsers: Any) -> None:
     """Register the command."""
     parser = subparsers.add_parser(
         "pilot",
-        help="submit a pilot as a job of Slurm or LSF, or list pilots",
+        help="submit a pilot as a job of Slurm or LSF, list pilots, or remove them",
         epilog="example: hpcext pilot submit jobs.toml --nodes 2 --gpus-per-node 6",
     )
     parser.set_defaults(rest=())
@@ -77,6 +79,7 @@ def add(subparsers: Any) -> None:
     )
     again.add_argument("pilot", metavar="PILOT", help="directory, id or name")
     again.set_defaults(run=resubmit)
+    tidy.add_rm(actions)
     list_ = actions.add_parser("list", help="list the pilots", epilog="example: hpcext pilot list")
     list_.set_defaults(run=show)
 
@@ -186,8 +189,8 @@ def show(args: argparse.Namespace, out: Output) -> int:
             state = states.get(system, {}).get(job_id, unknown[system])
         elif not pilot.batch:
             state = "running" if spool.manager_of(path) else "not running here"
-        rows.append((pilot.id, str(job_id or ""), state, str(path)))
-    out.table(("pilot", "job", "state", "directory"), rows)
+        rows.append((pilot.id, str(job_id or ""), state, sized(size_of([path]).bytes), str(path)))
+    out.table(("pilot", "job", "state", "size", "directory"), rows)
     return 0
 
 

@@ -16,6 +16,7 @@ CHECKS: tuple[Check, ...] = (
     Check("tensorflow", machine.tensorflow, _TRAIN, within_s=machine.IMPORT_S + 20),
     Check("settings", machine.settings, "every command reads them, and ends with status 2"),
     Check("state_dir", machine.state_directory, "all that a manager knows lies there"),
+    Check("pilots", machine.pilots, "what they have left is never removed by itself"),
     Check("shared files", shared.check, "managers and trainings talk by files in it"),
     Check("batch", machine.batch, _BATCH),
     Check("slurm", slurm.check, _BATCH, within_s=120),

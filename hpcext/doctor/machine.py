@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from hpcext.executors import gpu_facts
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.executors.gpus import find_gpus
 from hpcext.launch import devices
-from hpcext.manager import locks
-from hpcext.text import clean, counted
+from hpcext.manager import cleaning, locks
+from hpcext.manager.pilot import known
+from hpcext.text import clean, counted, sized
 
 PACKAGES = (
     "numpy", "filelock", "msgspec", "psutil", "rich", "scipy", "threadpoolctl", "nvidia-ml-py",
@@ -33,6 +35,12 @@ PACKAGES = (
 
 IMPORT_S = 100.0
 """A framework on a slow file system is read for a minute."""
+
+SIZES_S = 20.0
+"""So long it is counted what pilots hold: of a hundred thousand jobs that takes minutes."""
+
+OLD_S = 30 * 86_400.0
+"""A pilot in which nothing happened for so long is old."""
 
 SHARED = frozenset(
     {
@@ -229,6 +237,30 @@ def state_directory(asked: Asked) -> Iterator[Finding]:
     else:
         shared = ", shared" if kind in SHARED else ""
         yield Finding(name, "ok", says + shared)
+
+
+def pilots(asked: Asked) -> Iterator[Finding]:
+    """What pilots hold on the disk."""
+    if asked.settings is None:
+        yield Finding("pilots", "note", "not looked at, as the settings cannot be read")
+        return
+    found, began_s = known(asked.settings.state_dir), time.monotonic()
+    size, old, seen = 0, 0, 0
+    for directory, pilot in found:
+        if time.monotonic() - began_s > SIZES_S:
+            break
+        held = cleaning.size_of([directory]).bytes
+        size, seen = size + held, seen + 1
+        if time.time() - cleaning.touched_at(directory, pilot) > OLD_S:
+            old += held
+    says = f"{counted(len(found), 'pilot')} with {'' if seen == len(found) else 'at least '}"
+    says += sized(size)
+    if not old:
+        yield Finding("pilots", "ok", says)
+        return
+    do = "hpcext prune --older-than 30d --dry-run says what could go"
+    why = "old pilots fill disks and quotas, and nothing removes them by itself"
+    yield Finding("pilots", "note", f"{says}, {sized(old)} older than 30 days", do, why)
 
 
 def batch(asked: Asked) -> Iterator[Finding]:

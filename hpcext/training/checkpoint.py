@@ -345,14 +345,7 @@ class Store:
         return name
 
     def _committed(self) -> list[tuple[tuple[int, int, int], Path]]:
-        """Committed checkpoints, newest first."""
-        found = []
-        for path in self.directory.iterdir():
-            match = _NAME.fullmatch(path.name)
-            if match:
-                step, attempt, serial = (int(part or 0) for part in match.groups())
-                found.append(((attempt, step, serial), path))
-        return sorted(found, reverse=True)
+        return committed(self.directory)
 
     def _free_name(self, step: int) -> str:
         """The name for a checkpoint at this step; a serial number where one is there already."""
@@ -406,6 +399,23 @@ class Store:
             match = _DRAFT.match(name)
             if match and int(match[1]) <= self.attempt:
                 shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def committed(directory: Path) -> list[tuple[tuple[int, int, int], Path]]:
+    """Committed checkpoints in a directory, newest first, by attempt, step and serial number.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    """
+    found = []
+    for path in directory.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match:
+            step, attempt, serial = (int(part or 0) for part in match.groups())
+            found.append(((attempt, step, serial), path))
+    return sorted(found, reverse=True)
 
 
 def verify(path: Path, needs: Mapping[str, str] | None = None) -> dict[str, Any]:
