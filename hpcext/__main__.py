@@ -9,6 +9,11 @@ import sys
 
 def main() -> int:
     """Run ``hpcext``."""
+    if sys.argv[1:3] == ["suspendable", "--prepare"]:
+        # Of hpcext-batch, which has a script wait for us.
+        from hpcext.cli import begin  # noqa: PLC0415
+
+        return begin.main(sys.argv[3:])
     try:
         from hpcext.cli import main as program  # noqa: PLC0415
     except KeyboardInterrupt:

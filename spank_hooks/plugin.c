@@ -3,9 +3,8 @@
  *     optional /usr/lib/hpcext/hpcext.so command=/usr/bin/hpcext       (plugstack.conf)
  *
  * Nothing here makes a job fail that does not use it. */
-#include <stdlib.h>
-
 #include "args.h"
+#include "local.h"
 #include "options.h"
 #include "remote.h"
 
@@ -41,17 +40,6 @@ int slurm_spank_init(spank_t sp, int ac, char **av)
 		break;
 	}
 	return ESPANK_SUCCESS;
-}
-
-/* In the process of sbatch, srun or salloc. */
-static void local_post_opt(void)
-{
-	char why[WHY_SIZE];
-
-	if (!options_fit(getenv("HPCEXT_SCALING"), why, sizeof(why))) {
-		slurm_error("hpcext: %s", why);
-		options_refuse();
-	}
 }
 
 int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)

@@ -111,13 +111,18 @@ int remote_task_init(spank_t sp, const struct args *args)
 	static char program[PATH_MAX]; /* stays until execve(): argv points to it */
 	bool trainer = option_value(OPTION_TRAINER) != NULL;
 	const char *what = trainer ? "a trainer" : NULL;
-	char **argv = NULL;
+	char **argv = NULL, parts[SHOWN_SIZE];
 	int argc = 0;
 
 	if (!trainer && option_value(OPTION_SUSPENDABLE) != NULL)
 		what = "suspended";
 	if (what == NULL || !is_batch_script(sp))
 		goto plain;
+	if (spank_getenv(sp, "SLURM_HET_SIZE", parts, sizeof(parts)) != ESPANK_ENV_NOEXIST) {
+		slurm_error("hpcext: the job cannot be %s: it is a heterogeneous one; it runs as "
+			    "usual", what);
+		goto plain;
+	}
 	if (args->command == NULL) {
 		slurm_error("hpcext: the job cannot be %s: plugstack.conf has no command=PATH; it "
 			    "runs as usual", what);

@@ -18,6 +18,7 @@ from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
 from hpcext.manager import lsf_job, slurm_job, spool
 from hpcext.manager import pilot as pilots
+from hpcext.manager.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.manager.cleaning import size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
@@ -27,7 +28,6 @@ from hpcext.text import shown, sized
 log = logging.getLogger(__name__)
 
 MAX_NODES = 10_000
-LEAD_S, MIN_LEAD_S, MAX_LEAD_S = 120, 10, 86_400
 
 
 def add(subparsers: Any) -> None:

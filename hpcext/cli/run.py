@@ -25,7 +25,7 @@ from hpcext.executors.seats import MOST, Shared, check, memory
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
-from hpcext.manager.places import host
+from hpcext.manager.directory import host
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.report import run_document
 from hpcext.manager.submissions import check_fits

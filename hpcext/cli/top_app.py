@@ -21,7 +21,7 @@ from hpcext.cli.top import Look
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job
 from hpcext.executors.gpu_facts import GpuFacts, gpu_facts
-from hpcext.manager.places import host
+from hpcext.manager.directory import host
 from hpcext.manager.reading import Reading
 from hpcext.manager.waiting import asked
 from hpcext.text import clean

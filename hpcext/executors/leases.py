@@ -11,12 +11,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
 
 from hpcext.core.band import Band
 from hpcext.core.fragments import Fragments
 from hpcext.core.values import Job
-from hpcext.scaling.survival import Survival
 
 MINUTE_S = 60.0
 """Slurm and LSF count time limits in minutes; sbatch(1), bsub(1)."""
@@ -166,6 +164,10 @@ def fits_s(seen: Fragments, age_s: float, longest_s: float) -> float:
     longest_s : float
         What is later does not matter.
     """
+    import numpy as np  # noqa: PLC0415  (slow, and every start of a suspendable job waits for it)
+
+    from hpcext.scaling.survival import Survival  # noqa: PLC0415
+
     later_s = np.linspace(0.0, longest_s, math.ceil(longest_s / MINUTE_S) + 1)
     none = np.zeros(0)
     stays = Survival(seen, none, none).stays(np.array([age_s]), later_s)[0]

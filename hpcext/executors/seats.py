@@ -6,15 +6,17 @@ import importlib
 import shutil
 import string
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hpcext.core.errors import InputError
 from hpcext.core.values import Node
-from hpcext.executors.gpu_facts import gpu_facts
 from hpcext.executors.gpus import uuid_of
 from hpcext.launch import devices, mps
+
+if TYPE_CHECKING:
+    from hpcext.executors.gpu_facts import GpuFacts
 
 MOST = 16
 """Seats of one GPU. MPS has up to 48 clients on one; more than a few are slower than in turn."""
@@ -85,10 +87,16 @@ def _limits(shared: Shared) -> dict[str, str]:
 
 def memory(shared: Shared | None) -> int | None:
     """Bytes of the GPU that a job on a seat has; None where the driver does not say it."""
-    known = {gpu.index: gpu.memory_bytes for gpu in gpu_facts()} if shared else {}
+    known = {gpu.index: gpu.memory_bytes for gpu in _facts()} if shared else {}
     if shared is None or not (every := known.get(shared.index)):
         return None
     return every // shared.seats
+
+
+def _facts() -> tuple[GpuFacts, ...]:
+    from hpcext.executors.gpu_facts import gpu_facts  # noqa: PLC0415  (slow, and rarely needed)
+
+    return tuple(gpu_facts())
 
 
 def check(shared: Shared, where: str) -> None:
@@ -107,7 +115,7 @@ def check(shared: Shared, where: str) -> None:
             where=where,
             do="install it: it comes with NVIDIA's driver, in Debian as nvidia-cuda-mps",
         )
-    found = next((gpu for gpu in gpu_facts() if gpu.index == shared.index), None)
+    found = next((gpu for gpu in _facts() if gpu.index == shared.index), None)
     if found is not None and found.mig:
         raise InputError(
             f"GPU {shared.index} is in MIG mode, where instances are shared and not the GPU",

@@ -16,15 +16,20 @@ from hpcext.protocol import JobId
 
 SCRIPT = "batch.sh"
 
+HPCEXT = (sys.executable, "-m", "hpcext")
+
+LEAD_S, MIN_LEAD_S, MAX_LEAD_S = 120, 10, 86_400
+"""How long before the end of a batch job what it trains is suspended."""
+
 _SCRIPT = """#!/bin/sh
 # The manager of an hpcext pilot; its jobs are parts of this job.
-{begin}manager= told=
+manager= told=
 pass() {{ [ -z "$manager" ] || kill "-$1" "$manager"; }}
 trap 'pass USR1' USR1
 trap 'pass USR2' USR2
 # A manager that has not begun to listen does not hear INT.
 trap 'told=1; pass TERM' {ends}
-for try in 1 2 3 4 5; do
+{begin}for try in 1 2 3 4 5; do
     {manage} &
     manager=$!
     # A wait that a signal interrupts is not the end of the manager.
@@ -49,6 +54,7 @@ def write_script(
     ends: str = "TERM",
     finish: str = "",
     as_log: bool = False,
+    hpcext: Sequence[str] = HPCEXT,
 ) -> Path:
     """Write the batch script of a pilot; where it is.
 
@@ -62,8 +68,10 @@ def write_script(
         The signals that do so.
     as_log : bool
         What happens is printed, as JSON; else errors alone.
+    hpcext : sequence of str
+        How hpcext is run there.
     """
-    manage = [sys.executable, "-m", "hpcext", *([] if as_log else ["--quiet"])]
+    manage = [*hpcext, *([] if as_log else ["--quiet"])]
     manage += ["run", "--resume", str(directory), *(["--log-format=json"] if as_log else [])]
     script = _SCRIPT.format(manage=shlex.join(manage), begin=begin, ends=ends, finish=finish)
     # As the file system has it: a path need not be UTF-8.
@@ -138,6 +146,9 @@ class Submitted:
                 "was not submitted by hpcext", where=str(directory), do="use sbatch"
             )
         return list(options)
+
+
+SLURM = Submitted("slurm.json", "hpcext.slurm-job/1", "Slurm")
 
 
 def name_of(directory: Path) -> str:

@@ -31,8 +31,7 @@ from hpcext.launch import agent
 from hpcext.launch.tree import boot_id
 from hpcext.manager import choosing, locks, spool, tickets
 from hpcext.manager import pilot as pilots
-from hpcext.manager.pilot import Pilot
-from hpcext.manager.places import host
+from hpcext.manager.directory import Pilot, host
 from hpcext.manager.reading import Follower
 from hpcext.manager.submissions import Submissions
 from hpcext.text import are, counted
@@ -334,7 +333,7 @@ def _refuse_if_running(directory: Path, pilot: Pilot) -> None:
 
 def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
     """Refuse one whose job, or one of whose leases, is there or cannot be asked for."""
-    asked: dict[str, set[int]] = {}
+    asked: dict[str, set[protocol.JobId]] = {}
     system, job_id = spool.batch_job_of(directory)
     if job_id is not None:
         asked.setdefault(system, set()).add(job_id)
@@ -354,11 +353,11 @@ def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
         asked.setdefault(pilot.harvest.system if pilot.harvest else "slurm", set()).add(job_id)
     for system, ids in asked.items():
         try:
-            states = jobs(system).states(sorted(ids))
+            states = jobs(system).states(sorted(ids, key=str))
         except BatchError as error:
             what = f"{NAMES[system]} does not say whether its job has ended ({error.what})"
             raise NoManagerError(what, where=pilot.id) from None
-        for each in sorted(ids):
+        for each in sorted(ids, key=str):
             if (state := states.get(each, "completed")) not in OVER:
                 what = f"its job {each} of {NAMES[system]} is there ({state})"
                 raise NoManagerError(what, where=pilot.id, do="cancel it first")

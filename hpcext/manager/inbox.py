@@ -20,7 +20,7 @@ from hpcext.manager.submissions import Submissions, check_fits, check_in_time
 from hpcext.profiles import Profiles
 
 if TYPE_CHECKING:
-    from hpcext.manager.pilot import Pilot
+    from hpcext.manager.directory import Pilot
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job, State
 from hpcext.core.ways import Way, read_way
+from hpcext.manager.directory import host
 from hpcext.manager.driver import Observe
-from hpcext.manager.places import host
 from hpcext.manager.senders import Notice, send
 from hpcext.text import clean, counted
 

@@ -13,42 +13,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import re
-import secrets
-import shlex
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
 
 import msgspec
 
-from hpcext import __version__, documents, private, protocol
-from hpcext.config import Settings
+from hpcext import documents, protocol
 from hpcext.core.engine import Engine
-from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
+from hpcext.core.errors import NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
-from hpcext.executors.leases import Terms
-from hpcext.executors.seats import Shared, machine_of, memory
-from hpcext.jobfile import JobSpec
+from hpcext.executors.seats import machine_of
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
 from hpcext.manager import notice, places, spool, state
+from hpcext.manager.directory import (
+    Pilot,
+    create,
+    find,
+    host,
+    how_to_go_on,
+    known,
+    load,
+    remove,
+)
 from hpcext.manager.driver import Driver, Observe
 from hpcext.manager.inbox import Inbox
 from hpcext.manager.kept import Kept
-from hpcext.manager.places import host
 from hpcext.manager.refine import SLOT, UNKNOWN, Refiner, profiles_for
-from hpcext.manager.submissions import Submissions, check_fits
+from hpcext.manager.submissions import Submissions
 from hpcext.manager.unmeasured import Unmeasured
 from hpcext.policies import find_policy
-from hpcext.text import did_you_mean, shown
+
+__all__ = [
+    "Pilot", "create", "find", "host", "how_to_go_on", "known", "load", "remove", "run",
+    "sole_manager",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -58,253 +62,6 @@ LOOK_S = 1.0
 SIGNALS_S = 1.0
 """LSF's signals to a job and to its group are so far apart at most; between two that mean more,
 JOB_TERMINATE_INTERVAL, are 10 s."""
-
-SCHEMA: Final = "hpcext.pilot/1"
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
-
-
-class Pilot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pilot is; ``pilot.json``.
-
-    Attributes
-    ----------
-    id, name : str
-    policy : str
-    node : str
-        Name of the machine.
-    gpus : tuple of int
-        GPU indices that it may use; with `logical`, slots that stand for GPUs.
-    logical : bool
-    report_interval_s, suspend_timeout_s : float
-        Settings it was begun with.
-    began_at : float
-    profiles : str
-        Directory of the stored scaling curves that its jobs name and refine.
-    batch : {"", "slurm", "lsf"}
-        It is the script of a job of this batch system, and has the GPUs `gpus` on each of its
-        nodes.
-    launcher : {"", "blaunch", "jsrun"}
-        What starts its jobs on the hosts of an LSF job.
-    nodes : int
-        How many nodes that job has.
-    lead_s : float
-        How long before the end of that job its own are suspended.
-    requeue : bool
-        It goes on in the next allocation if it could not end in this one.
-    alone : bool
-        It has one job, and ends as that does: a batch job of its own.
-    harvest : Terms or None
-        It takes idle nodes as leases, by these terms: a harvester.
-    stay : bool
-        It waits for more jobs when all are done, until it is drained.
-    shared : Shared or None
-        That of the GPUs `gpus` which several jobs share through MPS.
-    file : str
-        The job file that it was begun with, absolute; empty where there was none.
-    notify : str
-        Whom to tell of its end and of jobs that fail, see :mod:`hpcext.manager.notice`.
-    """
-
-    schema: Literal["hpcext.pilot/1"] = SCHEMA
-    id: str
-    name: str
-    policy: str
-    node: str
-    gpus: tuple[int, ...]
-    logical: bool
-    report_interval_s: float
-    suspend_timeout_s: float
-    began_at: float
-    profiles: str = ""
-    batch: Literal["", "slurm", "lsf"] = ""
-    launcher: Literal["", "blaunch", "jsrun"] = ""
-    nodes: int = 1
-    lead_s: float = 0.0
-    requeue: bool = False
-    alone: bool = False
-    harvest: Terms | None = None
-    stay: bool = False
-    shared: Shared | None = None
-    file: str = ""
-    notify: str = ""
-    version: str = __version__
-
-    @property
-    def own_gpus(self) -> tuple[int, ...]:
-        """Those of its GPUs that one job has at a time."""
-        return tuple(each for each in self.gpus if self.shared is None or each != self.shared.index)
-
-    def indices(self, node: str) -> tuple[str, ...]:
-        """What its GPUs on a node, or the seats of its shared one, are called there."""
-        if self.shared is not None and machine_of(node) != node:
-            return tuple(seat.rpartition(":")[2] for seat in self.shared.names(self.node))
-        return tuple(map(str, self.own_gpus))
-
-    def offers(self) -> tuple[Node, ...]:
-        """The node that it has, or one of several that are alike; its shared GPU is another."""
-        node = Node(self.node, len(self.own_gpus))
-        return (node, self.shared.as_node(self.node)) if self.shared else (node,)
-
-
-def create(
-    specs: Sequence[JobSpec],
-    *,
-    where: str,
-    name: str,
-    gpus: Sequence[int],
-    logical: bool,
-    settings: Settings,
-    directory: Path | None = None,
-    batch: Literal["", "slurm", "lsf"] = "",
-    launcher: Literal["", "blaunch", "jsrun"] = "",
-    nodes: int = 1,
-    lead_s: float = 0.0,
-    requeue: bool = False,
-    alone: bool = False,
-    harvest: Terms | None = None,
-    stay: bool = False,
-    shared: Shared | None = None,
-    file: Path | None = None,
-    notify: str = "",
-) -> Path:
-    """Make the directory of a new pilot, with its first jobs in it. Starts nothing.
-
-    Raises
-    ------
-    InputError
-        A name, a directory or a job that cannot be; nothing was made.
-    """
-    if not _NAME.match(name):
-        raise InputError(
-            f"{shown(name)} is no name", where="--name", valid="letters, digits, . _ -; at most 64"
-        )
-    find_policy(settings.policy, settings.origins.get("policy", "--policy"))
-    node = "a node of this pilot" if batch or harvest else host()
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    pilot = Pilot(
-        id=f"{name}-{stamp}-{secrets.token_hex(2)}",
-        name=name,
-        policy=settings.policy,
-        node=node,
-        gpus=tuple(gpus),
-        logical=logical,
-        report_interval_s=settings.report_interval_s,
-        suspend_timeout_s=settings.suspend_timeout_s,
-        began_at=time.time(),
-        profiles=str(settings.state_dir.absolute() / "profiles"),
-        batch=batch,
-        launcher=launcher,
-        nodes=nodes,
-        lead_s=lead_s,
-        requeue=requeue,
-        alone=alone,
-        harvest=harvest,
-        stay=stay,
-        shared=shared,
-        file=str(file.absolute()) if file else "",
-        notify=notify,
-    )
-    check_fits(specs, pilot.offers(), where, nodes, seat_bytes=memory(shared))
-    path = _make_directory(pilot, settings.state_dir, directory)
-    if specs:
-        Submissions(path / "submissions").add("first", specs)
-    # Last, because it is what makes the directory a pilot.
-    documents.write_file(path / "pilot.json", msgspec.json.encode(pilot))
-    return path
-
-
-def _make_directory(pilot: Pilot, state_dir: Path, directory: Path | None) -> Path:
-    path = directory.absolute() if directory else state_dir / "pilots" / pilot.id
-    try:
-        register = state.make(state_dir, "pilots")
-        private.make_missing(path.parent)
-        path.mkdir(mode=0o700)
-        for name in (".", "jobs", "submissions"):
-            private.make(path / name)
-        spool.make(path)
-        if directory:
-            (register / pilot.id).symlink_to(path)
-    except FileExistsError:
-        raise InputError(
-            f"{path} exists", where="--dir", do=f"choose another, or hpcext run --resume {path}"
-        ) from None
-    except OSError as error:
-        where = error.filename or path
-        raise InputError(f"{where} cannot be made: {error.strerror}", where="--dir") from None
-    return path
-
-
-def load(directory: Path) -> Pilot:
-    """Read what a pilot is.
-
-    Raises
-    ------
-    NoManagerError
-        There is no pilot there.
-    """
-    try:
-        data = documents.read_untrusted(directory / "pilot.json")
-        document = msgspec.json.decode(data, type=dict[str, Any])
-        if documents.is_later(document, SCHEMA):
-            what = documents.not_of(document, SCHEMA)
-            raise NoManagerError(f"the pilot was {what}", where=str(directory))
-        if document.pop("slurm", False):
-            # As releases before LSF wrote it.
-            document["batch"] = "slurm"
-        return msgspec.convert(document, Pilot)
-    except (OSError, *UNREADABLE) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise NoManagerError(f"no pilot there ({reason})", where=str(directory)) from None
-
-
-def find(handle: str, state_dir: Path) -> Path:
-    """The directory of a pilot, by directory, id or name (the newest of a name).
-
-    Raises
-    ------
-    NoManagerError
-        There is none.
-    """
-    # Not Path.exists, which raises for a name that is too long or holds a NUL.
-    if os.path.exists(os.path.join(handle, "pilot.json")):
-        return Path(handle).absolute()
-    register = state_dir / "pilots"
-    if _NAME.match(handle) and (register / handle / "pilot.json").exists():
-        return (register / handle).resolve()
-    there = known(state_dir)
-    named = [path for path, pilot in there if pilot.name == handle]
-    if not named:
-        raise NoManagerError(
-            f"no pilot {shown(handle)}",
-            valid="a directory, an id or a name",
-            do=did_you_mean(handle, [pilot.name for _, pilot in there]) or f"ls {register}",
-        )
-    return named[0]
-
-
-def how_to_go_on(directory: Path) -> str:
-    """The command that goes on with a pilot whose manager has ended."""
-    pilot = load(directory)
-    if pilot.batch:
-        return f"hpcext pilot resubmit {pilot.id}"
-    return f"hpcext run --resume {shlex.quote(str(directory))}"
-
-
-def known(state_dir: Path) -> list[tuple[Path, Pilot]]:
-    """All pilots of this user and what they are, newest first."""
-    found = []
-    for path in (state_dir / "pilots").glob("*/pilot.json"):
-        with contextlib.suppress(NoManagerError):
-            found.append((path.parent.resolve(), load(path.parent)))
-    return sorted(found, key=lambda each: each[1].began_at, reverse=True)
-
-
-def remove(directory: Path, state_dir: Path) -> None:
-    """Remove a pilot that has never run."""
-    name = load(directory).id
-    shutil.rmtree(directory)
-    (state_dir / "pilots" / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

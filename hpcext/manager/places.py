@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,11 +27,12 @@ from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
 from hpcext.manager import lsf_job, lsf_suspend, slurm_job
+from hpcext.manager.directory import host
 from hpcext.policies.autoscale import Autoscaler, Nodes, loss
 from hpcext.protocol import Allocation, JobId
 
 if TYPE_CHECKING:
-    from hpcext.manager.pilot import Pilot
+    from hpcext.manager.directory import Pilot
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +58,6 @@ class Place:
     nodes: tuple[Node, ...]
     executor: Callable[..., Executor]
     carry_on: Callable[..., None]
-
-
-def host() -> str:
-    """The short name of this machine."""
-    return socket.gethostname().partition(".")[0] or "localhost"
 
 
 def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:

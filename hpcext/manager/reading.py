@@ -17,7 +17,7 @@ from hpcext.core.errors import HpcextError
 from hpcext.core.node_time import NodeTime
 from hpcext.core.world import World
 from hpcext.manager import journal, pilot, spool
-from hpcext.manager.pilot import Pilot
+from hpcext.manager.directory import Pilot
 from hpcext.policies import find_policy
 
 REPLAY_SHARE = 20

@@ -15,7 +15,7 @@ from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
-SUBMITTED = batch_job.Submitted("slurm.json", "hpcext.slurm-job/1", "Slurm")
+SUBMITTED = batch_job.SLURM
 
 
 def submit(
@@ -69,11 +69,6 @@ def submit(
         *options,
     ]
     return _submit(directory, words)
-
-
-def adopt(directory: Path, job_id: JobId) -> None:
-    """Note that a job that runs already is that of a pilot."""
-    SUBMITTED.write(directory, job_id, [])
 
 
 def resubmit(directory: Path) -> int:

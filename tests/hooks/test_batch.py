@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -40,21 +41,64 @@ def script(tmp_path: Path) -> Path:
 ARGS = ("--", "a b", "", "$HOME;*", "--lead")
 
 
-def test_it_becomes_the_command(batch: Path, tmp_path: Path, script: Path) -> None:
-    command = program(tmp_path / "hpcext", script.read_text())
-    ended = run(
-        batch,
+def answering(path: Path, *lines: str) -> str:
+    """A stand-in of hpcext, which writes down its words first."""
+    kept = f'printf \'%s|\' "$0" "$@" >{path.parent}/words; env >{path.parent}/environ'
+    return str(program(path, "\n".join(["#!/bin/sh", kept, *lines, ""])))
+
+
+def test_it_becomes_what_the_command_has_prepared(
+    batch: Path, tmp_path: Path, script: Path
+) -> None:
+    """Which is a shell script that hears of signals; a remark before it is passed on."""
+    becomes = program(tmp_path / "batch.sh", 'echo "became $0"; kill -USR2 $$; echo deaf\n', 0o600)
+    command = answering(tmp_path / "hpcext", "echo remark >&2", f"echo {becomes} >&2")
+    marks = {"HPCEXT_COMMAND": command, "HPCEXT_SCRIPT": str(script)}
+    ended = run(batch, *ARGS, **marks, HPCEXT_LEAD_S="90")
+    assert ended.returncode == -signal.SIGUSR2
+    assert ended.stdout == f"became {becomes}\n"
+    assert ended.stderr == "remark\n"
+    expected = [
+        command,
+        "suspendable",
+        "--prepare",
+        command,
+        "--lead",
+        "90",
+        "--",
+        str(script),
         *ARGS,
-        HPCEXT_COMMAND=str(command),
-        HPCEXT_SCRIPT=str(script),
-        HPCEXT_LEAD_S="90",
-    )
+    ]
+    assert words_of((tmp_path / "words").read_text()) == expected
+    environ = (tmp_path / "environ").read_text()
+    assert "HPCEXT_COMMAND" not in environ
+    assert "HPCEXT_SCRIPT" not in environ
+    assert "HPCEXT_LEAD_S=90" in environ
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["echo Traceback >&2", "printf 'no\\033[31m package' >&2", "exit 1"], "no?[31m package"),
+        (["exit 2"], "{} ended without a word"),
+        (["echo /nowhere/batch.sh >&2"], "/nowhere/batch.sh"),
+        (["kill -9 $$"], "{} ended without a word"),
+        (["exec sleep 600"], "{} has not answered in 2 s"),
+        (["yes 'a long story' | head -n 5000 >&2", "echo why >&2", "exit 3"], "why"),
+    ],
+)
+def test_it_becomes_the_script_if_nothing_is_prepared(
+    build, tmp_path: Path, script: Path, lines: list[str], why: str
+) -> None:
+    hasty = build("hpcext-batch", "CFLAGS=-O1 -g -fsanitize=address,undefined -DPREPARE_S=2")
+    command = answering(tmp_path / "hpcext", *lines)
+    marks = {"HPCEXT_COMMAND": command, "HPCEXT_SCRIPT": str(script)}
+    ended = run(hasty, *ARGS, **marks, HPCEXT_LEAD_S="90")
     assert ended.returncode == 0
-    expected = [str(command), "suspendable", "--lead", "90", "--", str(script), *ARGS]
-    assert words_of(ended.stdout) == expected
-    assert "HPCEXT_COMMAND" not in ended.stderr
-    assert "HPCEXT_SCRIPT" not in ended.stderr
-    assert "HPCEXT_LEAD_S=90" in ended.stderr
+    assert words_of(ended.stdout) == [str(script), *ARGS]
+    first = ended.stderr.splitlines()[0]
+    line = f"the job cannot be suspended: {why.format(command)}; it runs as usual"
+    assert first == f"hpcext: {line}"
 
 
 def test_for_a_trainer_it_becomes_another_one(batch: Path, tmp_path: Path, script: Path) -> None:

@@ -6,12 +6,22 @@ import subprocess
 
 from slurm_cluster import REPOSITORY, Cluster
 
-# In place of `hpcext suspendable`: says what it was given, and becomes what follows "--".
+# In place of hpcext: says what it was given, and becomes what follows "--"; where it only prepares
+# that, it writes down what hpcext-batch is to become.
 STAND_IN = """#!/bin/sh
+prepare=$2
+# The third word is our own path.
+[ "$prepare" != --prepare ] || { shift 3; set -- suspendable "$@"; }
 printf 'stand-in'; printf '|%s' "$@"; echo
 while [ "$1" != -- ]; do shift; done
 shift
-exec "$@"
+[ "$prepare" = --prepare ] || exec "$@"
+script=$(mktemp)
+printf 'rm %s\\nexec' "$script" >"$script"
+for word; do
+    printf " '%s'" "$(printf %s "$word" | sed "s/'/'\\\\\\''/g")" >>"$script"
+done
+echo "$script" >&2
 """
 
 

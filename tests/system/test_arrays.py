@@ -102,6 +102,11 @@ def test_each_task_of_an_array_is_a_ticket_of_its_own(
     done = tickets.sbatch(f"--dependency=afterok:{array}_1:{array}_2", "--wrap=true")
     tickets.wait_is(done, "COMPLETED")
     wait_for((place.path / "third").exists, "the last task")
+    facts = tickets.harvester / "manager.json"
+    # Else nobody would be there who cancels its trainer.
+    slurm.wait_for(
+        lambda: json.loads(facts.read_text())["batch_job"] == f"{array}_3", "it as manager"
+    )
     assert slurm.job(f"{array}_3")["JobId"] == str(array)
     assert slurm.as_user("scancel", f"{array}_3").returncode == 0
     tickets.wait_is(f"{array}_3", "CANCELLED")

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pexpect
 import pytest
@@ -49,13 +50,25 @@ def batch(
     words = ("-n1", "--parsable", "--output", str(printed), *flags, str(source))
     said = slurm.as_user(*before, "sbatch", *words, *args, **environ)
     assert said.returncode == 0, said
-    assert not (quiet and said.stderr), said
+    flagged = any(flag.startswith("--hpcext-") for flag in flags)
+    # The cluster of these tests has no rules.
+    assert not quiet or bool(said.stderr) == flagged, said
+    assert not flagged or "does not load hpcext's rules" in said.stderr
     job = said.stdout.strip()
     over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
     slurm.wait_for(lambda: slurm.job(job)["JobState"] in over, "the end of the job")
     out = printed.read_text()
     assert slurm.job(job)["JobState"] == "COMPLETED", out
     return out
+
+
+def without_plugin(slurm: Cluster, place: Site) -> Path:
+    """Configure sbatch of a user so that it knows nothing of us."""
+    conf = (slurm.root / "etc" / "slurm.conf").read_text()
+    own = place.path / "slurm.conf"
+    lines = (line for line in conf.splitlines() if not line.startswith("PlugStackConfig"))
+    own.write_text("\n".join([*lines, "PlugStackConfig=/dev/null", ""]))
+    return own
 
 
 def environment(out: str, where: str) -> dict[str, str]:
@@ -206,6 +219,71 @@ def test_who_does_not_use_it_sees_no_difference(slurm: Cluster, place: Site, bui
     assert seen[0] == seen[1]
 
 
+NO_RULES = (
+    "sbatch: hpcext: nothing fills in what the job needs, since the site's cli_filter.lua does not "
+    "load hpcext's rules: give {} yourself, and tell the administrator\n"
+)
+
+
+def test_where_the_rules_are_missing_a_flag_says_so(
+    slurm: Cluster, place: Site, plugin: Plugin
+) -> None:
+    """With no script, with one that does not load them, and with one that does."""
+    submit = ("sbatch", "--hold", "--wrap=true")
+    again = "--requeue --open-mode=append"
+    for flag, needs in (
+        ("--hpcext-suspendable", f"{again} --signal=B:USR2@LEAD"),
+        ("--hpcext-trainer=1:4", again),
+        ("--hpcext-gpus=2", "--gres"),
+    ):
+        assert slurm.as_user(*submit, flag).stderr == NO_RULES.format(needs)
+    assert slurm.as_user(*submit).stderr == ""
+    conf = (slurm.root / "etc" / "slurm.conf").read_text()
+    own = place.path / "etc"
+    slurm.as_user("mkdir", str(own))
+    (own / "slurm.conf").write_text(conf + "CliFilterPlugins=lua\n")
+    functions = ("setup_defaults", "pre_submit", "post_submit")
+    script = "".join(
+        f"function slurm_cli_{name}() return slurm.SUCCESS end\n" for name in functions
+    )
+    for more, said in (
+        ("", NO_RULES.format("--gres")),
+        ("-- /usr/lib/hpcext/lua/cli_filter.lua", ""),
+    ):
+        (own / "cli_filter.lua").write_text(script + more)
+        environ = {"SLURM_CONF": str(own / "slurm.conf")}
+        assert slurm.as_user(*submit, "--hpcext-gpus=2", **environ).stderr == said
+
+
+def test_a_heterogeneous_job_is_refused(slurm: Cluster, place: Site, plugin: Plugin) -> None:
+    """Whichever part has the option, and however the parts are told apart; others are let pass."""
+    line = (
+        "error: hpcext: options of hpcext are not for a heterogeneous job (valid: one part, "
+        "without ':' or hetjob); submit the part that trains by itself"
+    )
+    script = place.path / "parts.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -n1\n")
+    flag = "--hpcext-suspendable=90"
+    for words in (
+        ("sbatch", flag, "-n1", ":", "-n1", "--wrap=true"),
+        ("sbatch", "-n1", ":", flag, "-n1", "--wrap=true"),
+        ("sbatch", flag, str(script)),
+        ("salloc", "--hpcext-gpus=1", "-n1", ":", "-n1", "true"),
+        ("srun", "--hpcext-gpus=1", "-n1", ":", "-n1", "true"),
+    ):
+        said = slurm.as_user(*words)
+        assert said.returncode == 1, said
+        assert said.stderr.splitlines()[-1] == f"{words[0]}: {line}"
+    assert slurm.run("squeue", "-h").stdout == ""
+    assert slurm.as_user("sbatch", "--hold", "-n1", ":", "-n1", "--wrap=true").stderr == ""
+    # From a client without our plugin, which refuses nothing.
+    sent = "SLURM_SPANK__SLURM_SPANK_OPTION_hpcext_hpcext_suspendable"
+    environ = {"SLURM_CONF": str(without_plugin(slurm, place)), sent: "90"}
+    first, second, *_ = batch(slurm, place, ":", "-n1", **environ).splitlines()
+    assert first.endswith("cannot be suspended: it is a heterogeneous one; it runs as usual")
+    assert second == f"script|{WORDS}"
+
+
 BAD = (
     "suspendable=9", "suspendable=86401", "suspendable=", "suspendable=2m", "suspendable=-60",
     "gpus=0", "gpus=1025", "gpus=8:2", "gpus=2:", "gpus=", "gpus=Auto", "gpus= 4", "gpus=4:2000",
@@ -258,10 +336,7 @@ def test_what_looks_as_if_slurmctld_had_sent_it_is_not_trusted(
     slurm: Cluster, place: Site, plugin: Plugin
 ) -> None:
     """From an sbatch without our plugin, which would have refused it."""
-    conf = (slurm.root / "etc" / "slurm.conf").read_text()
-    own = place.path / "slurm.conf"
-    lines = (line for line in conf.splitlines() if not line.startswith("PlugStackConfig"))
-    own.write_text("\n".join([*lines, "PlugStackConfig=/dev/null", ""]))
+    own = without_plugin(slurm, place)
     sent = "SLURM_SPANK__SLURM_SPANK_OPTION_hpcext_hpcext"
     hostile = {
         f"{sent}_suspendable": "2; rm -rf /",

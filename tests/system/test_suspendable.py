@@ -262,8 +262,8 @@ def test_the_flag_of_sbatch_does_it_for_an_ordinary_script(
     command.write_text("\n".join(["#!/bin/sh", *exported, 'exec hpcext "$@"', ""]))
     command.chmod(0o755)
     plugin.use(f"command={command}")
-    log = f"export COUNTER_LOG={place.path}/only.steps"
-    script = f"#!/bin/sh\n{log}\n{' '.join(counter(place))}\necho over\n"
+    exported.append(f"export COUNTER_LOG={place.path}/only.steps")
+    script = "\n".join(["#!/bin/sh", *exported, " ".join(counter(place)), "echo over", ""])
     options = ("--hpcext-suspendable=50", "--export=NONE", "--signal=B:USR2@50")
     said = batch.sbatch(*options, "--time=1", "--gres=gpu:1", script=script)
     assert said.returncode == 0, said

@@ -1,0 +1,38 @@
+"""What hpcext-batch has done before a suspendable script starts; :mod:`hpcext.cli.main` is slow.
+
+Its words are ``COMMAND --lead SECONDS -- SCRIPT ARGUMENT...``. The last line on standard error is
+what hpcext-batch becomes, if the exit status is 0; else it is why the script runs without hpcext.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from hpcext.config import load_settings
+from hpcext.core.errors import HpcextError
+from hpcext.manager import slurm_suspend, suspendable
+from hpcext.protocol import Allocation
+from hpcext.text import clean
+
+
+def main(words: Sequence[str]) -> int:
+    """Prepare the pilot of this job."""
+    command, lead, script = words[0], words[2], words[4:]
+    here = Allocation.from_environ()
+    if here is None or here.step or not here.node:
+        return _say("this is no batch script of a Slurm job", 2)
+    try:
+        lead_s = suspendable.lead_of(lead)
+        settings = load_settings()
+        becomes = slurm_suspend.prepare(here, script, lead_s, settings, hpcext=[command])
+        return _say(str(becomes), 0)
+    except HpcextError as error:
+        return _say(clean(str(error)), error.exit_status)
+    except OSError as error:
+        return _say(clean(f"{error.filename or 'state_dir'}: {error.strerror}"), 1)
+
+
+def _say(line: str, status: int) -> int:
+    sys.stderr.write(f"{line}\n")
+    return status

@@ -1,0 +1,98 @@
+"""The pilot of one job that a suspendable batch job is, whichever batch system runs it.
+
+Every start of such a job waits for what is imported here: nothing that is slow.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import protocol
+from hpcext.config import Settings
+from hpcext.core.errors import InputError
+from hpcext.jobfile import Gpus, JobSpec
+from hpcext.manager import directory as directories
+from hpcext.manager import state
+from hpcext.manager.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
+from hpcext.numerals import whole
+from hpcext.text import shown
+
+STDOUT, STDERR = 1, 2
+
+
+def lead_of(given: str | None) -> int:
+    """How long before the end it is suspended.
+
+    Parameters
+    ----------
+    given : str or None
+        What the flag says; else the variable that the flag of sbatch sets, or a user.
+
+    Raises
+    ------
+    InputError
+        That is no such time.
+    """
+    text, where = protocol.environ().get("HPCEXT_LEAD_S", str(LEAD_S)), "HPCEXT_LEAD_S"
+    if given is not None:
+        text, where = given, "--lead"
+    lead_s = whole(text)
+    if lead_s is None or not MIN_LEAD_S <= lead_s <= MAX_LEAD_S:
+        raise InputError(shown(text), where=where, valid=f"{MIN_LEAD_S} to {MAX_LEAD_S}")
+    return lead_s
+
+
+def spec(command: Sequence[str], slots: int, lead_s: int) -> JobSpec:
+    """The one job."""
+    return JobSpec(
+        name="job",
+        command=tuple(command),
+        gpus=Gpus(min=slots, max=slots, optimal=slots),
+        workdir=str(Path.cwd()),
+        # Its exit code is what the user of sbatch is to see, at once.
+        retries=0,
+        suspend_timeout_s=float(lead_s),
+    )
+
+
+def create(job: JobSpec, gpus: int, settings: Settings, directory: Path, **more: Any) -> None:
+    """Make the pilot of one job that has the whole allocation."""
+    # Its scripts are run from there.
+    state.check_safe(settings.state_dir)
+    directories.create(
+        [job],
+        where="hpcext suspendable",
+        # A job without GPUs is one slot: all that it has of the node.
+        gpus=range(gpus or 1),
+        logical=not gpus,
+        settings=settings,
+        directory=directory,
+        requeue=True,
+        alone=True,
+        **more,
+    )
+
+
+def log_to_output(directory: Path, wanted: str | None = None) -> None:
+    """Have the job's output go where that of its batch script goes, if that is a file.
+
+    Where the batch system says which one is `wanted` in the end, it must be that: what LSF only
+    keeps until the job ends does not outlive a requeue.
+    """
+    output = os.readlink(f"/proc/self/fd/{STDOUT}")
+    log = directory / "jobs" / "1" / "log.txt"
+    kept = wanted is None or (wanted and os.path.realpath(wanted) == output)
+    if kept and stat.S_ISREG(os.fstat(STDOUT).st_mode) and not os.path.lexists(log):
+        log.parent.mkdir(mode=0o700, exist_ok=True)
+        log.symlink_to(output)
+
+
+def append() -> None:
+    """Write at the end of the output from here on: the step writes to the same file."""
+    for fd in (STDOUT, STDERR):
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
