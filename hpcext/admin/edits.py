@@ -25,12 +25,15 @@ class Edit:
     after : str
     first : str
         What is to be done before; empty for nothing.
+    why : tuple of str
+        What the lines are for, a sentence each.
     """
 
     path: Path
     before: str | None
     after: str
     first: str = ""
+    why: tuple[str, ...] = ()
 
     def diff(self) -> list[str]:
         """Lines that ``patch -p1 -d /`` takes."""
@@ -74,7 +77,15 @@ class StillNamedError(InputError):
 
 def as_json(edits: Sequence[Edit]) -> list[dict[str, object]]:
     """For documents."""
-    return [{"path": str(edit.path), "first": edit.first, "diff": edit.diff()} for edit in edits]
+    return [
+        {
+            "path": str(edit.path),
+            "first": edit.first,
+            "why": list(edit.why),
+            "diff": edit.diff(),
+        }
+        for edit in edits
+    ]
 
 
 def read(path: Path) -> str | None:

@@ -21,6 +21,19 @@ NAMES = ("slurm.conf", "plugstack.conf", *SCRIPTS)
 HOOKS = {"Prolog": "prolog.d", "Epilog": "epilog.d"}
 """Settings that hold one name or pattern, and the directory that is ours to put a file in."""
 
+_WHY = {
+    "Prolog": "Prolog: makes what a job of hpcext needs on its node before the job begins",
+    "Epilog": "Epilog: ends what is left of a job on its node, and removes its files",
+    "JobSubmitPlugins": "JobSubmitPlugins: slurmctld checks the options, however a job was made",
+    "CliFilterPlugins": "CliFilterPlugins: sbatch says what is wrong with an option, and adds GPUs",
+    "SlurmctldParameters": "SlurmctldParameters: a job hears of its preemption, and saves in time",
+    "PreemptParameters": "PreemptParameters: a job hears of its preemption, and saves in time",
+}
+_WHY_INCLUDE = "include: has Slurm load the plugin, which has the options of sbatch"
+_WHY_SCRIPT = (
+    "the block at the end: loads the rules of hpcext; without them jobs are submitted as ever"
+)
+
 _BLOCK = re.compile(r"^-- hpcext: the last lines of the file\..*?^end\n", re.M | re.S)
 
 
@@ -68,7 +81,7 @@ def _plugstack(files: Files) -> Edit:
     if before is not None and re.search(r"^\s*include\s.*plugstack\.conf\.d/", before, re.M):
         return Edit(path, before, before)
     include = f"include {files.conf_dir}/plugstack.conf.d/*.conf"
-    return Edit(path, before, added(before, [include]))
+    return Edit(path, before, added(before, [include]), why=(_WHY_INCLUDE,))
 
 
 def _script(files: Files, name: str) -> Edit:
@@ -78,7 +91,8 @@ def _script(files: Files, name: str) -> Edit:
         return Edit(path, before, before)
     # Slurm takes no script that lacks its own functions.
     start = before or _BLOCK.sub("", (sources.find() / "site_configs/slurm" / name).read_text())
-    return Edit(path, before, added(start, snippet(files.place.home, files.command, name)))
+    after = added(start, snippet(files.place.home, files.command, name))
+    return Edit(path, before, after, why=(_WHY_SCRIPT,))
 
 
 def snippet(home: Path, command: str, name: str) -> list[str]:
@@ -104,11 +118,12 @@ def snippet(home: Path, command: str, name: str) -> list[str]:
 def _slurm_conf(files: Files) -> Edit:
     path = files.path("slurm.conf")
     before = read(path)
-    after, first = before or "", []
+    after, first, why = before or "", [], []
     for key, value in settings(files):
         found = list(_setting(after, key))
         if any(value in each[2].split(",") for each in found):
             continue
+        why.append(_WHY[key])
         if not found or not found[0][2]:
             after = added(after, [f"{key}={value}"])
             continue
@@ -119,7 +134,32 @@ def _slurm_conf(files: Files) -> Edit:
         else:
             new = f"{old},{value}"
         after = after[: found[0].start(2)] + new + after[found[0].end(2) :]
-    return Edit(path, before, after, "; ".join(first))
+    return Edit(path, before, after, "; ".join(first), tuple(why))
+
+
+def unneeded(files: Files) -> list[Edit]:
+    """What takes away the other lines that :func:`lacking` had asked for. They do no harm, and may
+    serve the site's own scripts by now: so nothing depends on it."""
+    edits = []
+    path = files.path("plugstack.conf")
+    if (before := read(path)) is not None:
+        line = f"include {files.conf_dir}/plugstack.conf.d/*.conf\n"
+        edits.append(Edit(path, before, before.replace(line, "")))
+    path = files.path("slurm.conf")
+    if (before := read(path)) is not None:
+        after = before
+        for key, value in settings(files):
+            for found in reversed(list(_setting(after, key))):
+                values = found[2].split(",")
+                if key in HOOKS or value not in values:
+                    continue
+                rest = ",".join(each for each in values if each != value)
+                start, end = found.span(2)
+                if not rest:
+                    start, end = found.start(), after.find("\n", end) + 1 or len(after)
+                after = after[:start] + rest + after[end:]
+        edits.append(Edit(path, before, after))
+    return [edit for edit in edits if edit.before != edit.after]
 
 
 def _setting(text: str, key: str) -> Iterator[re.Match[str]]:

@@ -71,11 +71,17 @@ class Status:
         damaged = any(state in DAMAGE for state, _ in self.files)
         return bool(self.hpcext) and self.fits and not damaged
 
+    @property
+    def complete(self) -> bool:
+        """It is in use: the files of the site lack nothing."""
+        return self.whole and not self.left
+
     def as_json(self) -> dict[str, Any]:
         """The same as a document."""
         return {
             "schema": "hpcext.status-of-installation/1",
             "whole": self.whole,
+            "complete": self.complete,
             "hpcext": self.hpcext,
             "built_for": self.built_for,
             "runs": self.runs,

@@ -72,6 +72,25 @@ class Held(NamedTuple):
     stopped: bool = False
 
 
+class Other(NamedTuple):
+    """A lease of another harvester.
+
+    Attributes
+    ----------
+    harvester : str
+        The name of its jobs.
+    user : str
+    node : str
+        That it has, or has asked for; empty where that is not known.
+    begun : bool
+    """
+
+    harvester: str
+    user: str
+    node: str
+    begun: bool
+
+
 class Order(NamedTuple):
     """A lease to be asked for.
 
@@ -114,6 +133,9 @@ class Leasing(Protocol):
 
     def held(self, name: str) -> tuple[Held, ...]:
         """Our jobs of a name that the batch system still knows."""
+
+    def others(self, partition: str, but: str) -> tuple[Other, ...]:
+        """Leases of others in a partition, as far as the queue shows them; not those of a name."""
 
     def script(self, agent: str, directory: Path) -> str:
         """What the job of a lease runs: this command of a shell, on its node."""

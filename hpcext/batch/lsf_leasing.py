@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcext.batch import lsf, lsf_idle, lsf_inside, lsf_probe, lsf_reserved, runner
-from hpcext.batch.leasing import Held, Idle, Order
+from hpcext.batch.leasing import Held, Idle, Order, Other
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 
@@ -140,6 +140,10 @@ class LsfLeasing:
                 raise
             return ()
         return parse_held(text, time.time()) if text.strip() else ()
+
+    def others(self, partition: str, but: str) -> tuple[Other, ...]:
+        """None: which hosts a pending job of others asks for is not known here."""
+        return ()
 
     def script(self, agent: str, directory: Path) -> str:
         """What the job runs."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpcext.batch import runner
-from hpcext.batch.leasing import Held, Idle
+from hpcext.batch.leasing import WAITING, Held, Idle, Other
 from hpcext.batch.slurm import (
     epoch,
     epoch_times,
@@ -30,6 +30,10 @@ _FLAGS = "*~#!%$@^+-"
 IDLE = frozenset({"idle", "planned"})
 _ASLEEP = frozenset("~#!%@^")
 """Behind a state: powered down or being, or about to be booted; sinfo(1), NODE STATE CODES."""
+
+
+_LEASE = re.compile(r"hpcext-[A-Za-z0-9._-]{1,64}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
+"""The name of the leases of a harvester, which has its id; their comment is a number."""
 
 
 class Planned(NamedTuple):
@@ -128,6 +132,25 @@ def held_command(job_name: str) -> list[str]:
     return [*words, "--format=%i|%T|%N|%e|%r|%k"]
 
 
+def others_command(partition: str) -> list[str]:
+    """Jobs of all users in a partition that run or wait; squeue(1). `%n`: the nodes asked for."""
+    states = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
+    words = ["squeue", "--noheader", f"--partition={partition}", f"--states={states}"]
+    return [*words, "--format=%T|%N|%n|%u|%j|%k"]
+
+
+def parse_others(text: str) -> tuple[Other, ...]:
+    """``STATE|NODE|ASKED|USER|NAME|COMMENT`` on each line; those that are leases of a harvester."""
+    found = []
+    for line in text.splitlines():
+        # The last two may hold anything, and are then no lease's.
+        said, node, asked, user, name, comment = [*line.strip().split("|", 5), *5 * [""]][:6]
+        if _LEASE.match(name) and whole(comment) is not None:
+            begun = state(said) not in WAITING
+            found.append(Other(name, user, node if begun else asked, begun))
+    return tuple(found)
+
+
 def withdraw_command(job_name: str) -> list[str]:
     """Take back those of our jobs of a name that have not begun; scancel(1)."""
     return ["scancel", "--me", f"--jobname={job_name}", "--state=PENDING"]
@@ -165,14 +188,16 @@ def planned_ends(but: str = "") -> dict[str, float]:
     Parameters
     ----------
     but : str
-        Jobs of this name do not count.
+        Jobs of this name do not count, nor do leases of any harvester: who waits for a node that
+        is leased gives it up for all others.
 
     Raises
     ------
     BatchError
     """
     text = runner.run(planned_command(), environ=epoch_times())
-    planned = [job for job in parse_planned(text) if not but or job.name != but]
+    jobs = (job for job in parse_planned(text) if job.name != but)
+    planned = [job for job in jobs if not _LEASE.match(job.name)]
     planned += parse_reserved(runner.run(reserved_command(), environ=epoch_times()))
     lists = {each.nodes for each in planned}
     return ends(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcext import protocol
-from hpcext.batch import runner, slurm, slurm_idle
-from hpcext.batch.leasing import Held, Idle, Order
+from hpcext.batch import runner, slurm, slurm_idle, slurm_site
+from hpcext.batch.leasing import Held, Idle, Order, Other
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
 
@@ -34,6 +34,11 @@ class SlurmLeasing:
         """Our jobs of a name."""
         text = runner.run(slurm_idle.held_command(name), environ=slurm.epoch_times())
         return slurm_idle.parse_held(text)
+
+    def others(self, partition: str, but: str) -> tuple[Other, ...]:
+        """Leases of others."""
+        found = slurm_idle.parse_others(runner.run(slurm_idle.others_command(partition)))
+        return tuple(each for each in found if each.harvester != but)
 
     def script(self, agent: str, directory: Path) -> str:
         """What the job runs."""
@@ -77,5 +82,12 @@ class SlurmLeasing:
         return hosts[node].address
 
     def lacks(self) -> tuple[str, ...]:
-        """Nothing."""
+        """What this Slurm hides from users."""
+        config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
+        # slurm.conf(5), PrivateData: "all" is no word of it in 22.05, and is in later releases.
+        if {"jobs", "all"} & slurm_site.words(config.get("PrivateData", "")).keys():
+            return (
+                "jobs of others are hidden here (PrivateData=jobs), so harvesters of two users do "
+                "not see each other: the first takes all idle nodes that it can use",
+            )
         return ()

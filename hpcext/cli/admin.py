@@ -232,6 +232,8 @@ def _show_edits(edits: Sequence[Edit], out: Output) -> None:
     for edit in edits:
         if edit.first:
             out.line(f"first: {edit.first}")
+        for sentence in edit.why:
+            out.line(f"{edit.path.name}, {sentence}")
         out.diff(edit.diff())
 
 
@@ -242,7 +244,9 @@ def uninstall_slurm(args: argparse.Namespace, out: Output) -> int:
     files = status.slurm_files(place, place.installed() or Manifest())
     edits = slurm_conf.naming(files, {str(change.path) for change in changes}) if files else []
     _refuse(edits, "scontrol reconfigure, and try again", out)
-    return _uninstall(place, changes, args, out)
+    # Before its command and release are forgotten.
+    more = slurm_conf.unneeded(files) if files and files.release else []
+    return _uninstall(place, changes, args, out, more)
 
 
 def uninstall_lsf(args: argparse.Namespace, out: Output) -> int:
@@ -261,7 +265,11 @@ def _refuse(edits: Sequence[Edit], do: str, out: Output) -> None:
 
 
 def _uninstall(
-    place: Place, changes: Sequence[Change], args: argparse.Namespace, out: Output
+    place: Place,
+    changes: Sequence[Change],
+    args: argparse.Namespace,
+    out: Output,
+    unneeded: Sequence[Edit] = (),
 ) -> int:
     _show(changes, out)
     if not args.dry_run:
@@ -271,7 +279,11 @@ def _uninstall(
         out.note(f"{path}: changed since it was installed, so it stays; remove it yourself")
     if not args.dry_run:
         out.line("done" if not changed else "done, but for what was changed")
-    _document(changes, args, out)
+    if unneeded:
+        out.line("hpcext had asked for these lines, too; they go if nothing of yours needs them:")
+    for edit in unneeded:
+        out.diff(edit.diff())
+    _document(changes, args, out, left=as_json(unneeded))
     return 1 if changed else 0
 
 
@@ -305,7 +317,8 @@ def _status(found: Status, args: argparse.Namespace, out: Output) -> int:
             out.line(f"{step.daemon}: not asked, {step.why}")
     if args.json:
         out.document(found.as_json())
-    return 0 if found.whole else 1
+    # A package that is put together has no files of a site beside it.
+    return 0 if (found.whole if args.prefix != ROOT else found.complete) else 1
 
 
 def _show(changes: Sequence[Change], out: Output) -> None:

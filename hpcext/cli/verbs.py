@@ -18,6 +18,7 @@ from hpcext.core.world import World
 from hpcext.manager import choosing, notice, reading, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.handles import chosen, find_job
+from hpcext.manager.harvest_report import why_no_node
 from hpcext.manager.reading import Follower
 from hpcext.manager.report import run_document
 from hpcext.manager.requests import AUTO
@@ -105,6 +106,10 @@ def status(args: argparse.Namespace, out: Output) -> int:
             world, policy=found.policy, began_at=found.began_at, now_s=found.now_s
         )
         document["jobs"] = [job for job in document["jobs"] if job["id"] in shown]
+        if found.pilot.harvest is not None:
+            for said in document["jobs"]:
+                instead = why_no_node(directory, world, world.jobs[said["id"]])
+                said["why"] = instead or said["why"]
         out.document(document)
         return 0
     out.table(view.COLUMNS, [row for row in view.rows(engine) if row[0] in shown])
@@ -127,8 +132,10 @@ def why(args: argparse.Namespace, out: Output) -> int:
     """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
     directory, name = looked_at(args, out)
     world = Follower(directory).engine().world
+    harvests = pilots.load(directory).harvest is not None
     for job in [_job(world, name, out)] if name else world.jobs.values():
-        for sentence in view.why(job, world.records[job.id]):
+        instead = why_no_node(directory, world, job) if harvests else ""
+        for sentence in view.why(job, world.records[job.id], instead):
             out.line(sentence)
         if name and (sentence := view.before(world, job)):
             out.line(sentence)

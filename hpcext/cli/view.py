@@ -100,9 +100,12 @@ def goodput_sentence(job: Job) -> str:
     )
 
 
-def why(job: Job, record: Record) -> list[str]:
-    """Why a job waits, or runs as it does; what it lost; how it gets on; what its training says."""
-    reason = f": {job.reason}" if job.reason else ""
+def why(job: Job, record: Record, instead: str = "") -> list[str]:
+    """Why a job waits, or runs as it does; what it lost last; how it gets on; what it says.
+
+    `instead`, if it is not empty, is why it waits.
+    """
+    reason = f": {instead or job.reason}" if instead or job.reason else ""
     loss = loss_sentence(record.loss) if record.loss and not job.done else ""
     sentences = (f"{job.name} is {display_state(job)}{reason}", loss, goodput_sentence(job))
     return [*filter(None, sentences), *map(warning, record.notes)]

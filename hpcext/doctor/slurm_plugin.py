@@ -96,7 +96,10 @@ def _of_this_release(path: Path, options: str) -> Finding:
 
 def _line_of_plugstack(config: Mapping[str, str]) -> tuple[Path, str] | None:
     """Our plugin and its words, as ``plugstack.conf`` or a file that it includes has them."""
-    main = Path(config.get("PlugStackConfig") or _directory(config) / "plugstack.conf")
+    said = config.get("PlugStackConfig", "")
+    # "(null)" is the default: slurm.conf(5), "plugstack.conf in the directory of slurm.conf".
+    default = not said or said.startswith("(")
+    main = _directory(config) / "plugstack.conf" if default else Path(said)
     for path in (main.parent / "plugstack.conf.d" / "hpcext.conf", main):
         try:
             found = _LOADED.search(read_text(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,8 @@ class Lease:
         It is given back though nobody wants it.
     stale : bool
         Its file is to be written again.
+    claim : bool
+        It waits for a node that another harvester has, and is to give up.
     """
 
     number: int
@@ -73,6 +75,7 @@ class Lease:
     withdrawn: bool = False
     released: bool = False
     stale: bool = False
+    claim: bool = False
 
     def release(self) -> None:
         """Have its agent leave as soon as nothing runs there."""
@@ -115,17 +118,25 @@ class Lease:
             "planned": self.planned,
             "leave_at": leave_at,
             "idle_s": terms.idle_s,
+            "claim": self.claim,
         }
 
 
-def surplus(leases: Iterable[Lease], want: int, loss: Loss) -> list[Lease]:
+def surplus(
+    leases: Iterable[Lease], want: int, loss: Loss, asked: Collection[str] = ()
+) -> list[Lease]:
     """Which leases to give back so that no more than so many are left: what costs least.
 
-    Of those that cost as much, the one that ends soonest. What cannot be given up now is kept.
+    Of those that cost as much, one whose node another harvester has asked for, and then the one
+    that ends soonest. What cannot be given up now is kept.
     """
     there = [lease for lease in leases if not lease.leaving]
     costs = ((loss(lease.node) if lease.joined else (), lease) for lease in there)
     able = [(cost, lease) for cost, lease in costs if cost is not None]
     # Without an end it has not begun.
-    able.sort(key=lambda each: (each[0], each[1].ends_at or 0.0, -each[1].number))
+    able.sort(
+        key=lambda each: (
+            each[0], each[1].node not in asked, each[1].ends_at or 0.0, -each[1].number
+        )
+    )  # fmt: skip
     return [lease for _, lease in able[: max(0, len(there) - want)]]

@@ -35,6 +35,8 @@ class Account(msgspec.Struct, kw_only=True):
         Of these, of those that were left alone since they end too soon.
     leases, withdrawn, refused : int
         Asked for; of these: that did not begin in time; that Slurm did not take.
+    others : int
+        Nodes that other harvesters had at the last look.
     """
 
     schema: Literal["hpcext.harvest/1"] = "hpcext.harvest/1"
@@ -45,6 +47,7 @@ class Account(msgspec.Struct, kw_only=True):
     leases: int = 0
     withdrawn: int = 0
     refused: int = 0
+    others: int = 0
 
     @property
     def unleased_node_s(self) -> float:

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from hpcext import documents, private
@@ -31,6 +31,7 @@ from hpcext.executors import lease_account
 from hpcext.executors.base import Emit
 from hpcext.executors.lease import Lease, Loss, surplus
 from hpcext.executors.leases import Hole, Request, Steady, Terms, fits_s, requests
+from hpcext.executors.neighbours import Neighbours
 from hpcext.launch import agent
 from hpcext.numerals import whole
 
@@ -59,6 +60,12 @@ MOVED_S = 60.0
 HEARD_S = 5.0
 """So long after its job was stopped an agent has said that it leaves, if it could hear of it."""
 
+BEGINS = 3.0
+"""Of so many cycles: as long an idle node is left to another harvester that has asked for it."""
+
+CLAIM_S = 600.0
+"""A claim to a node of another harvester is made anew after that, with a new time limit."""
+
 STOPPED_S = 120.0
 """A lease whose job was stopped is killed then: its node is others', whatever still runs there."""
 
@@ -85,9 +92,11 @@ class LeaseBook:
         Whether anything was started on a lease that has not ended.
     hear : callable
         Have what ran on a lease say how it ended: called before the engine hears that it is gone.
-    loss : callable, optional
-        What it costs to give up a node. With it leases are given back that are more than `want`;
-        without, those alone on which nothing has run for a while.
+    loss : callable
+        What it costs to give up a node.
+    bound : bool
+        Leases are given back that are more than `want`; else those alone on which nothing has run
+        for a while, and those that are another harvester's part.
     """
 
     def __init__(
@@ -103,7 +112,8 @@ class LeaseBook:
         seen: Callable[[], Fragments],
         busy: Callable[[Lease], bool],
         hear: Callable[[Lease], None],
-        loss: Loss | None = None,
+        loss: Loss,
+        bound: bool = False,
     ) -> None:
         self._directory = directory
         self._name = name
@@ -117,6 +127,10 @@ class LeaseBook:
         self._busy = busy
         self._hear = hear
         self._loss = loss
+        self._bound = bound
+        self._neighbours = Neighbours(name, BEGINS * terms.cycle_s)
+        # More than our part, at the last look.
+        self._over_part = False
         self._steady = Steady()
         self._refused: dict[str, float] = {}
         # Of these, those whose lease did not begin.
@@ -186,6 +200,7 @@ class LeaseBook:
                     None if said["job_id"] is None else int(said["job_id"]),
                     None if said["ends_at"] is None else float(said["ends_at"]),
                     bool(said.get("planned", True)),
+                    claim=bool(said.get("claim", False)),
                 )
             except documents.UNFIT as error:
                 log.warning("%s is not understood: %s", path, error)
@@ -254,8 +269,7 @@ class LeaseBook:
                 await self._settle(lease, held.get(lease.number))
             for number in held.keys() - self.leases.keys():
                 await self._stray(held[number])
-            await self._fewer()
-            await self._more()
+            await self._balance()
             if self._failing:
                 log.warning("leases are looked after again")
             self._failing = False
@@ -285,6 +299,8 @@ class LeaseBook:
         if held.state in WAITING:
             await self._waits(lease, held, now)
         elif held.state in THERE:
+            lease.stale |= lease.claim
+            lease.claim = False
             if held.stopped:
                 await self._stopped(lease, held, now)
             else:
@@ -307,6 +323,10 @@ class LeaseBook:
         if lease.ends_at is not None or lease.devices:
             # It has run, and has ended; its job, which is to begin again, is a stray now.
             self._over(lease)
+        elif lease.claim or lease.node in self._neighbours.leased:
+            # Another harvester has it, or was faster: that says nothing of the node.
+            if not lease.claim or now - lease.asked_at > CLAIM_S:
+                await self._withdraw(lease, held.job_id)
         elif now - lease.asked_at > PATIENCE_S:
             log.info("no lease of %s: %s", lease.node, held.why)
             if not lease.withdrawn:
@@ -331,19 +351,34 @@ class LeaseBook:
         if held.state in WAITING | THERE:
             await asyncio.to_thread(self._system.cancel, held.job_id)
 
-    async def _fewer(self) -> None:
-        """Give back what is not worth its node."""
-        if self._loss is None:
+    async def _withdraw(self, lease: Lease, job_id: int | None) -> None:
+        """Take back what has not begun."""
+        lease.withdrawn = True
+        if job_id is not None:
+            await asyncio.to_thread(self._system.cancel, job_id)
+
+    async def _fewer(self, part: int | None, want: int) -> None:
+        """Give back what is not worth its node, and what is others' part."""
+        own = [lease for lease in self.leases.values() if not lease.claim]
+        # Twice in a row: what was asked one after the other may not fit together.
+        over = part is not None and sum(not lease.leaving for lease in own) > part
+        self._soon |= over and not self._over_part
+        limits = [want] * self._bound + [part or 0] * (over and self._over_part)
+        self._over_part = over
+        if not limits:
             return
-        for lease in surplus(self.leases.values(), self._want(), self._loss):
+        for lease in surplus(own, min(limits), self._loss, self._neighbours.asked):
             log.info("the lease of %s is given back", lease.node)
             lease.release()
             self._look(lease)
             if lease.ends_at is None and lease.job_id is not None:
                 await asyncio.to_thread(self._system.cancel, lease.job_id)
 
-    async def _more(self) -> None:
+    async def _balance(self) -> None:
+        """Have as many nodes as are wanted, beside other harvesters."""
         now = time.time()
+        # Before the nodes: one that is given back in between is counted twice, and not left out.
+        others = await asyncio.to_thread(self._system.others, self._terms.partition, self._name)
         nodes = await asyncio.to_thread(self._system.idle, self._terms.partition)
         idle = [name for name, node in nodes.items() if node.idle and self._suits(node)]
         # Somebody else had the hole; the next one is another.
@@ -356,30 +391,71 @@ class LeaseBook:
         }
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         steady = self._steady(idle)
+        self._neighbours.see(others, bool(steady), now)
         taken = {lease.node for lease in self.leases.values()}
         new = set(idle) - steady - taken - self._refused.keys()
         self._soon = not self._soon and bool(new) and self._want() > len(taken)
         self._soon |= any(lease.stopped_at is not None for lease in self.leases.values())
         free = [name for name in idle if name in steady and name not in taken]
-        ends = await asyncio.to_thread(self._system.ends, self._name) if free else {}
-        holes = {
-            name: Hole(name, ends.get(name, math.inf), nodes[name].limit_s, self._fits_s(name))
-            for name in free
-        }
-        self._count(idle, [hole for hole in holes.values() if not self._terms.minutes(hole, now)])
-        asked = requests(
-            [hole for name, hole in holes.items() if name not in self._refused],
-            idle=len(set(idle) - taken),
-            have=len(self.leases),
-            want=self._want(),
+        asks = bool(free) or bool(others)
+        ends = await asyncio.to_thread(self._system.ends, self._name) if asks else {}
+
+        def hole(name: str) -> Hole:
+            return Hole(name, ends.get(name, math.inf), nodes[name].limit_s, self._fits_s(name))
+
+        holes = {name: hole(name) for name in free}
+        short = [each for each in holes.values() if not self._terms.minutes(each, now)]
+        self._count(idle, short)
+        useless = {each.node for each in short} | self._refused.keys()
+        want, part = self._want(), self._part(set(idle) - useless)
+        await self._fewer(part, want)
+        own = [lease for lease in self.leases.values() if not lease.claim]
+        if part is not None:
+            want = min(want, part)
+        takes = requests(
+            [
+                each
+                for name, each in holes.items()
+                if name not in self._refused and name not in self._neighbours.asked
+            ],
+            idle=len(set(idle) - taken) + len(self._neighbours.leased),
+            have=len(own),
+            want=want,
             terms=self._terms,
             now_s=now,
-        )
-        for request in asked[:AT_ONCE]:
+            seed=self._name,
+        )[:AT_ONCE]
+        for request in takes:
             await self._request(request, nodes[request.node])
+        missing = 0 if part is None else min(want, self._terms.max_nodes) - len(own) - len(takes)
+        claimable = [name for name in self._neighbours.to_give() if name in nodes]
+        await self._claim(missing, [hole(name) for name in claimable], nodes)
+
+    def _part(self, idle: Collection[str]) -> int | None:
+        """How many nodes we are to have beside other harvesters; None where there are none."""
+        own = [lease for lease in self.leases.values() if lease.ends_at is not None]
+        have = sum(not lease.leaving for lease in own)
+        nodes = {*idle, *(lease.node for lease in own)} | self._neighbours.leased
+        want = min(self._want(), self._terms.most(len(nodes)))
+        return self._neighbours.divide(len(set(idle)), len(own), have, want)
+
+    async def _claim(self, missing: int, holes: Sequence[Hole], nodes: Mapping[str, Idle]) -> None:
+        """Have others see in the queue that so many nodes are missing: by leases that wait for
+        nodes of those that have too many, and begin as soon as one is given back."""
+        there = [each for each in self.leases.values() if each.claim and not each.withdrawn]
+        for lease in there[max(0, missing) :]:
+            await self._withdraw(lease, lease.job_id)
+        now = time.time()
+        known = {lease.node for lease in self.leases.values()}
+        more = min(missing, AT_ONCE) - len(there)
+        able = [(each.node, self._terms.minutes(each, now)) for each in holes]
+        able = [(node, minutes) for node, minutes in able if minutes and node not in known]
+        for node, minutes in able[: max(0, more)]:
+            await self._request(Request(node, minutes), nodes[node], claim=True)
 
     def _fits_s(self, node: str) -> float:
-        age_s = time.time() - self._idle_since[node]
+        now = time.time()
+        age_s = now - self._idle_since.get(node, now)
         return fits_s(self._seen(), age_s, self._terms.longest_s)
 
     def _suits(self, node: Idle) -> bool:
@@ -401,16 +477,17 @@ class LeaseBook:
             held=len(held),
             short=len(short),
         )
+        self._account.others = len(self._neighbours.leased)
         lease_account.save(self._account, self._directory.parent)
 
-    async def _request(self, request: Request, node: Idle) -> None:
+    async def _request(self, request: Request, node: Idle, *, claim: bool = False) -> None:
         now = time.time()
         # Unlike that of any before, of another manager too: they are remembered for a while.
         number = self._last = max(self._last + 1, int(now))
         since = self._idle_since.get(request.node, now)
         directory = self._directory / str(number)
         lease = Lease(number, request.node, node.kind, directory, asked_at=now, idle_at=since)
-        lease.planned = request.planned
+        lease.planned, lease.claim = request.planned, claim
         try:
             private.make(lease.directory)
             # Before it is asked for: what nobody remembers would be a stray.

@@ -143,7 +143,8 @@ class LeaseExecutor:
         began_at: float,
         want: Callable[[], int],
         seen: Callable[[], Fragments],
-        loss: Loss | None = None,
+        loss: Loss,
+        bound: bool = False,
     ) -> None:
         self._directory = directory.absolute()
         self._spec = spec
@@ -166,6 +167,7 @@ class LeaseExecutor:
             busy=self._busy,
             hear=self._hear,
             loss=loss,
+            bound=bound,
         )
 
     @property

@@ -15,6 +15,7 @@ import msgspec
 from hpcext.core.band import Band
 from hpcext.core.fragments import Fragments
 from hpcext.core.values import Job
+from hpcext.executors.shares import drawn
 
 MINUTE_S = 60.0
 """Slurm and LSF count time limits in minutes; sbatch(1), bsub(1)."""
@@ -41,7 +42,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     max_nodes : int
         So many at once at most.
     share : float
-        Of the nodes that are idle or leased, so large a part at most, but one.
+        Of the nodes that are idle or leased, by anybody, so large a part at most, but one.
     least_s : float
         Shorter holes are left alone: a job needs some seconds to start and to end.
     parallel : int or None
@@ -72,6 +73,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 60.0
     cycle_s: float = 15.0
     autoscale: Band | None = None
+
+    def most(self, nodes: int) -> int:
+        """So many leases at most, of nodes that are idle or leased by anybody."""
+        return min(self.max_nodes, max(1, math.floor(self.share * nodes)))
 
     def minutes(self, hole: Hole, now_s: float) -> int:
         """The time limit of a lease for a hole; 0: it is left alone."""
@@ -125,7 +130,14 @@ def first(jobs: Sequence[Job], terms: Terms) -> Sequence[Job]:
 
 
 def requests(
-    holes: Iterable[Hole], *, idle: int, have: int, want: int, terms: Terms, now_s: float
+    holes: Iterable[Hole],
+    *,
+    idle: int,
+    have: int,
+    want: int,
+    terms: Terms,
+    now_s: float,
+    seed: str = "",
 ) -> list[Request]:
     """Which holes to take, those first that last longest.
 
@@ -133,7 +145,7 @@ def requests(
     ----------
     holes : iterable of Hole
     idle : int
-        How many nodes are idle, whether they are among the holes or not.
+        How many nodes are idle, or leased by others, whether they are among the holes or not.
     have : int
         Leases that there are, or that were asked for.
     want : int
@@ -141,10 +153,16 @@ def requests(
     terms : Terms
     now_s : float
         Epoch.
+    seed : str
+        Of the order of holes that last as long: two harvesters should not ask for the same ones.
+        Empty: that of their names.
     """
-    most = max(1, math.floor(terms.share * (idle + have)))
-    room = min(terms.max_nodes, most, want) - have
-    long = sorted(holes, key=lambda hole: (-hole.ends_s, hole.node))
+    room = min(terms.most(idle + have), want) - have
+
+    def place(hole: Hole) -> tuple[float, str]:
+        return -hole.ends_s, drawn(seed, hole.node) if seed else hole.node
+
+    long = sorted(holes, key=place)
     found = []
     for hole in long:
         if minutes := terms.minutes(hole, now_s):

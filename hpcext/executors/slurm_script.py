@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 LISTEN_LOG = "listen.log"
 
+LISTEN_END_S = 10.0
+"""So long the end of the listening step is waited for: Slurm kills what outlives the script."""
+
 LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 5.0, 300.0
 """Between two listening steps, if one ends and nobody wants the nodes."""
 
@@ -48,9 +51,15 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
         """As the base class has it."""
         super().close()
         if self._listening is not None and self._listening.poll() is None:
-            # To srun that is the order to end its step; nobody waits for that.
-            self._listening.terminate()
-            self._listening.returncode = 0
+            # What its step reads has an end then, so it completes; a signal would cancel it, and
+            # sacct would say so of a job that went well.
+            if self._listening.stdin is not None:
+                self._listening.stdin.close()
+            try:
+                self._listening.wait(LISTEN_END_S)
+            except subprocess.TimeoutExpired:
+                self._listening.terminate()
+                self._listening.returncode = 0
 
     def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are what Slurm has made them to be.
@@ -80,7 +89,7 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
                 self._listening = subprocess.Popen(
                     self._command(),
                     env=protocol.without_slurm(),
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,
                     stdout=its_log,
                     stderr=its_log,
                     start_new_session=True,
@@ -117,6 +126,6 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
             "--mem=0",
             "--mpi=none",
             "--quiet",
-            "sleep",
-            "infinity",
+            # It waits for the end of what it reads, and uses nothing for that; srun(1), --input.
+            "cat",
         ]

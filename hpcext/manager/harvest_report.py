@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcext.core.node_time import NodeTime, Use
 from hpcext.core.saving import lost_exactly
-from hpcext.core.values import Job, Record
+from hpcext.core.values import Job, Record, State
 from hpcext.core.world import World
 from hpcext.executors import lease_account
 from hpcext.manager.report import display_state
@@ -30,6 +30,26 @@ PARTS = {
     Use.OTHER.value: "lost to requests and failures",
 }
 """Parts of what was offered: key of the document, without ``_node_h`` → what it is."""
+
+
+def why_no_node(directory: Path, world: World, job: Job) -> str:
+    """Why a trainer waits while its harvester has no lease; empty where that is not why.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of a harvester.
+    world : World
+    job : Job
+    """
+    if not job.ready or job.state is not State.PENDING:
+        return ""
+    if any(node.gpus for node in world.nodes.values()):
+        return ""
+    others = lease_account.load(directory).others
+    if not others:
+        return "the harvester has no lease now"
+    return f"no idle node; {others} {'is' if others == 1 else 'are'} leased by others"
 
 
 def harvest_document(directory: Path, world: World, node_time: NodeTime) -> dict[str, Any]:

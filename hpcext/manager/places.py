@@ -114,10 +114,13 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
     recorded = LeaseBook.recorded(directory / "leases")
     world = engine.world
     nodes = tuple(node for name, node in world.nodes.items() if name in recorded)
-    more: dict[str, Any] = {"want": lambda: wanted(world.unfinished(), terms)}
+
+    def usable() -> int:
+        return wanted(world.unfinished(), terms)
+
+    want = usable
     if terms.autoscale is not None:
-        more["want"] = _worth_having(terms, Autoscaler(terms.autoscale, len(nodes)), engine)
-        more["loss"] = lambda node: loss(world.queue.busy(), node)
+        want = _worth_having(terms, Autoscaler(terms.autoscale, len(nodes)), engine)
 
     def executor(**common: Any) -> Executor:
         return LeaseExecutor(
@@ -125,7 +128,9 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Plac
             terms=terms,
             began_at=pilot.began_at,
             seen=lambda: world.seen.fragments,
-            **more,
+            want=want,
+            loss=lambda node: loss(world.queue.busy(), node),
+            bound=terms.autoscale is not None,
             **common,
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcext.batch import slurm_idle
-from hpcext.batch.leasing import Held, Idle
+from hpcext.batch.leasing import Held, Idle, Other
 from hpcext.batch.slurm_idle import Planned
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -43,6 +43,19 @@ def test_leases(said: Path) -> None:
     assert (jobs["7"].state, jobs["7"].node) == ("running", "n4")
     assert jobs["7"].end_s is not None
     assert (jobs["8"].state, jobs["8"].node) == ("cancelled", "")
+
+
+def test_leases_of_others() -> None:
+    """Known by the name and the comment of their jobs; what else is in the queue is none."""
+    text = (RECORDED / "slurm-22.05" / "squeue-others.txt").read_text()
+    name = "hpcext-trainers-20261124-120000-ab12"
+    leases = (Other(name, "root", "n4", False), Other(name, "root", "n4", True))
+    assert slurm_idle.parse_others(text) == leases
+    more = "".join(
+        f"RUNNING|n1|n1|bob|{what}\n"
+        for what in (f"{name}|", f"{name}|x", "train|7", f"a|{name}|7", f"{name}-|7", "|", "")
+    )
+    assert slurm_idle.parse_others(text + more) == leases
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,14 @@ class Commands:
         self.clock_s = time.time()
         self.ping = 0
         self.help = "--begin"
+        self.plugstack = ""
 
     def write(self) -> None:
         version = (RECORDED / "scontrol-version.txt").read_text().strip()
         config = (SITE / "scontrol-config.txt").read_text().replace("/site/etc", str(self.conf))
         config = config.replace("preempt/partition_prio", self.preempt)
+        if self.plugstack:
+            config = re.sub(r"(PlugStackConfig\s*= ).*\n", self.plugstack, config)
         (self.directory / "config").write_text(config)
         self._script(
             "scontrol",
@@ -136,6 +139,17 @@ def test_plugins(
     assert said.verdict == verdict
     assert says in said.says
     assert said.do.startswith(("root runs hpcext-admin", "see what sbatch says"))
+
+
+@pytest.mark.parametrize("line", [r"\1(null)\n", "NoPlugStackConfig = x\n"])
+def test_a_plugin_where_plugstack_conf_is_where_it_is_by_default(
+    commands: Commands, line: str
+) -> None:
+    """As scontrol of 22.05 shows it, and where the key is not there at all."""
+    commands.plugstack, commands.help = line, FLAG
+    commands.plugin()
+    said = found(commands)["slurm plugin"]
+    assert (said.verdict, said.says) == ("ok", f"loaded, of hpcext {__version__}")
 
 
 def test_partitions(commands: Commands) -> None:

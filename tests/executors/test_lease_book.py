@@ -36,6 +36,7 @@ class ScriptedSlurm:
         self.nodes = dict.fromkeys(("n1", "n2"), "idle")
         self.jobs: dict[int, list[str]] = {}
         self.planned = ""
+        self.others: list[tuple[str, ...]] = []
         self.calls: list[Sequence[str]] = []
         self.error = ""
         self.refuses = ""
@@ -49,6 +50,8 @@ class ScriptedSlurm:
             return "".join(f"{node}|{state}|gpu:2|8|100\n" for node, state in self.nodes.items())
         if argv[0] == "scontrol":
             return f"{argv[-1]}\n"
+        if argv[0] == "squeue" and any(word.startswith("--partition") for word in argv):
+            return "".join("|".join(facts) + "\n" for facts in self.others)
         if argv[0] == "squeue":
             held = (f"{job}|{'|'.join(facts)}\n" for job, facts in self.jobs.items())
             return self.planned if "--start" in argv else "".join(held)
@@ -86,6 +89,7 @@ class Harvester:
         self.busy: set[int] = set()
         self.unheard: dict[str, Ended] = {}
         self.loss: Loss | None = None
+        self.bound = True
         self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
         self.loop = asyncio.new_event_loop()
         self.book = self.another()
@@ -94,7 +98,8 @@ class Harvester:
         return LeaseBook(
             directory=self.path, name=NAME, terms=self.terms, emit=self.facts.append,
             loop=self.loop, began_at=1000.0, want=lambda: self.want,
-            seen=lambda: self.seen, busy=self.is_busy, hear=self.hear, loss=self.loss,
+            seen=lambda: self.seen, busy=self.is_busy, hear=self.hear,
+            loss=self.loss or (lambda _: ()), bound=self.bound and self.loss is not None,
         )  # fmt: skip
 
     def hear(self, lease: Lease) -> None:

@@ -50,6 +50,7 @@ class Stage:
         return LeaseExecutor(
             directory=self.path / "jobs", spec=lambda _: spec, emit=self.facts.append,
             loop=self.loop, name=NAME, began_at=0.0, want=lambda: 3, seen=Fragments,
+            loss=lambda _: (),
             terms=Terms(partition="p", gpus=1, cycle_s=0.01, max_nodes=3),
         )  # fmt: skip
 

@@ -81,7 +81,12 @@ def record_idle(one: Cluster, say: Callable[..., None]) -> None:
     one.wait_for(lambda: one.job(6)["JobState"] == "RUNNING", "job 6")
     held = slurm_idle.held_command("hpcext-h")
     say("squeue-held", held, SLURM_TIME_FORMAT="%s")
-    one.run("scancel", "6")
+    named = "--job-name=hpcext-trainers-20261124-120000-ab12"
+    waits = [*lease, named, "--nodelist=n4", "--time=3", "--comment=9", "--wrap=true"]
+    one.run("sbatch", *waits)
+    one.run("scontrol", "update", "job=6", named.removeprefix("--job-"))
+    say("squeue-others", slurm_idle.others_command("harvest"))
+    one.run("scancel", "6", "8")
     one.wait_for(lambda: "planned" in one.run(*slurm_idle.idle_command("harvest")).stdout, "a plan")
     say("sinfo-idle", slurm_idle.idle_command("harvest"))
     say("squeue-planned", slurm_idle.planned_command(), SLURM_TIME_FORMAT="%s")

@@ -529,7 +529,12 @@ def test_what_is_still_named_is_not_removed(target: Target) -> None:
     assert "JobSubmitPlugins=lua" in kept  # it is the site's own script, too
     assert "log" not in kept
     assert "loadfile" not in (target.conf / "job_submit.lua").read_text()
-    assert target.uninstall()[0] == 0
+    # What does no harm stays until all else is gone, and is shown then.
+    code, said, _ = target.uninstall("--json")
+    assert code == 0
+    apply_diffs(json.loads(said)["left"])
+    assert (target.conf / "slurm.conf").read_text() == "ClusterName=c\n"
+    assert "plugstack.conf.d" not in (target.conf / "plugstack.conf").read_text()
 
 
 @pytest.mark.usefixtures("_quick")
@@ -549,12 +554,24 @@ def test_status_says_what_is_not_as_it_was_installed(target: Target) -> None:
     target.install()
     before = target.files()
     code, found = target.status()
-    assert (code, found["whole"], found["built_for"]) == (0, True, slurm.release(slurm.INCLUDE))
+    # All files are there, and nothing is in use.
+    assert (code, found["whole"], found["complete"]) == (1, True, False)
+    assert found["built_for"] == slurm.release(slurm.INCLUDE)
     assert {each["state"] for each in found["files"]} == {"whole"}
     assert [Path(each["path"]).name for each in found["left"]] == [
         "plugstack.conf", "job_submit.lua", "cli_filter.lua", "slurm.conf",
     ]  # fmt: skip
     assert target.files() == before
+    # Each line says what it is for.
+    added = [line for each in found["left"] for line in each["diff"] if re.match(r"\+\w+=", line)]
+    assert {line[1:].partition("=")[0] for line in added} == {
+        word.partition(":")[0] for word in found["left"][3]["why"]
+    }
+    assert all(each["why"] for each in found["left"])
+    _, shown, _ = target.run("status", "slurm", "--usr", str(target.usr))
+    assert "slurm.conf, Prolog: makes what a job" in shown
+    apply_diffs(found["left"])
+    assert (target.status()[0], target.status()[1]["complete"]) == (0, True)
     (target.home / "lua" / "stranger.lua").write_text("--")
     assert target.status()[0] == 0
     (target.home / "lua" / "rules.lua").write_text("--")
@@ -644,7 +661,8 @@ def test_commands_of_the_manual_work(target: Target) -> None:
         where = ["--usr", str(target.usr)]
         if words[0] == "install":
             where += ["--conf-dir", str(target.conf), "--hpcext", str(target.top / "hpcext")]
-        assert target.run(*words, *where)[0] == 0
+        # Nothing of the site's own files was edited, as its status says.
+        assert target.run(*words, *where)[0] == (words[0] == "status")
     assert target.files().keys() == {"hpcext"}
 
 

@@ -98,8 +98,8 @@ def ruled(slurm: Cluster) -> Iterator[Ruled]:
     conf.write_text(text)
     script = one.etc / "cli_filter.lua"
     script.write_text(script.read_text().replace("-- hpcext:", f"{SHOW}-- hpcext:"))
-    code, document = _said(slurm, "status", "slurm", *one.flags())
-    assert (code, document["runs"]) == (0, document["built_for"])
+    document = _said(slurm, "status", "slurm", *one.flags())[1]
+    assert (document["whole"], document["runs"]) == (True, document["built_for"])
     told = {(step["daemon"], step["do"]) for step in document["daemons"]}
     assert ("slurmctld", "systemctl restart slurmctld") in told
     one.restart()

@@ -142,6 +142,29 @@ def test_its_step_may_have_several_nodes(slurm: Cluster, place: Site, batch: Bat
     assert not (run / "gate").exists()
 
 
+def test_no_step_is_cancelled_of_a_job_that_went_well(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    """The one that listens for a preemption ends with the job."""
+    batch.submit(counter(place), "--gres=gpu:1")
+    listens = ("squeue", "--steps", "-h", "-j", str(batch.id), "-o", "%j")
+    slurm.wait_for(lambda: "hpcext-listen" in slurm.run(*listens).stdout, "the step that listens")
+    place.open("only")
+    batch.wait_is("COMPLETED")
+
+    def steps() -> dict[str, str]:
+        lines = slurm.accounting(batch.id, "jobname,state,exitcode")
+        return dict(line.split("|", 1) for line in lines)
+
+    slurm.wait_for(
+        lambda: (
+            "hpcext-listen" in steps() and not any("RUNNING" in each for each in steps().values())
+        ),
+        "accounting",
+    )
+    assert set(steps().values()) == {"COMPLETED|0:0"}
+
+
 def test_a_killed_manager_and_a_cancelled_listener_make_no_difference(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:
@@ -157,11 +180,11 @@ def test_a_killed_manager_and_a_cancelled_listener_make_no_difference(
     batch.submit(counter(place), "--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
     wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
     slurm.wait_for(listeners, "the step that listens")
-    killed = manager()
+    killed, first = manager(), set(listeners())
     os.kill(killed, signal.SIGKILL)
     slurm.wait_for(lambda: manager() != killed, "the next manager")
-    # Each manager has its own.
-    slurm.wait_for(lambda: len(listeners()) == 2, "its step")
+    # Each manager has its own, which ends with it.
+    slurm.wait_for(lambda: set(listeners()) - first and not first & set(listeners()), "its step")
     lost = listeners()
     for step in lost:
         slurm.run("scancel", step)
