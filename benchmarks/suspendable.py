@@ -2,12 +2,14 @@
 
 On the private Slurm of the tests, as root: ``python benchmarks/suspendable.py [RUNS]``. One batch
 job starts a script that writes down the instant of its begin, in turn by hpcext-batch, as the
-plugin does, and by itself.
+plugin does, and by itself. Beside that, since seconds depend on what else the machine does: the
+processor time of all that the script waits for, and of a Python that does nothing.
 """
 
 from __future__ import annotations
 
 import compileall
+import itertools
 import statistics
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from plugin import Plugin
 from slurm_cluster import cluster
 
 import hpcext
+from hpcext.launch import supervise
 
 RUNS = 20
 LIMIT_S = 1800.0
@@ -34,6 +37,14 @@ for run in $(seq {runs}); do
     echo "suspendable $EPOCHREALTIME" >>{out}
     HPCEXT_COMMAND={command} HPCEXT_SCRIPT={script} {batch}
     sleep 1  # pilots are called after the second
+    TIMEFORMAT="nothing %U %S"
+    {{ time {python} -c pass; }} 2>>{cpu}
+    TIMEFORMAT="before %U %S"
+    prepare="{command} suspendable --prepare {command} --lead 60"
+    {{ time becomes=$($prepare -- {script} 2>&1); }} 2>>{cpu}
+    first=$(dirname "$becomes")/jobs/1/attempt-0001
+    {{ time {python} -I -S {supervise} "$first"; }} 2>>{cpu}
+    sleep 1
 done
 """
 
@@ -44,12 +55,22 @@ def main(runs: int) -> None:
     with cluster() as one:
         plugin = Plugin(one)
         plugin.install()
-        out, script, job = (one.home / name for name in ("times", "slurm_script", "job.sh"))
+        names = ("times", "cpu", "slurm_script", "job.sh")
+        out, cpu, script, job = (one.home / name for name in names)
         script.write_text(INNER.format(out=out))
         script.chmod(0o755)
         program, command = plugin.directory / "hpcext-batch", one.root / "bin" / "hpcext"
         job.write_text(
-            OUTER.format(out=out, script=script, batch=program, command=command, runs=runs)
+            OUTER.format(
+                out=out,
+                cpu=cpu,
+                script=script,
+                batch=program,
+                command=command,
+                runs=runs,
+                python=one.python,
+                supervise=supervise.__file__,
+            )
         )
         said = one.as_user("sbatch", "--parsable", "--cpus-per-task=2", str(job))
         number = said.stdout.strip()
@@ -57,17 +78,24 @@ def main(runs: int) -> None:
         one.wait_for(lambda: one.job(number)["JobState"] in over, "the job", LIMIT_S)
         if one.job(number)["JobState"] != "COMPLETED":
             raise SystemExit(f"job {number}: {one.job(number)['JobState']}")
-        lines = out.read_text().splitlines()
+        lines, used = out.read_text().splitlines(), cpu.read_text().splitlines()
     found: dict[str, list[float]] = {"plain": [], "suspendable": []}
-    for begun, ran in zip(lines[::2], lines[1::2], strict=True):
-        how, at = begun.split()
-        found[how].append(float(ran) - float(at))
+    for said_before, ran in itertools.pairwise(lines):
+        how, _, at = said_before.partition(" ")
+        if at:
+            found[how].append(float(ran) - float(at))
     print(f"{runs} runs of each, in turn")
     middle = {how: statistics.median(taken) for how, taken in found.items()}
     for how, taken in found.items():
         slow = statistics.quantiles(taken, n=20)[-1]
         print(f"{how:11} median {middle[how]:.3f} s, 95 % {slow:.3f} s")
     print(f"cost        median {middle['suspendable'] - middle['plain']:.3f} s (goal: 0.2)")
+    spent = [sum(map(float, line.split()[1:])) for line in used]
+    nothing, prepare, supervisor = (statistics.median(spent[n::3]) for n in range(3))
+    print(
+        f"processor   {prepare + supervisor:.3f} s: {prepare:.3f} until there is a pilot, "
+        f"{supervisor:.3f} of the supervisor; a Python that does nothing {nothing:.3f} s"
+    )
 
 
 if __name__ == "__main__":

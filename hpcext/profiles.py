@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-import filelock
 import msgspec
 from msgspec import Meta
 
@@ -306,6 +305,8 @@ class Profiles:
     @contextlib.contextmanager
     def _writing(self, path: Path) -> Iterator[None]:
         """Be the only one who changes profiles; errors of the disk become one line."""
+        import filelock  # noqa: PLC0415  (every start of a suspendable job waits for our imports)
+
         where = clean(str(path))
         try:
             private.make(self.directory)

@@ -170,6 +170,23 @@ def parse_jobs(text: str) -> dict[JobId, str]:
     return found
 
 
+def parse_nodelist(text: str, job_id: JobId) -> str:
+    """The nodes that a running job has, as ``n[1-4]``; empty where it does not run.
+
+    Parameters
+    ----------
+    text : str
+        What :func:`jobs_command` prints. Of a job that goes on when it loses a node
+        (``--no-kill``), a lost one is not among them, in whatever state it is since.
+    job_id : int or str
+    """
+    for line in text.splitlines():
+        fields = line.strip().split("|")
+        if job(fields[0]) == job_id and len(fields) == 4 and state(fields[1]) == "running":
+            return fields[3]
+    return ""
+
+
 def accounting_command(job_ids: Sequence[JobId]) -> list[str]:
     """The last that accounting knows of jobs, which slurmctld forgets after a while; sacct(1)."""
     listed = ",".join(map(str, job_ids))
@@ -220,21 +237,6 @@ def epoch(text: str) -> float | None:
 def requeue_command(job_id: JobId) -> list[str]:
     """Put a job back into the queue; scontrol(1). After scancel it would bring the job back."""
     return ["scontrol", "requeue", str(job_id)]
-
-
-def nodes_command(names: Sequence[str]) -> list[str]:
-    """The states of nodes; sinfo(1)."""
-    return ["sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T"]
-
-
-def parse_nodes(text: str) -> dict[str, str]:
-    """Node → state in lowercase, as ``mixed``, without the flags behind it as in ``down*``."""
-    found = {}
-    for line in text.splitlines():
-        name, bar, state = line.strip().partition("|")
-        if bar:
-            found[name] = state.lower().rstrip("*~#!%$@^+-")
-    return found
 
 
 def version_command() -> list[str]:

@@ -12,7 +12,16 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
-from hpcext.batch.slurm import End, Host, Step, gres_kind, state
+from hpcext.batch import runner
+from hpcext.batch.slurm import (
+    End,
+    Host,
+    Step,
+    gres_kind,
+    hostnames_command,
+    parse_hostnames,
+    state,
+)
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 from hpcext.protocol import JobId
@@ -94,13 +103,11 @@ class Api:
         steps = self._job(job_id).steps
         return tuple(Step(f"{job_id}.{step.id}", step.name or "") for step in steps.values())
 
-    def node_states(self, names: Sequence[str]) -> dict[str, str]:
+    def nodes_of(self, job_id: JobId) -> tuple[str, ...]:
         """As Reads has it."""
-        nodes = self._ask(self._slurm.Nodes.load)
-        # As MIXED+DRAIN: what follows the first word is flags.
-        return {
-            name: nodes[name].state.lower().partition("+")[0] for name in names if name in nodes
-        }
+        job = self._job(job_id)
+        listed = job.allocated_nodes if state(job.state) == "running" else None
+        return parse_hostnames(runner.run(hostnames_command(listed))) if listed else ()
 
     def hosts(self, names: Sequence[str]) -> dict[str, Host]:
         """As Reads has it."""

@@ -27,8 +27,8 @@ class Reads(Protocol):
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """The steps of a job that have not ended."""
 
-    def node_states(self, names: Sequence[str]) -> dict[str, str]:
-        """Node → state, in lowercase."""
+    def nodes_of(self, job_id: JobId) -> tuple[str, ...]:
+        """The nodes that a job has, while it runs; else none."""
 
     def hosts(self, names: Sequence[str]) -> dict[str, Host]:
         """Node → what it is."""
@@ -65,9 +65,10 @@ class Commands:
         """As :class:`Reads` has it."""
         return slurm.parse_steps(runner.run(slurm.steps_command(job_id)))
 
-    def node_states(self, names: Sequence[str]) -> dict[str, str]:
+    def nodes_of(self, job_id: JobId) -> tuple[str, ...]:
         """As :class:`Reads` has it."""
-        return slurm.parse_nodes(runner.run(slurm.nodes_command(names)))
+        listed = slurm.parse_nodelist(runner.run(slurm.jobs_command([job_id])), job_id)
+        return slurm.parse_hostnames(runner.run(slurm.hostnames_command(listed))) if listed else ()
 
     def hosts(self, names: Sequence[str]) -> dict[str, Host]:
         """As :class:`Reads` has it."""

@@ -8,9 +8,7 @@ from typing import Protocol
 
 from hpcext.batch import lsf, slurm_reads
 from hpcext.batch.leasing import Leasing
-from hpcext.batch.lsf_leasing import LsfLeasing
 from hpcext.batch.slurm import End
-from hpcext.batch.slurm_leasing import SlurmLeasing
 from hpcext.core.errors import InputError
 from hpcext.protocol import JobId
 
@@ -37,6 +35,10 @@ def jobs(system: str) -> Jobs:
 
 def leasing(system: str) -> Leasing:
     """How idle nodes of a batch system are asked for."""
+    # Here: every start of a suspendable job waits for our imports.
+    from hpcext.batch.lsf_leasing import LsfLeasing  # noqa: PLC0415
+    from hpcext.batch.slurm_leasing import SlurmLeasing  # noqa: PLC0415
+
     return LsfLeasing() if system == "lsf" else SlurmLeasing()
 
 

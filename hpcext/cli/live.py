@@ -31,7 +31,8 @@ class Live:
         """Show it as it is now; the cost grows with the screen, not with the jobs."""
         self._narrator.aside(engine, now_s)
         jobs = chosen(engine, max(1, self._screen.lines()))
-        rows = [view.row(job, engine.world.records[job.id]) for job in jobs]
+        named, records = view.several_hosts(engine.world), engine.world.records
+        rows = [view.row(job, records[job.id], named=named) for job in jobs]
         self._screen.show(rows, self._narrator.census.sentence())
 
 

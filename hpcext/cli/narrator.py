@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hpcext.cli.output import Output
-from hpcext.cli.view import indices, warning
+from hpcext.cli.view import gpu_names, several_hosts, warning
 from hpcext.core.engine import Engine
 from hpcext.core.saving import Loss, loss_sentence, said
 from hpcext.core.values import Job, Record, State
@@ -107,6 +107,7 @@ class Narrator:
         self._since_s: float | None = None
         self._noted: set[tuple[str, str]] = set()
         self._next = 0
+        self._named = False
 
     def __call__(self, engine: Engine, now_s: float) -> None:
         """Tell what is new."""
@@ -114,7 +115,7 @@ class Narrator:
         new: dict[str, list[Job]] = {}
         for job in changed:
             self._tell_loss(job, engine.world.records[job.id], now_s)
-            before, now = self._told.get(job.id), _gist(job)
+            before, now = self._told.get(job.id), _gist(job, named=self._named)
             if before == now:
                 continue
             self._told[job.id] = now
@@ -125,7 +126,7 @@ class Narrator:
                 continue
             if waits:
                 self._reasons.add(now[-1])
-            self._out.event(now_s, job.name, now[0], _text(job))
+            self._out.event(now_s, job.name, now[0], _text(job, named=self._named))
         for jobs in new.values():
             self._tell_waiting(jobs, now_s)
         self._warn(changed, engine.world, now_s)
@@ -136,14 +137,15 @@ class Narrator:
         changed = self._changed(engine.world, now_s)
         for job in changed:
             self._tell_loss(job, engine.world.records[job.id], now_s)
-            before, self._told[job.id] = self._told.get(job.id), _gist(job)
+            before, self._told[job.id] = self._told.get(job.id), _gist(job, named=self._named)
             if job.state is State.FAILED and before != self._told[job.id]:
-                self._out.event(now_s, job.name, display_state(job), _text(job))
+                self._out.event(now_s, job.name, display_state(job), _text(job, named=self._named))
         self._warn(changed, engine.world, now_s)
 
     def _changed(self, world: World, now_s: float) -> list[Job]:
         """Jobs that may have something new to tell, in the order of their submission."""
         self._since_s = now_s if self._since_s is None else self._since_s
+        self._named = several_hosts(world)
         if world is self._world:
             names = world.changed.since(self._seen)
         else:
@@ -165,10 +167,14 @@ class Narrator:
     def _tell_waiting(self, jobs: Sequence[Job], now_s: float) -> None:
         first = jobs[0]
         if len(jobs) == 1:
-            self._out.event(now_s, first.name, display_state(first), _text(first))
+            self._out.event(
+                now_s, first.name, display_state(first), _text(first, named=self._named)
+            )
             return
         who = f"{len(jobs)} jobs, the first is {first.name}"
-        self._out.event(now_s, None, display_state(first), f"{who}: {_text(first)}")
+        self._out.event(
+            now_s, None, display_state(first), f"{who}: {_text(first, named=self._named)}"
+        )
 
     def _tell_counts(self, now_s: float) -> None:
         """Say how many are done, when that is another part of them all."""
@@ -196,20 +202,19 @@ class Narrator:
         self._out.event(now_s, job.name, display_state(job), loss_sentence(loss))
 
 
-def _gist(job: Job) -> tuple[str, str, str]:
+def _gist(job: Job, *, named: bool) -> tuple[str, str, str]:
     """What there is to tell of a job: its state, its GPUs, and the kind of the rest.
 
     Where that is the same as before, there is nothing.
     """
     where = ",".join(job.gpus) if job.state is State.RUNNING else ""
-    return display_state(job), where, kind_of(_text(job))
+    return display_state(job), where, kind_of(_text(job, named=named))
 
 
-def _text(job: Job) -> str:
+def _text(job: Job, *, named: bool) -> str:
     if job.state is State.RUNNING and job.role:
-        where = indices(job.gpus)
-        which = where if where.endswith("nodes") else f"GPUs {where}"
-        return f"running on {which} ({job.role.value}): {job.reason}"
+        where = gpu_names(job.gpus, named=named)
+        return f"running on GPUs {where} ({job.role.value}): {job.reason}"
     if job.state in {State.STARTING, State.STOPPING}:
         return f"{job.state.value}: {said(job)}" if job.unsaved else str(job.state.value)
     return f"{display_state(job)}: {job.reason}" if job.reason else display_state(job)

@@ -13,6 +13,7 @@ from hpcext.cli import asking, view
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
+from hpcext.core.saving import orphans
 from hpcext.core.values import Job
 from hpcext.core.world import World
 from hpcext.manager import choosing, notice, reading, spool
@@ -114,8 +115,9 @@ def status(args: argparse.Namespace, out: Output) -> int:
         return 0
     out.table(view.COLUMNS, [row for row in view.rows(engine) if row[0] in shown])
     for job in jobs:
-        for note in world.records[job.id].notes:
-            out.line(f"{job.name}: {view.warning(note)}")
+        record = world.records[job.id]
+        for told in (*orphans(record), *map(view.warning, record.notes)):
+            out.line(f"{job.name}: {told}")
     if sentence := view.outlook_sentence(engine):
         out.line(sentence)
     for line in view.unsaved(jobs):

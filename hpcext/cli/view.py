@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
-from hpcext.core.saving import counted_lost, loss_sentence, lost, lost_exactly, said
+from hpcext.core.saving import counted_lost, loss_sentence, lost, lost_exactly, orphans, said
 from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
+from hpcext.executors.seats import machine_of
 from hpcext.manager.report import (
     busy_fraction,
     chief,
@@ -19,10 +20,14 @@ from hpcext.manager.report import (
     outlook_of,
     worth_of,
 )
+from hpcext.numerals import whole
 from hpcext.policies.common import BEHIND
 from hpcext.text import are, counted, listed
 
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
+MOST_HOSTS = 2
+"""Hosts of a job whose GPUs are named in a table."""
+
 MOST_TOLD = 20
 """Jobs whose failures are told one by one."""
 
@@ -46,12 +51,46 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min"
 
 
-def indices(gpus: Sequence[str]) -> str:
-    """``HOST:0, HOST:1`` as ``0,1``; of several hosts how many they are."""
-    hosts = len({gpu.rpartition(":")[0] for gpu in gpus})
-    if hosts > 1:
-        return f"{len(gpus)} on {hosts} nodes"
-    return ",".join(gpu.rpartition(":")[2] for gpu in gpus)
+def gpu_names(gpus: Sequence[str], *, named: bool = True) -> str:
+    """``HOST:0, HOST:1, HOST:2`` as ``HOST:0-2``; of many hosts the first two.
+
+    Parameters
+    ----------
+    gpus : sequence of str
+    named : bool
+        Whether it takes a host's name to know which they are.
+
+    Examples
+    --------
+    >>> gpu_names(["n1:0", "n1:1", "n1:3", "n2:0"]), gpu_names(["n1:0", "n1:1"], named=False)
+    ('n1:0,1,3 n2:0', '0,1')
+    """
+    hosts: dict[str, list[str]] = {}
+    for gpu in gpus:
+        host, _, index = gpu.rpartition(":")
+        hosts.setdefault(host, []).append(index)
+    if len(hosts) == 1 and not named:
+        return _runs(next(iter(hosts.values())))
+    told = [f"{host}:{_runs(each)}" for host, each in list(hosts.items())[:MOST_HOSTS]]
+    more = len(hosts) - len(told)
+    return " ".join([*told, *([f"and {counted(more, 'more node', 'more nodes')}"] if more else [])])
+
+
+def _runs(indices: Sequence[str]) -> str:
+    """``0, 1, 2, 5`` as ``0-2,5``; what is no number as it is."""
+    runs: list[list[str]] = []
+    for index in indices:
+        last = whole(runs[-1][-1]) if runs else None
+        if last is not None and whole(index) == last + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(run) for run in runs)
+
+
+def several_hosts(world: World) -> bool:
+    """Whether GPUs of one index may be on several hosts."""
+    return world.shrunk or len({machine_of(node) for node in world.nodes}) > 1
 
 
 def progress(job: Job) -> str:
@@ -108,7 +147,7 @@ def why(job: Job, record: Record, instead: str = "") -> list[str]:
     reason = f": {instead or job.reason}" if instead or job.reason else ""
     loss = loss_sentence(record.loss) if record.loss and not job.done else ""
     sentences = (f"{job.name} is {display_state(job)}{reason}", loss, goodput_sentence(job))
-    return [*filter(None, sentences), *map(warning, record.notes)]
+    return [*filter(None, sentences), *orphans(record), *map(warning, record.notes)]
 
 
 def before(world: World, job: Job) -> str:
@@ -143,17 +182,19 @@ def outlook_sentence(engine: Engine) -> str:
 
 def rows(engine: Engine) -> list[tuple[str, ...]]:
     """The table of jobs, in the order of :data:`COLUMNS`."""
-    return [row(job, engine.world.records[job.id]) for job in engine.world.jobs.values()]
+    several = several_hosts(engine.world)
+    found = engine.world.jobs.values()
+    return [row(job, engine.world.records[job.id], named=several) for job in found]
 
 
-def row(job: Job, record: Record) -> tuple[str, ...]:
-    """A line of it."""
+def row(job: Job, record: Record, *, named: bool) -> tuple[str, ...]:
+    """A line of it; `named`, whether GPUs are told with their hosts."""
     return (
         job.id,
         job.name,
         display_state(job) + (", cannot save" if said(job) else ""),
         job.role.value if job.role and job.state.active else "",
-        indices(job.gpus),
+        gpu_names(job.gpus, named=named),
         progress(job),
         metric(job, record),
         left(job),

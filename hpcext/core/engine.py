@@ -9,6 +9,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from hpcext.core.facts import Fact, Progressed
+from hpcext.core.reach import lacks, stranded, within
 from hpcext.core.reconcile import reconcile
 from hpcext.core.values import (
     Action,
@@ -124,12 +125,20 @@ class Engine:
             return False
         return self.world.draining or not len(queue)
 
+    @property
+    def stranded(self) -> bool:
+        """Whether nothing runs, and what is left of the allocation serves nothing that waits."""
+        world = self.world
+        return world.shrunk and stranded(world.unfinished(), world.nodes)
+
     def _decide(self, now: Snapshot) -> None:
         """Ask the policy; take its target as the new goals, or refuse it and keep the old.
 
         A policy that fails costs a decision, never the manager and what it looks after.
         """
         world = self.world
+        if world.shrunk:
+            now = within(now)
         busy = world.queue.busy()
         world.unsettled = any(job.state in _COMING and not _settled(job) for job in busy)
         try:
@@ -176,6 +185,8 @@ class Engine:
         if not job.ready:
             # Backing off after a failure: `why` says so already. Draining is all that is left.
             return "waits because the manager is draining" if self.world.draining else job.why
+        if self.world.shrunk and (why := lacks(job, self.world.nodes)):
+            return why
         return target.waits.get(job.id, "waits for its turn")
 
     def _next_wake_s(self, now_s: float) -> float | None:

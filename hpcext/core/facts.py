@@ -26,10 +26,21 @@ class NodeLost(msgspec.Struct, frozen=True, tag="node_lost"):
     name : str
     unneeded : bool
         Nobody took it: it was given back.
+    gone : bool
+        It was one of a fixed set, and neither it nor another one comes in its place.
     """
 
     name: str
     unneeded: bool = False
+    gone: bool = False
+
+
+class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
+    """What an attempt had left running on a node that was lost has ended."""
+
+    job: str
+    attempt: int
+    node: str
 
 
 class Submitted(msgspec.Struct, frozen=True, tag="submitted"):
@@ -244,7 +255,7 @@ class Began(msgspec.Struct, frozen=True, tag="began"):
 
 
 Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
-    NodeJoined, NodeLost, Submitted, Started, Registered, Rescaled,
+    NodeJoined, NodeLost, Cleared, Submitted, Started, Registered, Rescaled,
     Progressed, Noted, NotSaved, Ended,
     Hold, Release, Resize, Cancel, Drain, Began,
 ]  # fmt: skip

@@ -104,6 +104,17 @@ def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
     return Loss(now_s, steps, job.step_known, job.saved_step, why)
 
 
+def left_behind(record: Record, node: str, attempt: int) -> Record:
+    """An attempt may still run on a node that was lost."""
+    return replace(record, orphans=(*record.orphans, (node, attempt)))
+
+
+def cleared(record: Record, node: str, attempt: int | None = None) -> Record:
+    """It has ended there; or all attempts have."""
+    left = [each for each in record.orphans if each[0] != node or attempt not in {None, each[1]}]
+    return replace(record, orphans=tuple(left)) if len(left) < len(record.orphans) else record
+
+
 def saved_anything(record: Record, job: Job) -> bool:
     """Whether the current attempt saved a checkpoint newer than the one it resumed from."""
     return bool(job.gpus) and job.saved_step > record.segments[_first(record)].from_step

@@ -160,5 +160,14 @@ def loss_sentence(loss: Loss) -> str:
     return f"{steps} {what} lost ({loss.why}): it goes on from {newest}"
 
 
+def orphans(record: Record) -> list[str]:
+    """What may still run on nodes that were lost, a sentence each."""
+    return [
+        f"attempt {attempt} may still run on {node}, which the allocation has lost: nothing can "
+        "be ended there, and what it does does not count"
+        for node, attempt in record.orphans
+    ]
+
+
 def _newest(step: int) -> str:
     return f"newest checkpoint step {step}" if step else "no checkpoint yet"

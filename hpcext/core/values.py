@@ -396,6 +396,8 @@ class Record(msgspec.Struct, frozen=True):
         Of a trial: its metric by step, thinned out.
     notes : tuple of str
         What its last attempt told its user to know.
+    orphans : tuple of (str, int)
+        Nodes that were lost, and the attempts that may still run there.
     """
 
     segments: tuple[Segment, ...] = ()
@@ -409,6 +411,7 @@ class Record(msgspec.Struct, frozen=True):
     rungs: Mapping[int, float | None] = msgspec.field(default_factory=dict)
     curve: tuple[Point, ...] = ()
     notes: tuple[str, ...] = ()
+    orphans: tuple[tuple[str, int], ...] = ()
 
 
 class Cause(enum.Flag):

@@ -15,6 +15,7 @@ from hpcext.core.estimate import Observed
 from hpcext.core.facts import (
     Began,
     Cancel,
+    Cleared,
     Drain,
     Ended,
     Fact,
@@ -73,6 +74,7 @@ class Saved(msgspec.Struct, frozen=True):
     fragments: Fragments = Fragments()
     leaving: bool = False
     ends_s: float | None = None
+    shrunk: bool = False
 
 
 class World:
@@ -90,6 +92,8 @@ class World:
         What runs has to go, even what cannot save.
     ends_s : float or None
         By when, where something is to be done after that.
+    shrunk : bool
+        Of a fixed set of nodes some are gone.
     unsettled : bool
         At the last decision some job could not be given another size, since it was changing its
         size or had no session yet. If none was, it is no news that one has what it was to have.
@@ -106,6 +110,7 @@ class World:
         self.draining = False
         self.stopping = self.leaving = False
         self.ends_s: float | None = None
+        self.shrunk = False
         self.next_op = 1
         self.memo: dict[str, Any] | None = None
         self.wake_s: float | None = None
@@ -113,12 +118,14 @@ class World:
         self.queue = Queue()
         self.changed = Changes()
         self._trials = Trials()
+        self._orphaned: set[str] = set()  # jobs that may run where a node was lost
         self.seen = Seen()
         self._nodes: dict[str, Node] | None = None  # a copy, until they change
         self._dependents: dict[str, list[str]] = {}
         self._apply: dict[type, Callable[[float, Any], Cause]] = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,
+            Cleared: self._cleared,
             Submitted: self._submitted,
             Started: self._started,
             Registered: self._registered,
@@ -247,6 +254,7 @@ class World:
             fragments=self.seen.fragments,
             leaving=self.leaving,
             ends_s=self.ends_s,
+            shrunk=self.shrunk,
         )
 
     @classmethod
@@ -255,8 +263,10 @@ class World:
         world = cls()
         world.nodes = {node.name: node for node in saved.nodes}
         world.records = dict(saved.records)
+        world._orphaned = {name for name, each in saved.records.items() if each.orphans}
         world.draining, world.stopping = saved.draining, saved.stopping
         world.leaving, world.ends_s = saved.leaving, saved.ends_s
+        world.shrunk = saved.shrunk
         world.next_op = saved.next_op
         world.memo, world.wake_s = saved.memo, saved.wake_s
         world.unsettled = saved.unsettled
@@ -275,6 +285,9 @@ class World:
             return NOTHING
         self.nodes[node.name] = node
         self._nodes = None
+        for job_id in self._orphaned:
+            # The batch system has ended what was left there before it gave the node again.
+            self.records[job_id] = records.cleared(self.records[job_id], node.name)
         if before is not None and node.gpus < before.gpus:
             # Of a node that is not there nobody has a goal.
             self._refit(node)
@@ -292,6 +305,9 @@ class World:
 
     def _node_lost(self, now_s: float, fact: NodeLost) -> Cause:
         node = self.nodes.pop(fact.name, None)
+        if fact.gone and not self.shrunk:
+            self.shrunk = True
+            self.queue.touch_all()
         if node is None:
             return NOTHING
         early_s = node.ends_s - now_s if node.ends_s is not None and node.planned else None
@@ -299,6 +315,11 @@ class World:
         self.seen.left(age_s, early_s=early_s, ended=not fact.unneeded)
         self._nodes = None
         for job in self.queue.busy():
+            if fact.gone and fact.name in job.held:
+                # Nobody can look there, or end anything.
+                record = self.records[job.id]
+                self.records[job.id] = records.left_behind(record, fact.name, job.attempt)
+                self._orphaned.add(job.id)
             if fact.name in job.held or (job.goal and fact.name in job.goal):
                 self._forget_node(job, fact.name, now_s)
         return Cause.NODES
@@ -318,6 +339,12 @@ class World:
             self._enter(job, State.STOPPING, now_s, held=held, deadline_s=now_s)
         else:
             self._close(job, now_s, Ended(job.id, job.op, Outcome.LOST, why="its node was lost"))
+
+    def _cleared(self, now_s: float, fact: Cleared) -> Cause:
+        if fact.job in self.records:
+            record = self.records[fact.job]
+            self.records[fact.job] = records.cleared(record, fact.node, fact.attempt)
+        return NOTHING
 
     # Jobs.
 
@@ -473,14 +500,15 @@ class World:
             for job in self.queue.busy():
                 changes: dict[str, Any] = {"goal": None}
                 if job.state is State.STOPPING and job.deadline_s is not None:
-                    # What was asked before has no longer than the others.
-                    changes["deadline_s"] = min(job.deadline_s, self._answer_by(now_s, job))
+                    # What was asked before, or told to die, has no longer than the others.
+                    soon_s = saving.answer_by(now_s, job.deadline_s - now_s, self.ends_s)
+                    changes["deadline_s"] = min(job.deadline_s, soon_s)
                 self._set(job, **changes)
         return Cause.REQUEST
 
     def _began(self, now_s: float, fact: Began) -> Cause:
         self.draining = self.stopping = self.leaving = False
-        self.ends_s = None
+        self.ends_s, self.shrunk = None, False
         self.queue.touch_all()
         return Cause.REQUEST
 

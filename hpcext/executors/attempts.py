@@ -227,6 +227,11 @@ class AttemptFiles:
             found += map(str, gpus)
         return tuple(found)
 
+    def begun(self) -> bool:
+        """Whether a supervisor took this attempt on each of its nodes."""
+        own = (protocol.node_directory(self.directory, at) for at in (0, *self.others))
+        return all(os.path.lexists(each / protocol.SUPERVISOR_FILE) for each in own)
+
     def supervisor(self) -> protocol.Process | None:
         """The process that took this attempt, unless the machine was restarted since."""
         return self.process(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
@@ -415,6 +420,19 @@ class AttemptFiles:
         if not self._warned:
             self._warned = True
             log.warning("job %s, attempt %d: %s", clean(self.job), self.attempt, clean(what))
+
+
+def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
+    """Whether an attempt has begun on a node, and has not said that nothing is left there."""
+    directory = jobs / job / _directory(attempt)
+    for own in (directory, *directory.glob("node-*")):
+        try:
+            taken = documents.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        except (OSError, ValueError):
+            continue
+        if taken.get("node") == node:
+            return not os.path.lexists(own / protocol.EXIT_FILE)
+    return False
 
 
 def _not_started(document: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from hpcext import documents, protocol
 from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import Ended, NodeLost, Started
+from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action, Node
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.attempts import AttemptFiles
@@ -195,8 +195,7 @@ class LsfSteps(StepExecutor):
             left = [each for each, gone in zip(left, done, strict=True) if not gone]
             if left:
                 down = await asyncio.to_thread(self._down, [host for _, host in left])
-                for host in down:
-                    self._emit(NodeLost(host))
+                self._lose(down)
                 left = [each for each in left if each[1] not in down]
             if left:
                 await asyncio.sleep(pause_s)

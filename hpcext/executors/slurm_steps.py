@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from hpcext import protocol
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.errors import BatchError
-from hpcext.core.facts import Ended, NodeLost, Started
+from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action
 from hpcext.executors.attempts import AttemptFiles
 from hpcext.executors.processes import Watch
@@ -27,6 +28,10 @@ from hpcext.launch import supervise
 from hpcext.protocol import NEWS_SIGNAL, Process
 
 log = logging.getLogger(__name__)
+
+BEGIN_S = 120.0
+"""A step that did not begin by then gives its GPUs back: Slurm has them for busy, or a node does
+not answer. It is long enough for a controller that is restarted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +101,23 @@ class SlurmSteps(StepExecutor):
             return
         self._watches[action.op] = watch
         self._emit(Started(action.job, action.op, ()))
+        self._loop.call_later(BEGIN_S, self._late, action.op)
+
+    def _adopt(self, action: Action) -> bool:
+        adopted = super()._adopt(action)
+        if adopted:
+            self._loop.call_later(BEGIN_S, self._late, action.op)
+        return adopted
+
+    def _late(self, op: int) -> None:
+        """End a step that has not begun; that is no failure of its job."""
+        watch = self._watches.get(op)
+        if watch is None or watch.process is None or watch.files.begun():
+            return
+        watch.why = f"its step did not begin within {BEGIN_S:g} s"
+        log.warning("job %s: %s", watch.files.job, watch.why)
+        # The order to end the step.
+        watch.process.send(signal.SIGTERM)
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         files = watch.files
@@ -151,10 +173,10 @@ class SlurmSteps(StepExecutor):
             self._told.discard(watch.files.op)
 
     async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:
-        """Before anything is started again: is there time, and are the nodes of this one up?"""
+        """Before anything is started again: is there time, and which nodes are left?"""
         await super()._look_around(watch, noticed=noticed)
-        for node in await asyncio.to_thread(self._down, list(self._allocs[watch.files.op])):
-            self._emit(NodeLost(node))
+        if not self._walltime.leaving:
+            self._lose(await asyncio.to_thread(self._missing))
 
     def _over(self, watch: Watch, ended: Ended) -> None:
         """Of several nodes, the first may have heard of its end because another has failed."""
@@ -171,15 +193,17 @@ class SlurmSteps(StepExecutor):
         # Of the first node nothing may be known where another has failed.
         self._finish(watch, files.failed_untold() or files.ended() or self._lost(watch))
 
-    @staticmethod
-    def _down(nodes: Sequence[str]) -> list[str]:
-        """Which of these nodes Slurm has given up; nothing starts there any more."""
+    def _missing(self) -> list[str]:
+        """Nodes that the job has no more.
+
+        It is the job that is asked: a node that was down may be up again, and is not the job's.
+        """
         try:
-            states = reads().node_states(nodes)
+            left = reads().nodes_of(self._job_id)
         except BatchError as error:
-            log.warning("whether %s is up is not known: %s", ", ".join(nodes), error)
+            log.warning("which nodes are left is not known: %s", error)
             return []
-        return [node for node in nodes if states.get(node) == "down"]
+        return [node for node in self._shares if left and node not in left]
 
     def _end_step(self, name: str) -> bool:
         """Cancel a step; whether it may still be there."""

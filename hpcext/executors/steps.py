@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from hpcext import documents
-from hpcext.core.facts import Registered, Rescaled
+from hpcext.core.facts import Cleared, NodeLost, Registered, Rescaled
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.allocation import AllocationExecutor
-from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.attempts import AttemptFiles, left_on
 from hpcext.executors.processes import Watch
 from hpcext.launch import tree
 from hpcext.protocol import Process
@@ -43,6 +43,8 @@ class StepExecutor(AllocationExecutor):
     ----------
     addresses : Mapping[str, str]
         How each node is reached by the others, if not by its name.
+    orphans : iterable of (str, int, str)
+        Job, attempt and node of what may run where a node was lost.
     **common
         Those of :class:`~hpcext.executors.allocation.AllocationExecutor`.
     """
@@ -51,16 +53,45 @@ class StepExecutor(AllocationExecutor):
     # told something only when its step runs, or when it is to end.
     _holds_signals = False
 
-    def __init__(self, *, addresses: Mapping[str, str], **common: Any) -> None:
+    def __init__(
+        self,
+        *,
+        addresses: Mapping[str, str],
+        orphans: Iterable[tuple[str, int, str]] = (),
+        **common: Any,
+    ) -> None:
         super().__init__(**common)
         self._addresses = dict(addresses)
         self._allocs: dict[int, Alloc] = {}
+        self._gone: set[str] = set()
+        self._orphans = list(orphans)
 
     def perform(self, action: Action) -> None:
         """As the base class has it."""
         if action.kind is Kind.START:
             self._allocs[action.op] = action.alloc
         super().perform(action)
+
+    def look(self) -> None:
+        """As the base class has it; and whether anything is left where a node was lost."""
+        super().look()
+        for orphan in list(self._orphans):
+            job, attempt, node = orphan
+            if not left_on(self._directory, job, attempt, node):
+                self._orphans.remove(orphan)
+                self._emit(Cleared(job, attempt, node))
+
+    def _lose(self, nodes: Iterable[str]) -> None:
+        """Say of nodes that the allocation has them no more; they do not come back to it."""
+        for node in nodes:
+            if node not in self._gone:
+                self._gone.add(node)
+                self._emit(NodeLost(node, gone=True))
+                self._orphans += [
+                    (watch.files.job, watch.files.attempt, node)
+                    for watch in self._watches.values()
+                    if node in self._allocs[watch.files.op]
+                ]
 
     def _rendezvous(self, action: Action) -> str:
         """Where the ranks of several nodes meet; each attempt has a port of its own."""

@@ -51,6 +51,8 @@ class Driver:
         Wait for more when nothing is left to do, until told to drain.
     leave : bool
         Told to end, leave at once; what runs goes on.
+    moves_on : bool
+        When what is left of its nodes serves nothing that waits, it ends, to go on with others.
     once_s : float
         Told to end twice within so many seconds, it was told once: a batch system signals the
         leader of a job and its group.
@@ -68,6 +70,7 @@ class Driver:
         node_time: NodeTime | None = None,
         stay: bool = False,
         leave: bool = False,
+        moves_on: bool = False,
         once_s: float = 0.0,
     ) -> None:
         self.engine = engine
@@ -87,6 +90,7 @@ class Driver:
         self._leave = False
         self._stays = stay
         self._leaves = leave
+        self._moves_on = moves_on
         self._once_s = once_s
         self._told_s = float("-inf")
 
@@ -161,10 +165,17 @@ class Driver:
             for action in actions:
                 executor.perform(action)
             self._compact(now_s)
+            self._move_on()
         answers, self._answers = self._answers, []
         for answer in answers:
             answer()
         self._observe(self.engine, now_s)
+
+    def _move_on(self) -> None:
+        """Leave nodes on which nothing that waits can run any more."""
+        if self._moves_on and not self.engine.world.stopping and self.engine.stranded:
+            log.warning("no job that waits can run on what is left of the allocation")
+            self.emit(Drain(stop=True, must=True))
 
     def _done(self) -> bool:
         return self.engine.finished and (self.engine.world.draining or not self._stays)

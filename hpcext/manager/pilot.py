@@ -210,6 +210,7 @@ async def _run(
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,
+        moves_on=pilot.requeue,
         once_s=SIGNALS_S if pilot.batch == "lsf" else 0.0,
     )
     executor = place.executor(
@@ -222,14 +223,14 @@ async def _run(
     before = _gains(engine)
     try:
         nodes = [_told_apart(node, pilot, profiles.gpu) for node in place.nodes]
-        await driver.run(executor, _news(engine, nodes, submissions))
+        await driver.run(executor, _news(engine, nodes, place.gone, submissions))
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HARMLESS)
         journal.close()
     left = any(not job.state.final for job in engine.world.jobs.values())
     goes_on = pilot.requeue and left and engine.world.stopping and driver.stopped_by is None
     if goes_on:
-        place.carry_on(gained=_gains(engine) > before)
+        place.carry_on(gained=_gains(engine) > before or engine.stranded)
     if teller is not None:
         # Who is at the keyboard knows; and what goes on has not ended.
         if goes_on or leave or (left and driver.stopped_by is signal.SIGINT):
@@ -264,10 +265,14 @@ def _check_same_machine(engine: Engine, directory: Path) -> None:
             )
 
 
-def _news(engine: Engine, nodes: Sequence[Node], submissions: Submissions) -> Iterator[Fact]:
+def _news(
+    engine: Engine, nodes: Sequence[Node], gone: Sequence[str], submissions: Submissions
+) -> Iterator[Fact]:
     """What the engine does not know yet when a manager begins."""
     yield Began()
-    for name in engine.world.nodes.keys() - {node.name for node in nodes}:
+    for name in gone:
+        yield NodeLost(name, gone=True)
+    for name in engine.world.nodes.keys() - {*gone, *(node.name for node in nodes)}:
         yield NodeLost(name)
     for node in nodes:
         yield NodeJoined(node)

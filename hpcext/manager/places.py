@@ -13,7 +13,7 @@ from hpcext.batch import runner, slurm
 from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.engine import Engine
-from hpcext.core.errors import NoManagerError
+from hpcext.core.errors import BatchError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.base import Executor
@@ -53,11 +53,14 @@ class Place:
     carry_on : callable
         Have the pilot go on in the next allocation; told with ``gained`` whether this one was of
         any use.
+    gone : tuple of str
+        Nodes that its allocation had, and has no more.
     """
 
     nodes: tuple[Node, ...]
     executor: Callable[..., Executor]
     carry_on: Callable[..., None]
+    gone: tuple[str, ...] = ()
 
 
 def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
@@ -79,8 +82,8 @@ def find(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     if pilot.harvest is not None:
         return _leases(pilot, pilot.harvest, engine, directory)
     if pilot.batch == "lsf":
-        return (_lsf_script if pilot.alone else _lsf)(pilot, directory)
-    return _allocation(pilot) if pilot.batch else _machine(pilot)
+        return _lsf_script(pilot, directory) if pilot.alone else _lsf(pilot, engine, directory)
+    return _allocation(pilot, engine) if pilot.batch else _machine(pilot)
 
 
 def batch_job() -> tuple[str, JobId | None]:
@@ -153,11 +156,17 @@ def _worth_having(terms: Terms, autoscaler: Autoscaler, engine: Engine) -> Calla
     return want
 
 
-def _allocation(pilot: Pilot) -> Place:
+def _orphans(engine: Engine) -> list[tuple[str, int, str]]:
+    """Job, attempt and node of what may run where a node was lost."""
+    found = engine.world.records.items()
+    return [(name, attempt, node) for name, each in found for node, attempt in each.orphans]
+
+
+def _allocation(pilot: Pilot, engine: Engine) -> Place:
     here = Allocation.from_environ()
     if here is None:
         raise _outside(pilot, "Slurm")
-    nodes, kind, more = _script(pilot, here) if pilot.alone else _steps(pilot, here)
+    nodes, kind, more = _script(pilot, here) if pilot.alone else _steps(pilot, engine, here)
     made: list[AllocationExecutor] = []
 
     def executor(**common: Any) -> Executor:
@@ -169,7 +178,19 @@ def _allocation(pilot: Pilot) -> Place:
     def requeue() -> None:
         slurm_job.requeue(here.name)
 
-    return Place(nodes, executor, _carry_on(here.restarts, requeue, made))
+    gone = () if pilot.alone else _gone(here, nodes)
+    nodes = tuple(node for node in nodes if node.name not in gone)
+    return Place(nodes, executor, _carry_on(here.restarts, requeue, made), gone)
+
+
+def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
+    """Nodes that the job has lost since it began, as its environment does not know."""
+    try:
+        left = reads().nodes_of(here.name)
+    except BatchError as error:
+        log.warning("which nodes are left is not known: %s", error)
+        return ()
+    return tuple(node.name for node in nodes if left and node.name not in left)
 
 
 def _carry_on(
@@ -195,7 +216,7 @@ def _outside(pilot: Pilot, system: str) -> NoManagerError:
     )
 
 
-def _lsf(pilot: Pilot, directory: Path) -> Place:
+def _lsf(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     """The hosts of an LSF job; if that is one, and the manager there, without a launcher."""
     here = LsfJob.from_environ()
     if here is None:
@@ -218,7 +239,8 @@ def _lsf(pilot: Pilot, directory: Path) -> Place:
         kind = LsfHost
         more |= {"node": nodes[0], "indices": here.indices or pilot.gpus}
     else:
-        more |= {"nodes": nodes, "launcher": Launcher(pilot.launcher, dict(listed), gpus)}
+        launcher = Launcher(pilot.launcher, dict(listed), gpus)
+        more |= {"nodes": nodes, "launcher": launcher, "orphans": _orphans(engine)}
 
     def requeue() -> None:
         lsf_job.requeue(directory)
@@ -259,7 +281,7 @@ def _script(pilot: Pilot, here: Allocation) -> _Executor:
     return (node,), SlurmScript, more
 
 
-def _steps(pilot: Pilot, here: Allocation) -> _Executor:
+def _steps(pilot: Pilot, engine: Engine, here: Allocation) -> _Executor:
     """Steps on all nodes of the allocation."""
     names = slurm.parse_hostnames(runner.run(slurm.hostnames_command(here.nodelist)))
     gpus = len(pilot.gpus)
@@ -274,4 +296,5 @@ def _steps(pilot: Pilot, here: Allocation) -> _Executor:
     # Slots are alike wherever they are.
     kinds = {name: host.kind for name, host in hosts.items() if not pilot.logical}
     nodes = tuple(Node(name, gpus, kinds.get(name, "")) for name in names)
-    return nodes, SlurmSteps, {"number": here.job_id, "shares": shares, "addresses": addresses}
+    more = {"number": here.job_id, "shares": shares, "addresses": addresses}
+    return nodes, SlurmSteps, {**more, "orphans": _orphans(engine)}

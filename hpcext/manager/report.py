@@ -131,6 +131,7 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "state": job.state.value,
         "why": job.reason,
         "notes": list(record.notes),
+        "orphans": [{"node": node, "attempt": attempt} for node, attempt in record.orphans],
         "exit_code": record.exit_code,
         "submitted_s": _seconds(job.submitted_s),
         "started_s": _seconds(segments[0].start_s) if segments else None,

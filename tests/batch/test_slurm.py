@@ -70,9 +70,14 @@ def test_an_end(said: Path) -> None:
         assert end.end_s > 1.7e9  # epoch seconds
 
 
+def test_the_nodes_of_a_job(said: Path) -> None:
+    text = (said / "squeue-jobs.txt").read_text()
+    assert slurm.parse_nodelist(text, 1) in {"n[1-2]", "n[1,3]"}
+    # Of one that does not run, those that it had are no answer.
+    assert [slurm.parse_nodelist(text, job) for job in (2, 4, 9)] == ["", "", ""]
+
+
 def test_nodes(said: Path) -> None:
-    states = slurm.parse_nodes((said / "sinfo-nodes.txt").read_text())
-    assert (states["n1"], states["n2"], states["n4"]) == ("mixed", "drained", "idle")
     hosts = slurm.parse_hosts((said / "scontrol-nodes.txt").read_text())
     assert hosts == {"n1": slurm.Host("127.0.0.1", ""), "n2": slurm.Host("127.0.0.1", "")}
 

@@ -34,11 +34,12 @@ def one_of(jobs: dict[int, Any], job_id: int) -> Any:
 def stand_in(version: str = "22.5.0") -> types.ModuleType:
     """The same cluster that is recorded, as pyslurm would show it."""
     make = types.SimpleNamespace
+    alone: dict[str, Any] = {"array_id": None, "array_task_id": None}
     jobs = {
-        1: make(state="RUNNING", end_time=int(END_S), array_id=None, array_task_id=None),
-        2: make(state="PENDING", end_time=None, array_id=None, array_task_id=None),
-        3: make(state="FAILED", end_time=1, array_id=None, array_task_id=None),
-        4: make(state="CANCELLED", end_time=1, array_id=None, array_task_id=None),
+        1: make(state="RUNNING", end_time=int(END_S), allocated_nodes="n[1-2]", **alone),
+        2: make(state="PENDING", end_time=None, allocated_nodes=None, **alone),
+        3: make(state="FAILED", end_time=1, allocated_nodes="n1", **alone),
+        4: make(state="CANCELLED", end_time=1, allocated_nodes="n1", **alone),
     }
     steps = {0: "hpcext-1-1", 1: "hpcext-2-1", "batch": "batch"}
     jobs[1].steps = {each: make(id=each, name=name) for each, name in steps.items()}
@@ -64,10 +65,11 @@ def recorded(argv: Sequence[str], **_: Any) -> str:
     """What the real commands printed."""
     name = {
         ("squeue", "--steps"): "squeue-steps.txt",
-        ("sinfo", "--noheader"): "sinfo-nodes.txt",
         ("scontrol", "--oneliner"): "scontrol-nodes.txt",
         ("scontrol", "--version"): "scontrol-version.txt",
     }.get((argv[0], argv[1]))
+    if argv[:3] == ["scontrol", "show", "hostnames"]:
+        return {"n[1-2]": "n1\nn2\n"}[argv[3]]
     if argv[0] == "sacct":
         return "9|NODE_FAIL\n" if "--jobs=9" in argv else ""
     if argv[0] == "squeue" and "--format=%T|%e" in argv:
@@ -130,8 +132,8 @@ def test_steps(reads: slurm_reads.Reads) -> None:
 
 
 def test_nodes(reads: slurm_reads.Reads) -> None:
-    states = reads.node_states(["n1", "n4"])
-    assert (states["n1"], states["n4"]) == ("mixed", "idle")
+    assert reads.nodes_of(1) == ("n1", "n2")
+    assert reads.nodes_of(4) == ()
     assert reads.hosts(["n1", "n2"]) == {"n1": Host("127.0.0.1", ""), "n2": Host("127.0.0.1", "")}
 
 

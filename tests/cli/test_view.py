@@ -76,3 +76,24 @@ def test_a_pilot_says_what_one_node_more_promises() -> None:
     assert document["outlook"] == {
         "utility": pytest.approx(one[0] / 2), "gain": pytest.approx(one[1] / one[0] - 1)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gpus", "named", "shown"),
+    [
+        ([], True, ""),
+        (["n1:0"], False, "0"),
+        (["n1:0"], True, "n1:0"),
+        (["n1:0", "n1:1"], False, "0,1"),
+        (["n1:0", "n1:1", "n1:2", "n1:5"], True, "n1:0-2,5"),
+        # The nodes of a job have their GPUs whatever is left of the pilot.
+        (["n1:0", "n2:0"], False, "n1:0 n2:0"),
+        (["n1:0", "n2:0", "n3:0"], True, "n1:0 n2:0 and 1 more node"),
+        ([f"n{node}:{gpu}" for node in range(8) for gpu in range(4)], True,
+         "n0:0-3 n1:0-3 and 6 more nodes"),
+        # Seats on a shared GPU.
+        (["n1:0a", "n1:0b"], False, "0a,0b"),
+    ],
+)  # fmt: skip
+def test_gpus_are_named_by_their_nodes(gpus: list[str], named: bool, shown: str) -> None:
+    assert view.gpu_names(gpus, named=named) == shown

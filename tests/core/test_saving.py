@@ -212,5 +212,19 @@ def test_a_mute_job_does_not_keep_a_pilot_from_going_on(bench: Bench) -> None:
 def test_what_was_asked_before_has_no_longer_than_the_others(bench: Bench) -> None:
     assert bench.step(10, f.Hold("1")) == ["suspend 1"]
     assert bench.job("1").deadline_s == 70
+    assert bench.step(11, f.Drain(stop=True)) == []
+    assert bench.job("1").deadline_s == 70
     assert bench.step(12, f.Drain(stop=True, must=True, left_s=20.0)) == []
     assert bench.job("1").deadline_s == 27
+
+
+def test_a_drain_without_an_end_hurries_no_kill(bench: Bench) -> None:
+    """However short the time is that the job may take to answer."""
+    bench.goals["2"] = {"n": 2}
+    bench.begin("2", suspend_timeout_s=5.0)
+    op = bench.engine.world.jobs["2"].op
+    bench.step(2, f.Hold("2"))
+    assert bench.step(7) == ["kill 2"]
+    assert bench.job("2").deadline_s == 22
+    bench.step(8, f.Drain(stop=True))
+    assert (bench.job("2").op, bench.job("2").deadline_s) == (op, 22)

@@ -786,3 +786,19 @@ def test_a_failure_counts_whichever_node_was_ended_for_it(
         assert ended is not None
         assert (ended.outcome, ended.exit_code) == (f.Outcome.FAILED, 3)
         assert ended.why == f"on its node {failed}: exit code 3"
+
+
+def test_what_may_be_left_on_a_node(tmp_path: Path) -> None:
+    """A supervisor began there, and nothing says that it has ended."""
+
+    def left(node: str) -> bool:
+        return attempts.left_on(tmp_path, "12", 3, node)
+
+    assert not left("n2")
+    own = tmp_path / "12" / "attempt-0003"
+    for where, node in ((own, "n1"), (own / "node-0001", "n2")):
+        where.mkdir(parents=True)
+        document = {"schema": protocol.SUPERVISOR, "node": node}
+        (where / protocol.SUPERVISOR_FILE).write_text(json.dumps(document))
+    (own / protocol.EXIT_FILE).touch()
+    assert [left(node) for node in ("n1", "n2", "n3")] == [False, True, False]

@@ -114,7 +114,7 @@ def is_good(name: str, text: str) -> bool:
     """The same rules again, in Python."""
     if name == "scaling":
         try:
-            return bool(jobfields.name(text))
+            return bool(jobfields.plain_name(text))
         except InputError:
             return False
     if text in {"gpus": ("auto",), "suspendable": ("", "(null)", "set")}.get(name, ()):

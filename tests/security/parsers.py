@@ -212,7 +212,9 @@ PARSERS = {
     "squeue's steps": Parser(text(slurm.parse_steps), recorded("slurm-*/squeue-steps.txt")),
     "squeue's jobs": Parser(text(slurm.parse_jobs), recorded("slurm-*/s*-jobs.txt")),
     "squeue's end": Parser(text(slurm.parse_end), recorded("slurm-*/squeue-end*.txt")),
-    "sinfo's nodes": Parser(text(slurm.parse_nodes), recorded("slurm-*/sinfo-nodes.txt")),
+    "squeue's nodes": Parser(
+        text(lambda said: slurm.parse_nodelist(said, 1)), recorded("slurm-*/squeue-jobs.txt")
+    ),
     "scontrol's version": Parser(
         text(slurm.parse_version), recorded("slurm-*/scontrol-version.txt")
     ),

@@ -55,7 +55,6 @@ def record(one: Cluster, where: Path) -> None:
     say("scontrol-hostnames", slurm.hostnames_command("n[1-2,4]"))
     say("scontrol-nodes", slurm.hosts_command("n[1-2]"))
     say("scontrol-version", slurm.version_command())
-    say("sinfo-nodes", slurm.nodes_command(["n1", "n2", "n3", "n4"]))
     say("squeue-jobs", slurm.jobs_command(jobs))
     say("squeue-steps", slurm.steps_command(1))
     say("squeue-end", slurm.end_command(1), SLURM_TIME_FORMAT="%s")

@@ -219,6 +219,11 @@ class Cluster:
         self._slurmds[node].wait()
         cluster_processes.end(self.root, node)
 
+    def kill_daemon(self, node: str) -> None:
+        """The daemon of a node dies; what runs there runs on, and nobody can end it."""
+        self._slurmds[node].kill()
+        self._slurmds[node].wait()
+
     def stop_node(self, node: str) -> None:
         """Its daemon does nothing until :meth:`continue_node`; what runs there runs on."""
         self._slurmds[node].send_signal(signal.SIGSTOP)

@@ -1,0 +1,72 @@
+"""What can still run on a fixed set of nodes that has lost some of them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from hpcext.core.values import Job, Node, Snapshot, State
+from hpcext.text import are, counted
+
+
+def lacks(job: Job, nodes: Mapping[str, Node]) -> str:
+    """Why a job can never run on the nodes that are left; empty if it can.
+
+    Parameters
+    ----------
+    job : Job
+    nodes : Mapping[str, Node]
+    """
+    least = job.sizes[0]
+    if job.nodes is None:
+        there = sum(node.gpus for node in nodes.values())
+        return "" if there >= least else f"needs {counted(least, 'GPU')}, and {_left(there)}"
+    # One that needs several has them all of one kind.
+    kinds = collections.Counter(node.kind for node in nodes.values() if node.gpus >= least)
+    fewest, there = job.nodes[0], max(kinds.values(), default=0)
+    return "" if there >= fewest else f"needs {counted(fewest, 'node')}, and {_left(there)}"
+
+
+def _left(count: int) -> str:
+    return f"{count} {are(count)} left of its allocation"
+
+
+def within(now: Snapshot) -> Snapshot:
+    """The same, in which what lacks nodes is not ready: nothing has to wait behind it."""
+    jobs = tuple(
+        replace(job, ready=False)
+        if job.ready and job.state is State.PENDING and lacks(job, now.nodes)
+        else job
+        for job in now.jobs
+    )
+    return replace(now, jobs=jobs)
+
+
+def stranded(jobs: Iterable[Job], nodes: Mapping[str, Node]) -> bool:
+    """Whether none of the unfinished jobs runs, or ever will on the nodes that are left.
+
+    Parameters
+    ----------
+    jobs : iterable of Job
+        All that are unfinished.
+    nodes : Mapping[str, Node]
+    """
+    waiting = {job.id: job for job in jobs}
+    if any(job.state.active for job in waiting.values()):
+        return False
+    stuck = {job.id for job in waiting.values() if lacks(job, nodes)}
+    if not stuck:
+        return False
+    stuck |= {job.id for job in waiting.values() if job.on_hold}
+    dependents: dict[str, list[str]] = {}
+    for job in waiting.values():
+        for need in job.after:
+            dependents.setdefault(need, []).append(job.id)
+    found = list(stuck)
+    while found:
+        more = set(dependents.get(found.pop(), ())) - stuck
+        stuck |= more
+        found += more
+    return stuck == waiting.keys()
