@@ -132,6 +132,8 @@ class Settings:
     lsf_launcher : {"blaunch", "jsrun"}
     lsf_options : str
         For bsub.
+    pilot_options : str
+        For sbatch.
     harvest_partition : str
     harvest_options : str
         For sbatch or bsub.
@@ -194,6 +196,12 @@ class Settings:
     lsf_options: str = field(
         default="",
         metadata=_row(_words, "options of bsub for each pilot, as -P ABC", "HPCEXT_LSF_OPTIONS"),
+    )
+    pilot_options: str = field(
+        default="",
+        metadata=_row(
+            _words, "options of sbatch for each pilot, as --qos=gpu", "HPCEXT_PILOT_OPTIONS"
+        ),
     )
     harvest_partition: str = field(
         default="",

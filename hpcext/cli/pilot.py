@@ -146,7 +146,9 @@ def submit(args: argparse.Namespace, out: Output) -> int:
             )
         else:
             limit = [f"--time={args.time}"] if args.time else []
-            job_id = slurm_job.submit(directory, options=[*limit, *args.rest], **shape)
+            # Of two that say the same, sbatch takes the last: what is said here and now.
+            options = [*shlex.split(settings.pilot_options), *limit, *args.rest]
+            job_id = slurm_job.submit(directory, options=options, **shape)
     except BatchError:
         pilots.remove(directory, settings.state_dir)
         raise

@@ -48,6 +48,9 @@ MAIN_S = 180.0
 MOST_S = 1800.0
 """All of it ends before."""
 
+BLIND = "has no GPUs"
+"""What a harvester says of a lease on which nothing will ever be trained."""
+
 _LOOK_S = 0.2
 _NAME = "probe"
 
@@ -101,7 +104,13 @@ class _Probe:
         node = yield from self._lease(began_s)
         if node is None:
             return
-        _, record = self._trial.wait(BEGIN_S, lambda _, record: steps(record) > 0)
+        _, record = self._trial.wait(
+            BEGIN_S, lambda _, record: steps(record) > 0 or bool(self._trial.said(BLIND))
+        )
+        if not steps(record) and (line := self._trial.said(BLIND)):
+            do = "see gres.conf: without File= Slurm gives jobs no CUDA_VISIBLE_DEVICES"
+            yield _wrong(f"the harvester says: {line}", do)
+            return
         if not steps(record):
             says = f"the training made no step in {BEGIN_S:g} s: {self._trial.log() or 'no word'}"
             yield _wrong(says, "see that this Python and hpcext are on a file system of all nodes")

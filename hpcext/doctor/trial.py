@@ -102,6 +102,14 @@ class Trial:
         """The directory of an attempt of a job."""
         return self.pilot / "jobs" / job / f"attempt-{number:04d}"
 
+    def said(self, words: str) -> str:
+        """The line of the manager that has these words; empty if it has not said them."""
+        with contextlib.suppress(OSError):
+            for line in (self._directory / keeper.SAID).read_text(errors="replace").splitlines():
+                if words in line:
+                    return clean(line)
+        return ""
+
     def log(self) -> str:
         """The last line that the job has printed."""
         for path in sorted(self.pilot.glob("jobs/*/log.txt")):

@@ -60,6 +60,9 @@ MOVED_S = 60.0
 HEARD_S = 5.0
 """So long after its job was stopped an agent has said that it leaves, if it could hear of it."""
 
+BLIND = 3
+"""After so many leases in a row that had no GPUs no more are asked for."""
+
 BEGINS = 3.0
 """Of so many cycles: as long an idle node is left to another harvester that has asked for it."""
 
@@ -144,7 +147,8 @@ class LeaseBook:
         self._looked_s: float | None = None
         self._idle_since: dict[str, float] = {}
         self._last = 0
-        self._blind = False
+        # Leases in a row whose agents were given no GPUs.
+        self._blind: set[int] = set()
         self.leases: dict[int, Lease] = {}
         self._read()
 
@@ -220,13 +224,22 @@ class LeaseBook:
                 named = tuple(str(device) for device in said["devices"])
                 slots = tuple(map(str, range(self._terms.gpus)))
                 lease.devices = slots if self._terms.logical else named[: self._terms.gpus]
-                if not lease.devices and not self._blind:
-                    self._blind = True
-                    log.warning("the lease of %s has no GPUs: say --slots", lease.node)
+                self._see(lease)
                 self._join(lease)
         if not lease.leaving and lease.closing():
             lease.leaving = True
             self._join(lease)
+
+    def _see(self, lease: Lease) -> None:
+        """Say it if the batch system gives leases no GPUs, and ask for no more after some."""
+        if lease.devices:
+            self._blind.clear()
+        elif lease.number not in self._blind and len(self._blind) < BLIND:
+            self._blind.add(lease.number)
+            if len(self._blind) == 1:
+                log.warning("the lease of %s has no GPUs: say --slots", lease.node)
+            if len(self._blind) == BLIND:
+                log.error("%d leases had no GPUs: no more are asked for until a restart", BLIND)
 
     def _join(self, lease: Lease) -> None:
         """Let the engine have its node; one that is wanted back has no GPUs any more."""
@@ -376,6 +389,8 @@ class LeaseBook:
 
     async def _balance(self) -> None:
         """Have as many nodes as are wanted, beside other harvesters."""
+        if len(self._blind) >= BLIND:
+            return
         now = time.time()
         # Before the nodes: one that is given back in between is counted twice, and not left out.
         others = await asyncio.to_thread(self._system.others, self._terms.partition, self._name)

@@ -4,6 +4,7 @@
 -- Not a script of its own: the site's cli_filter.lua loads it at its end with a table of
 -- settings, as `hpcext-admin install slurm` shows:
 --   command   absolute path of hpcext, which knows the user's scaling curves
+--   tickets   partition of jobs that wait for a trainer, if their user names none
 
 local settings = ... or {}
 
@@ -114,6 +115,10 @@ local function fill_trainer(options)
     end
     if options["open-mode"] == nil then
         options["open-mode"] = "append" -- else what was shown before is lost
+    end
+    -- On a node that could be harvested it would keep that from being idle.
+    if settings.tickets and options.partition == nil then
+        options.partition = settings.tickets
     end
     return nil
 end

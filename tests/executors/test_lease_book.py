@@ -426,6 +426,25 @@ def test_a_lease_without_gpus_is_told_once(
     assert caplog.text.count("has no GPUs: say --slots") == 1
 
 
+def test_after_three_leases_without_gpus_no_more_are_asked_for(
+    tmp_path: Path, slurm: ScriptedSlurm, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = Harvester(tmp_path)
+    slurm.nodes = dict.fromkeys(("n1", "n2", "n3", "n4", "n5"), "idle")
+    one.want = 3
+    one.cycle(2)
+    for lease in list(one.book.leases.values()):
+        assert lease.job_id is not None
+        slurm.begin(one.book, lease.job_id, lease.node)
+        document = {"schema": agent.AGENT, "devices": []}
+        documents.write_json(lease.directory / agent.AGENT_FILE, document)
+    one.cycle(2)
+    assert caplog.text.count("3 leases had no GPUs: no more are asked for") == 1
+    one.want = 9
+    one.cycle(4)
+    assert len(slurm.said("sbatch")) == 3
+
+
 def test_a_full_disk_is_told_and_loses_no_lease(
     one: Harvester,
     slurm: ScriptedSlurm,

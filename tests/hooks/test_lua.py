@@ -305,6 +305,34 @@ def test_a_trainer_takes_no_gpus_for_the_job_that_waits(interpreter: str) -> Non
     assert submit(interpreter, option("trainer", "1:4")) == ["site requeue=1", "0"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "partition", "goes_to"),
+    [
+        ('tickets = "t"', "nil", "t"),
+        ('tickets = "t"', '"mine"', "mine"),
+        ("", "nil", "nil"),
+    ],
+)
+def test_tickets_go_to_the_partition_of_the_site(
+    interpreter: str, settings: str, partition: str, goes_to: str
+) -> None:
+    """They would keep a node from being harvested; who names a partition has that."""
+    said = lua(
+        interpreter,
+        f"""
+        load_rules("cli_filter.lua", {{{settings}}})
+        local options = {{type = "sbatch", requeue = "unset", partition = {partition}}}
+        options.spank = {{hpcext = {{["hpcext-trainer"] = "1:4"}}}}
+        slurm_cli_pre_submit(options)
+        print(options.partition)
+        options.spank, options.partition = {{hpcext = {{["hpcext-gpus"] = "2"}}}}, nil
+        slurm_cli_pre_submit(options)
+        print(options.partition)
+        """,
+    )
+    assert [line for line in said if "=" not in line and not line.isdigit()] == [goes_to, "nil"]
+
+
 def test_what_the_user_said_is_kept(interpreter: str) -> None:
     said = filtered(
         interpreter,

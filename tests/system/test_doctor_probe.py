@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
@@ -72,4 +73,27 @@ def test_nothing_is_left_of_one_that_is_ended(
     assert lease == "10:00"
     process.send_signal(signum)
     process.communicate(timeout=60)
+    nothing_left(slurm, place)
+
+
+def test_a_lease_without_gpus_is_told_as_the_harvester_tells_it(
+    slurm: Cluster, place: Site
+) -> None:
+    """At once, and no file system is blamed. Here the site's TaskProlog takes them away."""
+    conf = Path(slurm.environ["SLURM_CONF"])
+    before = conf.read_text()
+    prolog = conf.with_name("taskprolog")
+    prolog.write_text("#!/bin/sh\necho unset CUDA_VISIBLE_DEVICES\n")
+    prolog.chmod(0o755)
+    conf.write_text(f"{before}TaskProlog={prolog}\n")
+    slurm.run("scontrol", "reconfigure")
+    try:
+        out, err = probing(place).communicate(timeout=150)
+    finally:
+        conf.write_text(before)
+        slurm.run("scontrol", "reconfigure")
+    said = [each for each in json.loads(out)["findings"] if each["name"] == "probe"]
+    assert (said[-1]["verdict"], len(said)) == ("wrong", 3), (said, err)
+    assert "the harvester says: " in said[-1]["says"]
+    assert "has no GPUs: say --slots" in said[-1]["says"]
     nothing_left(slurm, place)

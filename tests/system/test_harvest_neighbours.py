@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from site_of_test import Site
-from slurm_cluster import Cluster
+from slurm_cluster import REPOSITORY, Cluster
 from test_harvest import ended, harvest, jobs_of, nothing_left
 from test_pilot import begun
 
@@ -89,6 +89,18 @@ def test_two_with_half_a_share_leave_nothing_idle(slurm: Cluster, place: Site, o
     half = {slurm.user: 2, "root": 2}
     slurm.wait_for(lambda: leases_of(slurm) == half, "half of the nodes for each")
     both_end(slurm, places)
+    # Each is billed for its own, by the command of docs/site.md.
+    page = (REPOSITORY / "docs" / "site.md").read_text()
+    command = re.search(r"^\$ (sacct .*)$", page, re.M)
+    assert command
+    words = command[1].replace("preemptible", "harvest").split()
+
+    def billed() -> list[str]:
+        return [line for line in slurm.run(*words).stdout.splitlines() if "hpcext-jobs-" in line]
+
+    slurm.wait_for(lambda: {line.split()[0] for line in billed()} >= {"root"}, "accounting")
+    assert {line.split()[0] for line in billed()} == {"root", slurm.user}
+    assert all("gres/gpu=6" in line for line in billed())
 
 
 def test_who_has_none_is_told_that_others_have_them(

@@ -72,7 +72,7 @@ def test_a_step_that_does_not_begin_gives_its_gpus_back(slurm: Cluster, place: S
     place.write_jobs(place.counter("first", gated=True, gpus=1))
     job = submit(place, "--nodelist=n1", nodes=1)
     begun(place, "first")
-    words = ("--exact", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--gres=gpu:5", "--mem=10")
+    words = ("--exact", "--nodes=1", "--ntasks=1", "--cpus-per-task=5", "--gres=gpu:5", "--mem=0")
     other = subprocess.Popen(
         ["srun", f"--jobid={job}", *words, "sleep", "600"],
         env=slurm.user_environ(), user=slurm.user, group=slurm.user, extra_groups=[],

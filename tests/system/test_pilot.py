@@ -157,6 +157,16 @@ def test_a_cancelled_step_is_tried_again(slurm: Cluster, place: Site) -> None:
     assert (jobs["only"]["state"], jobs["only"]["attempts"]) == ("completed", 2)
 
 
+def test_options_of_the_site_are_those_of_each_pilot(slurm: Cluster, place: Site) -> None:
+    """What is said on the command line wins, as sbatch takes the last of two."""
+    place.write_jobs(place.counter("only", steps=5))
+    place.environ["HPCEXT_PILOT_OPTIONS"] = "--comment='of the site' --nice=7 --time=99"
+    job = submit(place, "--nice=8", nodes=1)
+    facts = slurm.job(job)
+    assert (facts["Comment"], facts["Nice"], facts["TimeLimit"]) == ("of", "8", "00:10:00")
+    assert over(slurm, place, job)["only"]["state"] == "completed"
+
+
 def test_slurm_refuses_and_nothing_is_left(slurm: Cluster, place: Site) -> None:
     place.write_jobs(place.counter("only"))
     words = ("--gpus-per-node", "6", "--dir", str(place.pilot), "--", "--partition=nowhere")

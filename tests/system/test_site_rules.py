@@ -217,6 +217,28 @@ def test_a_suspendable_job_has_what_it_needs(ruled: Ruled, place: Site) -> None:
     assert ruled.slurm.job(said.job)["Requeue"] == "0"
 
 
+def test_a_ticket_goes_to_the_partition_that_the_site_has_for_them(
+    ruled: Ruled, place: Site
+) -> None:
+    """Where it keeps no node from being harvested; who names one has that."""
+    script = ruled.etc / "cli_filter.lua"
+    before = script.read_text()
+    assert before.count("local settings = {") == 1
+    script.write_text(
+        before.replace("local settings = {", 'local settings = {tickets = "urgent", ')
+    )
+    submit = ("sbatch", "--parsable", "--hold", "--hpcext-trainer=1:1")
+    try:
+        said = [
+            ruled.slurm.as_user(*submit, *more, "--wrap=true", cwd=place.path)
+            for more in ((), ("--partition=batch",))
+        ]
+    finally:
+        script.write_text(before)
+    jobs = [each.stdout.strip() for each in said]
+    assert [ruled.slurm.job(job)["Partition"] for job in jobs] == ["urgent", "batch"], said
+
+
 def test_a_plain_job_and_steps_are_not_touched(ruled: Ruled, place: Site) -> None:
     said = submit(ruled, place)
     assert said.shown() == {"gres": "nil", "requeue": "unset", "open-mode": "nil", "signal": "0@0"}

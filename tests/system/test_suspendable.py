@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from plugin import Plugin
 from site_of_test import Site, wait_for
-from slurm_cluster import Cluster, free_ports
+from slurm_cluster import REPOSITORY, Cluster, free_ports
 from test_pilot_ends import requeued
 
 TRAIN = Path(__file__).parent / "train.py"
@@ -140,6 +141,22 @@ def test_its_step_may_have_several_nodes(slurm: Cluster, place: Site, batch: Bat
     assert batch.output().count("over\n") == 1
     # It did not begin anew, for then it would have waited at the gate.
     assert not (run / "gate").exists()
+
+
+def test_the_owner_of_a_job_that_waits_for_its_begin_has_it_begin_now(
+    slurm: Cluster, place: Site, batch: Batch
+) -> None:
+    """The command of docs/troubleshooting.md, on a job that would wait for longer than the test."""
+    page = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
+    found = re.search(r"^\$ (scontrol update .*)$", page, re.M)
+    assert found
+    batch.sbatch("--begin=now+1hour", script="#!/bin/sh\n")
+    (job,) = slurm.run("squeue", "-h", "-u", slurm.user, "-o", "%i|%r").stdout.split()
+    assert job.endswith("|BeginTime")
+    batch.id = int(job.partition("|")[0])
+    said = slurm.as_user(*found[1].replace("4711", str(batch.id)).split())
+    assert said.returncode == 0, said
+    batch.wait_is("COMPLETED")
 
 
 def test_no_step_is_cancelled_of_a_job_that_went_well(
