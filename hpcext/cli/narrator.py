@@ -29,7 +29,7 @@ PARTS = 10
 MOST_REASONS = 50
 """Reasons to wait that are said; policies have about twenty."""
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _NEEDS = re.compile(r"waits for .* to complete\Z")
 
 

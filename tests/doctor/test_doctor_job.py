@@ -123,7 +123,9 @@ def test_one_that_reports_no_loss_is_judged_by_its_weights(
     [
         ("optimizer=optimizer, schedule=schedule, unsaved=True", "weights"),
         ("model=model, schedule=schedule, unsaved=True", "optimizer"),
-        ("model=model, optimizer=optimizer, unsaved=True", "schedule"),
+        pytest.param(
+            "model=model, optimizer=optimizer, unsaved=True", "schedule", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_one_that_forgets_something_is_not_approved(

@@ -64,9 +64,9 @@ def _range(text: bytes, high: int) -> bool:
 
 
 def _name(text: bytes) -> bool:
-    """As the job file has it: one rule in two languages."""
+    """As the job file has it for profiles: one rule in two languages."""
     try:
-        jobfields.name(text.decode("utf-8", "surrogateescape"))
+        jobfields.plain_name(text.decode("utf-8", "surrogateescape"))
     except InputError:
         return False
     return True

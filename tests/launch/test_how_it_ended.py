@@ -26,7 +26,7 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):
-[rank1]:   File "/work/train.py", line 9, in <module>
+[rank1]:   File "/home/user/train.py", line 9, in <module>
 [rank1]:     raise KeyError("labels")
 [rank1]: KeyError: 'labels'
 E1124 04:16:53 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1)

@@ -261,7 +261,7 @@ def test_a_pilot_whose_allocation_is_there_or_cannot_be_asked_for_stays(
     )  # fmt: skip
     with pytest.raises(NoManagerError, match="perhaps being submitted"):
         whole(state, path)
-    slurm_job.adopt(path, 7)
+    slurm_job.SUBMITTED.write(path, 7, [])
     if why:
         with pytest.raises(NoManagerError, match=why):
             whole(state, path)

@@ -7,6 +7,7 @@ Everything is judged by what the training itself wrote down, outside that disk.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import signal
@@ -28,8 +29,15 @@ script = Path(__file__).with_name("train_ballast.py")
 
 
 def fill() -> None:
+    """Leave no more than that, whatever is written there meanwhile."""
+    with contextlib.suppress(OSError):
+        ballast.write_bytes(bytes(free()))
+    os.truncate(ballast, ballast.stat().st_size - max(0, ROOM - free()))
+
+
+def free() -> int:
     room = os.statvfs(site.path / "disk")
-    ballast.write_bytes(bytes(room.f_bavail * room.f_bsize - ROOM))
+    return room.f_bavail * room.f_bsize
 
 
 def job() -> dict[str, Any]:

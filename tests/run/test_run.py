@@ -60,7 +60,7 @@ KEYS = {
     "notes",
     "lost_steps", "attempts", "metrics", "segments", "suspend_s", "resume_s",
     "rescales", "up_s", "down_s", "goodput", "worth",
-    "lost_steps_exact", "cannot_save", "loss",
+    "lost_steps_exact", "cannot_save", "loss", "orphans",
 }  # fmt: skip
 
 
@@ -283,7 +283,7 @@ def test_a_person_sees_a_table_that_moves(shared: Site) -> None:
         cwd=str(shared.path),
     )
     terminal.expect("pilot jobs-.*: 6 logical slots")
-    terminal.expect("second +running +secondary +3,4,5")
+    terminal.expect("second +running +secondary +3-5")
     terminal.expect("second +running +primary")
     terminal.expect("completed")
     terminal.expect(r"in all; GPUs were held \d+% of the time")
@@ -295,7 +295,7 @@ def test_a_person_sees_a_table_that_moves(shared: Site) -> None:
 def test_plain_lines_on_a_pipe(shared: Site) -> None:
     finished = shared.run("run", str(shared.jobs), "--gpus", "6")
     assert finished.code == 0
-    assert "second: running on GPUs 3,4,5 (secondary): runs on 3 of 4 GPUs" in finished.out
+    assert "second: running on GPUs 3-5 (secondary): runs on 3 of 4 GPUs" in finished.out
     assert "promoted from 3 to 4 GPUs" in finished.out
     assert "\x1b" not in finished.out
 

@@ -40,7 +40,7 @@ from hpcext.executors.lease_book import LeaseBook
 from hpcext.launch import sweep
 from hpcext.launch.leader import Leader
 from hpcext.launch.papers import Papers
-from hpcext.manager import journal, locks, lsf_job, lsf_suspend, spool, tickets
+from hpcext.manager import journal, locks, lsf_job, lsf_suspend, spool, suspendable, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.batch_job import Submitted
 from hpcext.manager.submissions import Submissions
@@ -235,6 +235,10 @@ PARSERS = {
     "sinfo's idle nodes": Parser(text(slurm_idle.parse_idle), recorded("slurm-*/sinfo-idle.txt")),
     "squeue's plans": Parser(
         text(slurm_idle.parse_planned), recorded("slurm-*/squeue-planned.txt")
+    ),
+    "how long before the end": Parser(text(suspendable.lead_of), (b"60", b"10", b"86400")),
+    "squeue's leases of others": Parser(
+        text(slurm_idle.parse_others), recorded("slurm-*/squeue-others.txt")
     ),
     "squeue's leases": Parser(text(slurm_idle.parse_held), recorded("slurm-*/squeue-held.txt")),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("lsf/bhosts-*")),

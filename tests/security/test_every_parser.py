@@ -112,6 +112,7 @@ RANKS = "ranks of one training say it to each other"
 CHECKED = "part of a file whose checksum was verified before"
 
 REASONS = {
+    "executors/attempts.py:left_on": MANAGER,
     "executors/gpu_facts.py:_nvidias": "a driver gives numbers",
     "executors/gpus.py:amd_gpus": KERNEL,
     "executors/seats.py:_capability": "a driver gives numbers",
@@ -155,9 +156,12 @@ REASONS = {
     "launch/tree.py:_pids": KERNEL,
     "launch/tree.py:_stat": KERNEL,
     "launch/tree.py:tell": "a signal's number",
+    "manager/cleaning.py:_ran_on": MANAGER,
+    "manager/cleaning.py:_refuse_if_in_batch": MANAGER,
+    "manager/cleaning.py:_refuse_if_trains": MANAGER,
     "manager/journal.py:": "the decoders, which reading a journal calls",
     "manager/profile.py:_Run.look": "as a report, which is in the table",
-    "manager/tickets.py:left_alone": "names of files, matched before",
+    "manager/suspendable.py:spec": NUMBERS,
     "private.py:_is_unknown": KERNEL,
     "profiles.py:Profiles.add": OWN,
     "protocol.py:Attempt.environ": NUMBERS,
@@ -176,6 +180,7 @@ REASONS = {
     "sim/traces/swf.py:_lines": NUMBERS,
     "sim/workloads/generated.py:_marble": NUMBERS,
     "sim/workloads/philly.py:make_philly": NUMBERS,
+    "text.py:sized": NUMBERS,
     "training/boundaries.py:Boundaries._compare_ranks": RANKS,
     "training/keeper.py:Keeper.find": RANKS,
     "training/keeper.py:Keeper.load": CHECKED,

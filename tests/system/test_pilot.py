@@ -29,7 +29,7 @@ def submit(
 
 def over(slurm: Cluster, place: Site, job: int) -> dict[str, dict[str, Any]]:
     """Wait for the end of a pilot; its jobs by name."""
-    going = {"RUNNING", "COMPLETING"}
+    going = {"PENDING", "RUNNING", "COMPLETING"}
     slurm.wait_for(lambda: slurm.job(job)["JobState"] not in going, "the end of the pilot")
     log = (place.pilot / f"slurm-{job}.out").read_text()
     assert slurm.job(job)["JobState"] == "COMPLETED", log

@@ -43,9 +43,9 @@ def notes(tmp_path: Path, loader: str, wrap: str) -> list[str]:
     [
         ("ours", "parallel"),
         ("sampler", "ddp"),
-        ("distributed", "by hand"),
-        ("stream", "parallel"),
-        ("ours", "sharded"),
+        pytest.param("distributed", "by hand", marks=pytest.mark.slow),
+        pytest.param("stream", "parallel", marks=pytest.mark.slow),
+        pytest.param("ours", "sharded", marks=pytest.mark.slow),
     ],
 )
 def test_a_training_that_divides_its_data_is_told_nothing(

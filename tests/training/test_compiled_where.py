@@ -21,6 +21,7 @@ def made(place: Path) -> list[Path]:
     return [path for path in place.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_an_attempts_is_beside_its_checkpoints_and_goes_when_it_has_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
