@@ -1,14 +1,17 @@
 """The papers' experiments on the simulator, and what the papers say came out; their registry.
 
 A paper is a module with a function ``study(how: How) -> Study``, imported when it is asked for.
+Installed packages bring more of them (:data:`hpcext.seams.PAPERS`).
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NamedTuple
 
+from hpcext import seams
 from hpcext.core.errors import InputError
 from hpcext.sim.papers.study import How, Study
 from hpcext.text import did_you_mean, shown
@@ -41,7 +44,7 @@ ALL = "all"
 
 
 def find_papers(name: str, where: str) -> Sequence[str]:
-    """The names of the papers that a name stands for: its own, or all.
+    """Find the papers that a name stands for: the one of this name, or all of ours.
 
     Raises
     ------
@@ -50,8 +53,8 @@ def find_papers(name: str, where: str) -> Sequence[str]:
     """
     if name == ALL:
         return tuple(PAPERS)
-    if name not in PAPERS:
-        known = (*PAPERS, ALL)
+    if name not in PAPERS and name not in (installed := seams.names(seams.PAPERS)):
+        known = (*PAPERS, *installed, ALL)
         raise InputError(
             f"unknown paper {shown(name)}",
             where=where,
@@ -62,7 +65,27 @@ def find_papers(name: str, where: str) -> Sequence[str]:
 
 
 def reproduce(name: str, how: How) -> Study:
-    """Run the experiments of a paper."""
-    module = importlib.import_module(f"{__name__}.{PAPERS[name].module}")
-    found: Study = module.study(how)
+    """Run the experiments of a paper.
+
+    Raises
+    ------
+    InputError
+        An installed package promises it, and does not bring it.
+    """
+    found: Study = _module(name).study(how)
     return found
+
+
+def _module(name: str) -> ModuleType:
+    if name in PAPERS:
+        return importlib.import_module(f"{__name__}.{PAPERS[name].module}")
+    try:
+        module: ModuleType = seams.load(seams.PAPERS, name)
+    except seams.SeamError as error:
+        raise InputError(str(error), where="PAPER") from None
+    if not callable(getattr(module, "study", None)):
+        package = seams.source(seams.PAPERS, name)
+        raise InputError(
+            f"{name} of {package} is no paper", where="PAPER", valid="a module with study(how)"
+        )
+    return module
