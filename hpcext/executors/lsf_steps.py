@@ -15,6 +15,7 @@ import dataclasses
 import logging
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -122,6 +123,9 @@ class LsfSteps(StepExecutor):
     **common
         Those of :class:`~hpcext.executors.steps.StepExecutor`.
     """
+
+    # LSF may send SIGTERM to all that a job has started, and a spread outlives it.
+    _end_signal = signal.SIGKILL
 
     def __init__(self, *, nodes: Sequence[Node], launcher: Launcher, **common: Any) -> None:
         super().__init__(addresses={}, **common)
