@@ -10,7 +10,8 @@ from pathlib import Path
 from hpcext import __version__, protocol
 from hpcext.admin import manifest
 from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
-from hpcext.batch.lsf_probe import ANSWER_S, Engine
+from hpcext.batch.lsf_engine import NEEDED, Engine
+from hpcext.batch.lsf_probe import ANSWER_S
 from hpcext.core.errors import BatchError
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.manager import state
@@ -41,7 +42,7 @@ def check(asked: Asked) -> Iterator[Finding]:
         yield Finding("lsf", "note", "no commands of LSF on this machine")
         return
     engine = lsf_probe.probe()
-    missing = sorted(lsf_probe.NEEDED - engine.commands)
+    missing = sorted(NEEDED - engine.commands)
     if missing:
         do = "is the profile of LSF sourced?"
         yield Finding("lsf", "wrong", f"commands are missing: {listed(missing)}", do)

@@ -15,7 +15,8 @@ from lsf_tools import SOURCED, MakeSite
 from hpcext import __version__, config
 from hpcext.admin import manifest
 from hpcext.batch import lsf_probe
-from hpcext.batch.lsf_probe import Engine, Release, Trial
+from hpcext.batch.lsf_engine import Engine, Release
+from hpcext.batch.lsf_probe import Trial
 from hpcext.cli import admin
 from hpcext.cli import main as cli
 from hpcext.core.errors import BatchError
