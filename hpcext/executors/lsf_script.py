@@ -37,7 +37,9 @@ class LsfScript(AllocationExecutor, LocalExecutor):
 
     def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are what LSF has made them to be.
-        return {"allocation": self._allocation, "leader": self._leader}
+        # LSF sends what it sends a job to every process group that it has found, from half a minute
+        # after its begin on.
+        return {"notices": True, "allocation": self._allocation, "leader": self._leader}
 
     async def _follow(self) -> None:
         """Leave when the leader is gone, which would have told us of all but SIGKILL."""
