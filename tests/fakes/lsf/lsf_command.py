@@ -17,6 +17,7 @@ import lsf_hosts
 import lsf_launch
 import lsf_run
 import lsf_submit
+import lsf_tables
 from lsf_site import Job, RefusedError, Site
 
 REFUSED = 255
@@ -78,6 +79,14 @@ def brestart(site: Site, argv: Sequence[str]) -> int:
 
 
 def bjobs(site: Site, argv: Sequence[str]) -> int:
+    fields = argv[argv.index("-o") + 1].split() if "-o" in argv else ()
+    if site.quirks.lean and (refused := lsf_tables.refused_field(fields)) and site.jobs():
+        print(refused, file=sys.stderr)
+        return lsf_tables.NO_FIELD
+    return _tables(site, argv) if {"-l", "-w"} & set(argv) else _bjobs(site, argv)
+
+
+def _bjobs(site: Site, argv: Sequence[str]) -> int:
     words = list(argv)
     named = words.pop(words.index("-J") + 1) if "-J" in words else ""
     words = [word for word in words if word not in {"-a", "-J"}]
@@ -121,6 +130,20 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
         heading = [map(str.upper, fields)] if header else []
         sys.stdout.writelines(f"{delimiter.join(line)}\n" for line in [*heading, *lines])
     return none
+
+
+def _tables(site: Site, argv: Sequence[str]) -> int:
+    words = list(argv)
+    named = words.pop(words.index("-J") + 1) if "-J" in words else ""
+    ids = [int(word) for word in words if word.isdecimal()] or _named(site, named)
+    jobs, unknown = lsf_tables.chosen(site, ids)
+    unknown += [] if jobs or unknown else ["No job found"]
+    for line in unknown:
+        print(line, file=sys.stderr)
+    if jobs:
+        lines = lsf_tables.long(site, jobs) if "-l" in words else lsf_tables.wide(jobs)
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    return REFUSED if unknown else 0
 
 
 def _named(site: Site, name: str) -> list[int]:
@@ -194,7 +217,7 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
 
 
 CONTROLS = (bkill, bstop, bresume, brequeue, bmig, bchkpnt, brestart)
-LAUNCHERS = (lsf_launch.blaunch, lsf_launch.jsrun)
+LAUNCHERS = (lsf_launch.blaunch, lsf_launch.jsrun, lsf_launch.lsrun)
 COMMANDS = {each.__name__: each for each in (bsub, bjobs, *CONTROLS, *LAUNCHERS)}
 COMMANDS |= lsf_hosts.COMMANDS
 

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 
 import lsf_submit
+import lsf_tables
 from lsf_site import Host, Queue, RefusedError, Site
 
 OPTIONS = {
-    "bjobs": {"-a", "-J", "-o", "-json", "-noheader"},
+    "bjobs": {"-a", "-J", "-l", "-o", "-json", "-noheader", "-w"},
     "bhosts": {"-w", "-X", "-o", "-json", "-gpu"},
+    "bparams": {"-a", "-l"},
 }
 BSUB = lsf_submit.VALUES | lsf_submit.SWITCHES
 SHOWN = {"RUN", "SSUSP", "USUSP", "UNKWN"}
@@ -26,7 +28,7 @@ def options(site: Site, name: str) -> set[str]:
         known.discard("-rn")
     if site.quirks.no_json:
         known -= {"-json", "-o"} if name == "bhosts" else {"-json"}
-    return known
+    return known - lsf_tables.LACKS.get(name, set()) if site.quirks.lean else known
 
 
 def check_options(site: Site, name: str, argv: Sequence[str]) -> None:
@@ -157,9 +159,11 @@ def brsvs(site: Site, argv: Sequence[str]) -> int:
 
 
 def bparams(site: Site, argv: Sequence[str]) -> int:
-    if argv != ["-a"]:
+    if argv not in (["-a"], ["-l"]):
         raise RefusedError(f"{' '.join(argv)}: not played by this engine")
     most = max(queue.max_job_requeue for queue in site.queues.values())
+    if argv == ["-l"]:
+        print("System default queues for automatic queue selection:")
     print("lsb.params configuration at Thu Jan 1 00:00:00 1970\n")
     print(f"    DEFAULT_QUEUE = {next(iter(site.queues))}\n    MAX_JOB_REQUEUE = {most}")
     return 0
