@@ -49,7 +49,14 @@ class AllocationExecutor(ProcessExecutor):
             job_id, ask=jobs(system).end, lead_s=lead_s, emit=self._emit, loop=self._loop
         )
         self._walltime.begin()
-        self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)
+        if self._tells_steps:
+            self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)
+        else:
+            # JOB_CONTROLS, bsub -wa or the end of -W. It may have reached the trainings, too: what
+            # it has suspended is not begun again here, however early it came.
+            self._loop.add_signal_handler(
+                NOTICE_SIGNAL, self._walltime.preempt, "LSF wants the hosts back"
+            )
 
     @property
     def left_s(self) -> float | None:

@@ -139,6 +139,9 @@ class Supervisor:
         # not reach them.
         nodes = launch.get("nodes") or []
         self._node = dict(nodes[self._index]) if nodes else {}
+        if nodes:
+            told = leader.Told(directory)
+            self._leader = leader.Leader(told, self._suspend_timeout_s)
         self._look_s = time.monotonic() if nodes or self._leader else None
         # Who says the index of a node says also when it is to be left.
         self._agent = index is not None and not nodes

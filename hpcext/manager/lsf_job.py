@@ -87,6 +87,8 @@ def submit(
         *shape,
         *("-o", str(directory / "lsf-%J.out")),
         *(["-Q", str(EXIT_SUSPENDED)] if requeue and by_value else []),
+        # So it does when its first host is lost, and the manager with it.
+        *(["-r"] if requeue else []),
         *options,
     ]
     return _submit(directory, words)
