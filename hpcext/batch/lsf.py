@@ -45,6 +45,11 @@ def submit_command(options: Sequence[str]) -> list[str]:
     return ["bsub", *options]
 
 
+def cancel_named_command(name: str) -> list[str]:
+    """End all jobs of this user that have a name; bkill(1): 0 is all that ``-J`` chooses."""
+    return ["bkill", "-J", name, "0"]
+
+
 def parse_job_id(text: str) -> int:
     """``Job <8> is submitted to queue <normal>.``, after what esubs may have printed."""
     found = _SUBMITTED.search(text)

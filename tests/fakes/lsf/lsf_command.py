@@ -181,6 +181,11 @@ def bkill(site: Site, argv: Sequence[str]) -> int:
         lsf_run.send(site, int(argv[2]), argv[1])
         print(f"Job <{argv[2]}> is being signaled")
         return 0
+    if argv[:1] == ["-J"] and argv[2:] == ["0"]:
+        found = [job for job in site.jobs() if job.name == argv[1] and not job.over()]
+        if not found:
+            raise RefusedError("No matching job found")
+        argv = [str(job.id) for job in found]
     return _each(site, argv, lsf_run.kill, "is being terminated")
 
 

@@ -126,7 +126,9 @@ def bqueues(site: Site, argv: Sequence[str]) -> int:
 def _queue(name: str, queue: Queue) -> None:
     print(f"\nQUEUE: {name}\n  -- A queue of the tests\n\nPARAMETERS/STATISTICS")
     print("PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV ")
-    print(f" 30   20  {queue.status}       -    -    -    -     0     0     0     0     0    0\n")
+    print(
+        f" {queue.priority}   20  {queue.status}       -    -    -    -     0     0     0     0     0    0\n"
+    )
     if queue.run_limit:
         print(f"RUNLIMIT\n {queue.run_limit:.1f} min\n")
     if queue.policies:
@@ -136,6 +138,13 @@ def _queue(name: str, queue: Queue) -> None:
     print(f"USERS: all\nHOSTS:  {queue.hosts}")
     if queue.requeue_exit_values:
         print(f"REQUEUE_EXIT_VALUES:  {' '.join(map(str, queue.requeue_exit_values))}")
+    if queue.rerunnable:
+        print("RERUNNABLE :  yes")
+    if queue.job_controls:
+        print("\nJOB_CONTROLS:")
+        for action, said in queue.job_controls.items():
+            print(f"    {action}:     [{said}]")
+        print()
     if queue.job_starter:
         print(f"JOB_STARTER:  {queue.job_starter}")
 
