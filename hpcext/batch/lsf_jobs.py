@@ -11,7 +11,7 @@ import itertools
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcext.batch import lsf_engine, lsf_probe, runner
@@ -54,7 +54,7 @@ def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[
     return ["bjobs", "-a", *form[way], *which]
 
 
-def ask(fields: Sequence[str], which: Sequence[str]) -> dict[int, dict[str, str]]:
+def ask(fields: Iterable[str], which: Sequence[str]) -> dict[int, dict[str, str]]:
     """Job id → its fields by their names in capitals; what LSF does not know is left out.
 
     Raises
@@ -62,7 +62,7 @@ def ask(fields: Sequence[str], which: Sequence[str]) -> dict[int, dict[str, str]
     BatchError
         No answer, which is another thing than that there is no such job.
     """
-    engine = lsf_probe.known()
+    engine, fields = lsf_probe.known(), tuple(fields)
     while True:
         way = engine.way_of_jobs(fields)
         try:

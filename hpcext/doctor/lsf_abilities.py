@@ -173,8 +173,13 @@ def _launcher(row: Ability, engine: Engine, wanted: str) -> Finding:
 def _fields() -> Finding:
     """Which of the fields that are used this bjobs has: it says so only of a job."""
     name = "fields of jobs"
+    found: object = None
     try:
-        found = lsf_jobs.ask(FIELDS, ["-u", "all"])
+        for field in FIELDS:
+            # One by one: at the first that it has not, bjobs ends.
+            found = lsf_jobs.ask(dict.fromkeys(("jobid", field)), ["-u", "all"])
+            if not found:
+                break
     except BatchError as error:
         return Finding(NAME, "wrong", f"{name}: bjobs does not say: {clean(error.what)}")
     refused = sorted(lsf_probe.known().refused & frozenset(FIELDS))

@@ -79,6 +79,10 @@ def brestart(site: Site, argv: Sequence[str]) -> int:
 
 
 def bjobs(site: Site, argv: Sequence[str]) -> int:
+    if "-u" in argv:
+        # Whose they are does not count here.
+        at = argv.index("-u")
+        argv = [*argv[:at], *argv[at + 2 :]]
     fields = argv[argv.index("-o") + 1].split() if "-o" in argv else ()
     if site.quirks.lean and (refused := lsf_tables.refused_field(fields)) and site.jobs():
         print(refused, file=sys.stderr)

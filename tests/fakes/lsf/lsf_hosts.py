@@ -10,7 +10,7 @@ import lsf_tables
 from lsf_site import Host, Queue, RefusedError, Site
 
 OPTIONS = {
-    "bjobs": {"-a", "-J", "-l", "-o", "-json", "-noheader", "-w"},
+    "bjobs": {"-a", "-J", "-l", "-o", "-json", "-noheader", "-u", "-w"},
     "bhosts": {"-w", "-X", "-o", "-json", "-gpu"},
     "bparams": {"-a", "-l"},
 }
@@ -126,9 +126,8 @@ def bqueues(site: Site, argv: Sequence[str]) -> int:
 def _queue(name: str, queue: Queue) -> None:
     print(f"\nQUEUE: {name}\n  -- A queue of the tests\n\nPARAMETERS/STATISTICS")
     print("PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV ")
-    print(
-        f" {queue.priority}   20  {queue.status}       -    -    -    -     0     0     0     0     0    0\n"
-    )
+    counts = "-    -    -    -     0     0     0     0     0    0"
+    print(f" {queue.priority}   20  {queue.status}       {counts}\n")
     if queue.run_limit:
         print(f"RUNLIMIT\n {queue.run_limit:.1f} min\n")
     if queue.policies:
