@@ -141,6 +141,8 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         if system == "lsf":
             limit = ["-W", args.time] if args.time else []
             options = [*limit, *shlex.split(settings.lsf_options), *args.rest]
+            for sentence in lsf_job.lacks(settings.lsf_launcher, settings.lsf_gpu_option):
+                out.note(sentence)
             job_id = lsf_job.submit(
                 directory,
                 launcher=settings.lsf_launcher,

@@ -94,6 +94,19 @@ def submit(
     return _submit(directory, words)
 
 
+def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
+    """What a pilot will not be given because bsub has no option for it; a sentence each.
+
+    Raises
+    ------
+    BatchError
+        LSF does not answer.
+    """
+    if launcher != "jsrun" and gpu_option and lsf_probe.known().lacks("bsub", "-gpu"):
+        return ("bsub has no -gpu here: the pilot asks for slots alone, and not for GPUs",)
+    return ()
+
+
 def resubmit(directory: Path) -> int:
     """Submit a pilot again, with the options that it had.
 

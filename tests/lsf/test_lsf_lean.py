@@ -12,6 +12,7 @@ from site_of_test import wait_for
 
 from hpcext.batch import lsf, lsf_jobs, lsf_probe
 from hpcext.batch.lsf_leasing import LsfLeasing
+from hpcext.cli import main as cli
 
 
 @pytest.fixture
@@ -61,3 +62,23 @@ def test_what_is_asked_of_jobs_and_hosts(lean: Callable[..., Site]) -> None:
 def test_parameters_by_their_long_form(lean: Callable[..., Site]) -> None:
     lean(queues={"q": Queue()})
     assert lsf_probe.parameters()["MAX_JOB_REQUEUE"] == "3"
+
+
+def test_a_pilot_without_gpus_is_told_so(
+    lean: Callable[..., Site],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = lean(hosts=(Host("h1", 4),))
+    monkeypatch.setenv("HPCEXT_BATCH", "lsf")
+    monkeypatch.setenv("HPCEXT_STATE_DIR", str(tmp_path / "mine"))
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text('[[job]]\nname = "one"\ncommand = ["true"]\ngpus = 1\n')
+    words = ["pilot", "submit", str(jobs), "--nodes", "2", "--gpus-per-node", "4", "--requeue"]
+    # It asks for more hosts than there are.
+    assert cli.main([*words, "--time", "9"]) == 0
+    assert "bsub has no -gpu here" in capsys.readouterr().err
+    (job,) = site.jobs()
+    assert (job.gpus_wanted, job.requeue_exit_values, job.rerunnable) == (0, [], True)
+    assert 'brequeue "$LSB_JOBID"' in job.text
