@@ -1,4 +1,4 @@
-"""Runs attempts on the hosts of an LSF job, by ``blaunch`` or ``jsrun``.
+"""Runs attempts on the hosts of an LSF job, by ``blaunch``, ``jsrun`` or ``lsrun``.
 
 LSF shares out hosts, and nothing inside a job: which GPUs an attempt has on which host is chosen
 here, and the supervisor there sees to it. One process stands for an attempt (``launch/spread.py``):
@@ -61,7 +61,7 @@ class Launcher:
 
     Attributes
     ----------
-    name : {"blaunch", "jsrun"}
+    name : {"blaunch", "jsrun", "lsrun"}
     slots : Mapping[str, int]
         Of each host.
     gpus : int
@@ -96,6 +96,9 @@ class Launcher:
         """
         if self.name == "blaunch":
             return ["blaunch", host, *command]
+        if self.name == "lsrun":
+            # Named, the host is taken whatever its load is; lsrun(1), -m.
+            return ["lsrun", "-m", host, *command]
         documents.write_file(erf, self._resources(host, gpus).encode())
         return ["jsrun", "--erf_input", str(erf), *command]
 

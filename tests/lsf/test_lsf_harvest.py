@@ -15,7 +15,7 @@ from typing import Any
 import lsf_run
 import lsf_site
 import pytest
-from lsf_site import RECORDED, Host, Queue
+from lsf_site import LEAN, RECORDED, Host, Queue
 from lsf_tools import SCRIPTS, MakeSite, command
 from site_of_test import Site, wait_for
 
@@ -53,7 +53,8 @@ class Harvest(Site):
 
     def main_job(self, hosts: int, *words: str) -> int:
         """Submit a job of the site's own that has whole hosts until its file is there; its id."""
-        shape = ("-n", str(4 * hosts), "-R", "span[ptile=4]", "-gpu", "num=2/host")
+        gpus = () if self.lsf.quirks.lean else ("-gpu", "num=2/host")
+        shape = ("-n", str(4 * hosts), "-R", "span[ptile=4]", *gpus)
         text = f"while ! test -e {self.path / 'main'}; do sleep 0.05; done"
         said = command(self.lsf, "bsub", "-q", "normal", *shape, *words, text)
         assert said.returncode == 0, said
@@ -140,7 +141,7 @@ def place(make_place: Any) -> Harvest:
     return one
 
 
-@pytest.mark.parametrize("quirks", [(), RECORDED], ids=["contract", "recorded"])
+@pytest.mark.parametrize("quirks", [(), RECORDED, LEAN], ids=["contract", "recorded", "lean"])
 @pytest.mark.parametrize("controls", [{}, CONTROLS], ids=["", "our job control"])
 def test_a_main_job_has_the_hosts_and_trainings_go_on_when_it_is_over(
     make_place: Any, quirks: tuple[str, ...], controls: dict[str, str]
@@ -148,14 +149,16 @@ def test_a_main_job_has_the_hosts_and_trainings_go_on_when_it_is_over(
     """Suspended by SIGTSTP, leases give their GPUs back when all is saved; no step is lost. The
     shell that LSF runs a lease by stops at that signal, and the lease ends all the same."""
     place = make_place(*quirks, queue={"job_controls": controls}, pim_s=0.2)
+    # A lean engine knows of no GPUs.
+    gpus, slots = (0, ["--slots", "2"]) if quirks == LEAN else (2, [])
     names = ("one", "two", "three")
     place.write_jobs(*(place.counter(name, gated=True, **ONE) for name in names))
-    process = place.harvest()
+    process = place.harvest(*slots)
     place.train(*names)
     leases = place.leases()
     assert sorted(host for job in leases for host in job.hosts) == ["h1", "h2", "h3"]
     # All slots: nobody else comes, and LSF takes the lease for a parallel job.
-    assert {(job.slots, job.gpus_wanted) for job in leases} == {(4, 2)}
+    assert {(job.slots, job.gpus_wanted) for job in leases} == {(4, gpus)}
     job = place.main_job(2)
     wait_for(lambda: place.state(job) == "RUN", "the start of the main job")
     assert len(place.leases()) == 1

@@ -141,8 +141,15 @@ def place(make_site: MakeSite, tmp_path: Path, request: pytest.FixtureRequest) -
 
 BOTH = pytest.mark.parametrize("place", [["blaunch"], ["jsrun"]], indirect=True, ids=lambda p: p[0])
 
+LEAN = pytest.param(["blaunch", *lsf_site.LEAN], id="lean")
+"""Without what a real engine was recorded without: lsrun goes to other hosts there."""
 
-@BOTH
+ALL = pytest.mark.parametrize(
+    "place", [["blaunch"], ["jsrun"], LEAN], indirect=True, ids=lambda p: p[0]
+)
+
+
+@ALL
 def test_jobs_share_two_hosts(place: OnLsf) -> None:
     """Primaries at their best size, a secondary on what is left, promoted when GPUs come free."""
     place.write_jobs(
@@ -167,7 +174,7 @@ def test_jobs_share_two_hosts(place: OnLsf) -> None:
     assert [step.step for step in place.steps("second")] == list(range(1, 41))
 
 
-@BOTH
+@ALL
 def test_a_job_of_two_hosts_is_suspended_and_goes_on(place: OnLsf) -> None:
     place.write_jobs(place.wide("wide"))
     job = place.submit(time="600")
@@ -226,6 +233,7 @@ QUIRKS = pytest.mark.parametrize(
             id="as others",
             marks=pytest.mark.slow,
         ),
+        LEAN,
     ],
     indirect=True,
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 import lsf_controls
 import psutil
 import pytest
-from lsf_site import RECORDED, Host, Job, Queue, Site
+from lsf_site import LEAN, RECORDED, Host, Job, Queue, Site
 from lsf_tools import MakeSite, command, put_in_place
 from test_starter import hostile
 
@@ -125,7 +125,7 @@ BOTH = pytest.mark.parametrize("pim_s", [EARLY, LATE], ids=["early", "late"])
 
 
 @BOTH
-@pytest.mark.parametrize("quirks", [(), ("starter_gets_text",)])
+@pytest.mark.parametrize("quirks", [(), ("starter_gets_text",), LEAN], ids=["", "text", "lean"])
 def test_preempted_it_goes_on_where_it_was(
     make_cluster: MakeCluster, quirks: list[str], pim_s: float
 ) -> None:
@@ -234,8 +234,9 @@ def test_without_job_controls_it_leaves_its_gpus_too(make_cluster: MakeCluster) 
     cluster.ends(job)
 
 
-def test_its_run_limit_is_no_end(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(queue={"requeue_exit_values": (85,)}, minute_s=70.0)
+@pytest.mark.parametrize("quirks", [(), LEAN], ids=["", "lean"])
+def test_its_run_limit_is_no_end(make_cluster: MakeCluster, quirks: tuple[str, ...]) -> None:
+    cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)}, minute_s=70.0)
     job = cluster.submit("-W", "1")
     cluster.at_gate()
     wait_for(lambda: cluster.job(job).runs == 2, "the second run")

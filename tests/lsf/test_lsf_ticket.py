@@ -17,7 +17,7 @@ import lsf_controls
 import lsf_run
 import lsf_site
 import pytest
-from lsf_site import Host, Job, Queue
+from lsf_site import LEAN, Host, Job, Queue
 from lsf_tools import ROOT, MakeSite, command, put_in_place
 from site_of_test import COUNTER, Site, wait_for
 from test_starter import hostile
@@ -187,8 +187,14 @@ def controlled(tmp_path: Path) -> dict[str, Any]:
     return {"job_controls": said}
 
 
-def test_a_ticket_ends_as_its_trainer_does(tickets: Tickets) -> None:
+@pytest.mark.parametrize("quirks", [(), LEAN], ids=["", "lean"])
+def test_a_ticket_ends_as_its_trainer_does(
+    make_tickets: MakeTickets, quirks: tuple[str, ...]
+) -> None:
     """By the defaults of everything, on any of the hosts that have GPUs."""
+    # That engine knows of no GPUs: leases are counted in slots.
+    tickets = make_tickets(*quirks)
+    tickets.of_jobs |= {"HPCEXT_HARVEST_GPUS": "1"} if quirks else {}
     text = 'echo "$MINE $(pwd) on $HPCEXT_NUM_NODES, ${LSB_JOBNAME:-nothing}"; exit 7'
     out = str(tickets.path / "mine.out")
     job = tickets.bsub("-a", "hpcext(trainer=1:2)", "-J", "mine", "-o", out, text, MINE="yes")

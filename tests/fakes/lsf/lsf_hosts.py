@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Sequence
 
 import lsf_submit
+import lsf_tables
 from lsf_site import Host, Queue, RefusedError, Site
 
 OPTIONS = {
-    "bjobs": {"-a", "-J", "-o", "-json", "-noheader"},
+    "bjobs": {"-a", "-J", "-l", "-o", "-json", "-noheader", "-u", "-w"},
     "bhosts": {"-w", "-X", "-o", "-json", "-gpu"},
+    "bparams": {"-a", "-l"},
 }
 BSUB = lsf_submit.VALUES | lsf_submit.SWITCHES
 SHOWN = {"RUN", "SSUSP", "USUSP", "UNKWN"}
@@ -26,7 +28,7 @@ def options(site: Site, name: str) -> set[str]:
         known.discard("-rn")
     if site.quirks.no_json:
         known -= {"-json", "-o"} if name == "bhosts" else {"-json"}
-    return known
+    return known - lsf_tables.LACKS.get(name, set()) if site.quirks.lean else known
 
 
 def check_options(site: Site, name: str, argv: Sequence[str]) -> None:
@@ -124,7 +126,8 @@ def bqueues(site: Site, argv: Sequence[str]) -> int:
 def _queue(name: str, queue: Queue) -> None:
     print(f"\nQUEUE: {name}\n  -- A queue of the tests\n\nPARAMETERS/STATISTICS")
     print("PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV ")
-    print(f" 30   20  {queue.status}       -    -    -    -     0     0     0     0     0    0\n")
+    counts = "-    -    -    -     0     0     0     0     0    0"
+    print(f" {queue.priority}   20  {queue.status}       {counts}\n")
     if queue.run_limit:
         print(f"RUNLIMIT\n {queue.run_limit:.1f} min\n")
     if queue.policies:
@@ -134,6 +137,13 @@ def _queue(name: str, queue: Queue) -> None:
     print(f"USERS: all\nHOSTS:  {queue.hosts}")
     if queue.requeue_exit_values:
         print(f"REQUEUE_EXIT_VALUES:  {' '.join(map(str, queue.requeue_exit_values))}")
+    if queue.rerunnable:
+        print("RERUNNABLE :  yes")
+    if queue.job_controls:
+        print("\nJOB_CONTROLS:")
+        for action, said in queue.job_controls.items():
+            print(f"    {action}:     [{said}]")
+        print()
     if queue.job_starter:
         print(f"JOB_STARTER:  {queue.job_starter}")
 
@@ -157,9 +167,11 @@ def brsvs(site: Site, argv: Sequence[str]) -> int:
 
 
 def bparams(site: Site, argv: Sequence[str]) -> int:
-    if argv != ["-a"]:
+    if argv not in (["-a"], ["-l"]):
         raise RefusedError(f"{' '.join(argv)}: not played by this engine")
     most = max(queue.max_job_requeue for queue in site.queues.values())
+    if argv == ["-l"]:
+        print("System default queues for automatic queue selection:")
     print("lsb.params configuration at Thu Jan 1 00:00:00 1970\n")
     print(f"    DEFAULT_QUEUE = {next(iter(site.queues))}\n    MAX_JOB_REQUEUE = {most}")
     return 0

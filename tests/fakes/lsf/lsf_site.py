@@ -96,6 +96,10 @@ class Quirks:
     no_rn: bool = False
     """bsub has no -rn."""
 
+    lean: bool = False
+    """The engine has what volclava 2.2 has: few fields of `bjobs -o`, bhosts as tables, lsrun in
+    place of blaunch, `bparams -l`, and fewer options of bsub; see lsf_tables."""
+
     parallel_killed_at_once: bool = False
     """bkill, brequeue and bmig send SIGKILL alone to a job of several slots: as IBM documents it
     where lsf.conf has not LSB_USE_SEQUENTIAL_SIGNAL=Y."""
@@ -103,6 +107,9 @@ class Quirks:
 
 RECORDED = ("no_djob", "no_command_line", "none_fails", "no_rn")
 """Quirks of the engine that the recordings are of."""
+
+LEAN = (*RECORDED, "lean", "no_bslots", "no_esub_arguments")
+"""Those, and what else it has not that hpcext could use."""
 
 
 @dataclass(frozen=True)
