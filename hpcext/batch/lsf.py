@@ -184,6 +184,10 @@ class Commands:
             raise BatchError(f"LSF does not know job {job_id}")
         return parse_end(found[job_id], time.time())
 
+    def preempted(self, job_id: JobId) -> bool:
+        """No: LSF preempts by signals, and it was bmod(1) that changed the run limit."""
+        return False
+
     def gone(self, names: Sequence[str]) -> list[str]:
         """Which of these hosts LSF has given up."""
         states = parse_hosts(runner.run(hosts_command(names)))

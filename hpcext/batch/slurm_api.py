@@ -19,6 +19,8 @@ from hpcext.batch.slurm import (
     Step,
     gres_kind,
     hostnames_command,
+    is_preempted,
+    job_command,
     parse_hostnames,
     state,
 )
@@ -97,6 +99,10 @@ class Api:
         """As Reads has it."""
         job = self._job(job_id)
         return End(state(job.state), None if job.end_time is None else float(job.end_time))
+
+    def preempted(self, job_id: JobId) -> bool:
+        """As Reads has it, by the command: pyslurm names no attribute for it."""
+        return is_preempted(runner.run(job_command(job_id)))
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """As Reads has it."""

@@ -24,6 +24,9 @@ class Reads(Protocol):
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
 
+    def preempted(self, job_id: JobId) -> bool:
+        """Whether the nodes of a job that ends earlier now are wanted for another."""
+
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """The steps of a job that have not ended."""
 
@@ -60,6 +63,10 @@ class Commands:
         """As :class:`Reads` has it."""
         argv = slurm.end_command(job_id)
         return slurm.parse_end(runner.run(argv, environ=slurm.epoch_times()))
+
+    def preempted(self, job_id: JobId) -> bool:
+        """As :class:`Reads` has it."""
+        return slurm.is_preempted(runner.run(slurm.job_command(job_id)))
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """As :class:`Reads` has it."""

@@ -27,6 +27,9 @@ class Jobs(Protocol):
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
 
+    def preempted(self, job_id: JobId) -> bool:
+        """Whether the nodes of a job that ends earlier now are wanted for another."""
+
 
 def jobs(system: str) -> Jobs:
     """How a batch system is asked."""

@@ -43,8 +43,14 @@ class AllocationExecutor(ProcessExecutor):
         super().__init__(**common)
         self._job_id = job_id
         self._allocation = f"{job_id}.{restarts}"
+        asked = jobs(system)
         self._walltime = Walltime(
-            job_id, ask=jobs(system).end, lead_s=lead_s, emit=self._emit, loop=self._loop
+            job_id,
+            ask=asked.end,
+            wanted=asked.preempted,
+            lead_s=lead_s,
+            emit=self._emit,
+            loop=self._loop,
         )
         self._walltime.begin()
         self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)

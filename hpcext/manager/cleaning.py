@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from hpcext import documents, protocol
+from hpcext.batch.slurm import OVER
 from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.executors.attempts import ATTEMPTS, CHECKPOINT
@@ -52,14 +53,6 @@ DEEPEST = 100
 
 SUBMITTED_S = 600.0
 """A pilot that is so young and has no job of a batch system may be getting one."""
-
-OVER = frozenset(
-    {
-        "boot_fail", "cancelled", "completed", "deadline", "failed", "launch_failed", "node_fail",
-        "out_of_memory", "preempted", "reconfig_fail", "revoked", "timeout",
-    }
-)  # fmt: skip
-"""States of batch jobs that hold nothing any more."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
