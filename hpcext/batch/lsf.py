@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcext.batch import runner
-from hpcext.batch.slurm import UNKNOWN, End
+from hpcext.batch.slurm import UNKNOWN, End, Seen
 from hpcext.core.errors import BatchError
 from hpcext.documents import decoded
 from hpcext.numerals import whole
@@ -34,6 +34,8 @@ MINUTE_S = 60.0
 _SUBMITTED = re.compile(r"Job <([0-9]{1,18})> is submitted")
 _LIMIT = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,9})\Z")
 _CLOCK = re.compile(r"([0-9]{1,9}):([0-9]{1,9})(?::([0-9]{1,9}))?")
+_NOT_FOUND = re.compile(r"\bis not found\b|\bNo (?:\w+ )?job found\b")
+_PAST = re.compile(r"^Job <([0-9]{1,18})(?:\[[0-9]+\])?>,.*?\bStatus <(\w+)>", re.M)
 FIELDS = "jobid stat run_time runtimelimit time_left"
 
 
@@ -158,24 +160,65 @@ def parse_hosts(text: str) -> dict[str, str]:
         raise BatchError(f"bhosts printed {shown(text.strip())}, and no hosts") from None
 
 
+def past_command(job_ids: Sequence[JobId]) -> list[str]:
+    """Jobs that have ended; bacct(1). Of those that never did it says nothing."""
+    return ["bacct", "-l", *map(str, job_ids)]
+
+
+def parse_past(text: str) -> dict[int, str]:
+    """Job id → state: ``Job <8>, User <user>, ..., Status <DONE>, ...``, in lines that are cut."""
+    whole_lines = re.sub(r"\n {10,}", "", text)
+    return {int(job_id): state(said) for job_id, said in _PAST.findall(whole_lines)}
+
+
+def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+    """What accounting knows of jobs that mbatchd does not: that they have ended."""
+    try:
+        text = runner.run(past_command(job_ids))
+    except BatchError as error:
+        # It fails for jobs that are not in its file, too; lsb.params, ACCT_ARCHIVE_AGE.
+        log.info("no accounting: %s", error)
+        text = error.stdout
+    return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
+
+
+def _in_doubt(text: str) -> dict[JobId, Seen]:
+    """Jobs of which bjobs complains, and not because it does not know them."""
+    found: dict[JobId, Seen] = {}
+    for record in _records(text):
+        fault, job_id = str(record.get("ERROR", "")), whole(str(record.get("JOBID", "")))
+        if fault and job_id is not None and not _NOT_FOUND.search(fault):
+            found[job_id] = Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
+    return found
+
+
 class Commands:
     """What is asked of LSF about jobs; as :class:`hpcext.batch.system.Jobs` has it."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs; one that nobody knows any more is left out."""
+        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
+
+    def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+        """What is said of jobs; one that mbatchd has forgotten is looked up in accounting."""
         if not job_ids:
             return {}
         try:
-            printed = runner.run(jobs_command(job_ids))
+            printed, complaint = runner.run(jobs_command(job_ids)), ""
         except BatchError as error:
             if error.exit_code is None:
                 raise
             # Some releases fail for one that they have forgotten, and name the others too.
-            if not error.stdout.strip():
-                log.info("no jobs: %s", error)
-                return {}
-            printed = error.stdout
-        return {job_id: state(each.get("STAT", "")) for job_id, each in parse_jobs(printed).items()}
+            printed, complaint = error.stdout, error.stderr
+            if not printed.strip() and not _NOT_FOUND.search(complaint):
+                raise
+        found: dict[JobId, Seen] = {}
+        if printed.strip():
+            for job_id, each in parse_jobs(printed).items():
+                found[job_id] = Seen(state(each.get("STAT", "")), each.get("STAT", ""))
+            found |= _in_doubt(printed)
+        missing = [job_id for job_id in job_ids if job_id not in found]
+        return found | _past(missing) if missing else found
 
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""

@@ -74,6 +74,24 @@ class End(NamedTuple):
     end_s: float | None
 
 
+class Seen(NamedTuple):
+    """What a batch system says of a job that it knows.
+
+    Attributes
+    ----------
+    state : str
+        In Slurm's words.
+    said : str
+        As LSF writes it.
+    why : str
+        The reason that squeue(1) gives, or why nothing is known.
+    """
+
+    state: str
+    said: str = ""
+    why: str = ""
+
+
 def submit_command(options: Sequence[str]) -> list[str]:
     """Submit the script on standard input; sbatch(1)."""
     return ["sbatch", "--parsable", *options]
@@ -181,6 +199,16 @@ def parse_jobs(text: str) -> dict[JobId, str]:
         ident, said = [*line.strip().split("|"), ""][:2]
         if (name := job(ident)) is not None:
             found[name] = state(said)
+    return found
+
+
+def parse_seen(text: str) -> dict[JobId, Seen]:
+    """Job id → what is said of it; lines of :func:`jobs_command`."""
+    found: dict[JobId, Seen] = {}
+    for line in text.splitlines():
+        ident, said, why = [*line.strip().split("|"), "", ""][:3]
+        if (name := job(ident)) is not None:
+            found[name] = Seen(state(said), why="" if why in {"None", "(null)"} else why)
     return found
 
 
