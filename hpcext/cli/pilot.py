@@ -21,11 +21,11 @@ from hpcext.jobfields import MAX_GPUS
 from hpcext.manager import lsf_job, slurm_job, spool, standing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
-from hpcext.manager.cleaning import size_of
+from hpcext.manager.cleaning import left_of, size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
 from hpcext.protocol import JobId
-from hpcext.text import shown, sized
+from hpcext.text import counted, shown, sized
 
 log = logging.getLogger(__name__)
 
@@ -191,12 +191,21 @@ def show(args: argparse.Namespace, out: Output) -> int:
         job_id, system = ids[path], pilot.batch or "slurm"
         state = ""
         if job_id:
-            state = _shown(system, seen[system].get(job_id)) if system in seen else NOT_KNOWN
+            state = NOT_KNOWN
+            if system in seen:
+                one = seen[system].get(job_id)
+                state = _shown(system, one) + (_left(path) if kind(one).ended else "")
         elif not pilot.batch:
             state = "running" if spool.manager_of(path) else "not running here"
         rows.append((pilot.id, str(job_id or ""), state, sized(size_of([path]).bytes), str(path)))
     out.table(("pilot", "job", "state", "size", "directory"), rows)
     return 0
+
+
+def _left(path: Path) -> str:
+    """That jobs of a pilot which is over have not ended: its own state does not say so."""
+    left = left_of(path)
+    return f", {counted(left, 'job')} left" if left else ""
 
 
 def _shown(system: str, seen: Seen | None) -> str:

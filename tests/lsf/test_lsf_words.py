@@ -126,6 +126,7 @@ def test_a_pilot_that_runs_or_waits_is_not_submitted_again(place: OnLsf) -> None
     assert named_job(place) == job
     assert command(place.lsf, "bkill", str(job)).returncode == 0
     place.over(job, "EXIT")
+    assert "failed, 1 job left" in place.run("pilot", "list").out
     wait_for(lambda: place.run("pilot", "resubmit", str(place.pilot)).code == 0, "resubmission")
     again = named_job(place)
     assert again != job
