@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import secrets
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,10 +45,15 @@ _PYTHON = (sys.executable, "-I", "-S")
 
 
 class LsfHost(AllocationExecutor, LocalExecutor):
-    """Carries out actions on the one host of an LSF job, where the manager is."""
+    """Carries out actions on the one host of an LSF job, where the manager is.
+
+    LSF may stop the manager and its script alone: trainings go by what is done to that script.
+    """
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        return {**super()._more(gpus), "notices": True, "allocation": self._allocation}
+        leader = protocol.Process.of(os.getppid())
+        told = {"notices": True, "allocation": self._allocation, "leader": leader}
+        return {**super()._more(gpus), **told}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +124,9 @@ class LsfSteps(StepExecutor):
         Those of :class:`~hpcext.executors.steps.StepExecutor`.
     """
 
+    # LSF may send SIGTERM to all that a job has started, and a spread outlives it.
+    _end_signal = signal.SIGKILL
+
     def __init__(self, *, nodes: Sequence[Node], launcher: Launcher, **common: Any) -> None:
         super().__init__(addresses={}, **common)
         self._nodes = {node.name: node for node in nodes}
@@ -158,7 +168,14 @@ class LsfSteps(StepExecutor):
             command = [*_PYTHON, supervise.__file__, str(files.directory), str(index)]
             erf = files.directory / f"resources-{index}.erf"
             launchers.append(self._launcher.argv(host, gpus, command, erf))
-        document = {"schema": spread.SPREAD, "launchers": launchers}
+        # The manager's script is on this host, as the spread is: what LSF does to it is to be done
+        # to the attempt on all of its hosts.
+        leader = protocol.Process.of(os.getppid())
+        document = {
+            "schema": spread.SPREAD,
+            "launchers": launchers,
+            "leader": str(leader) if leader else "none",
+        }
         documents.write_json(files.directory / spread.SPREAD_FILE, document)
 
     def _argv(self, watch: Watch) -> Sequence[str]:
