@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcext.batch.leasing import Idle
+from hpcext.batch.lsf import GONE
 from hpcext.batch.lsf_probe import Engine
 from hpcext.batch.lsf_reserved import Reserved
 from hpcext.core.errors import BatchError
@@ -316,6 +317,7 @@ def idle_nodes(
             cpus=load.slots or 0,
             memory_mb=0,
             limit_s=queue.limit_s,
+            lost=load.status in GONE,
         )
     return found
 

@@ -8,6 +8,7 @@ LSB_SIGSTOP.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
@@ -17,14 +18,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcext.batch import lsf, lsf_idle, lsf_inside, lsf_probe, lsf_reserved, runner
-from hpcext.batch.leasing import Held, Idle, Order, Other
+from hpcext.batch.leasing import LEASE, Held, Idle, Order, Other
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
+from hpcext.numerals import whole
 
 log = logging.getLogger(__name__)
 
 _FIELDS = f"{lsf.FIELDS} exec_host job_description pend_reason"
 _NONE = re.compile(r"\bis not found\b|\bNo (\w+ )?job found\b")
+_OTHERS = "jobid stat user job_name exec_host job_description"
+_WAITING, _ENDED = frozenset({"PEND", "PSUSP", "PROV", "WAIT", "FWD_PEND"}), {"DONE", "EXIT"}
 _STOPPED = frozenset({"SSUSP", "USUSP"})
 
 # LSF may begin a job again, on another host too: where jobs of the queue are rerunnable, as they
@@ -51,15 +55,39 @@ def parse_held(text: str, now_s: float) -> tuple[Held, ...]:
         found.append(
             Held(
                 job_id,
-                fields.get("JOB_DESCRIPTION", ""),
+                fields.get("JOB_DESCRIPTION", "").partition(" ")[0],
                 state,
-                fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2],
+                _host(fields),
                 lsf.parse_end(fields, now_s).end_s if state in {"running", "suspended"} else None,
                 fields.get("PEND_REASON", ""),
                 stopped=said in _STOPPED,
             )
         )
     return tuple(found)
+
+
+def others_command(queue: str) -> list[str]:
+    """Jobs of all users in a queue that have not ended; bjobs(1), -u and -q."""
+    return ["bjobs", "-u", "all", "-q", queue, "-o", _OTHERS, "-json"]
+
+
+def parse_others(text: str) -> tuple[Other, ...]:
+    """Records of :func:`others_command`; those that are leases of a harvester."""
+    found = []
+    for fields in lsf.parse_jobs(text).values():
+        name, said = fields.get("JOB_NAME", ""), fields.get("STAT", "")
+        number, _, asked = fields.get("JOB_DESCRIPTION", "").partition(" ")
+        if LEASE.match(name) and whole(number) is not None and said not in _ENDED:
+            begun = said not in _WAITING
+            found.append(
+                Other(name, fields.get("USER", ""), _host(fields) if begun else asked, begun)
+            )
+    return tuple(found)
+
+
+def _host(fields: Mapping[str, str]) -> str:
+    """The first host of a job: ``16*h1:16*h2``."""
+    return fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2]
 
 
 def options(order: Order) -> list[str]:
@@ -73,7 +101,8 @@ def options(order: Order) -> list[str]:
     gpus = ["-gpu", f"num={order.gpus}/host:mode=shared:j_exclusive=yes"]
     return [
         *("-J", order.name),
-        *("-Jd", str(order.number)),
+        # Others are to see which host a lease waits for: bjobs(1) has no field for that.
+        *("-Jd", f"{order.number} {host}"),
         *("-q", order.partition),
         *order.options,
         *("-m", host),
@@ -143,8 +172,15 @@ class LsfLeasing:
         return parse_held(text, time.time()) if text.strip() else ()
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """None: which hosts a pending job of others asks for is not known here."""
-        return ()
+        """Leases of others."""
+        try:
+            text = runner.run(others_command(partition))
+        except BatchError as error:
+            if not _none(error):
+                raise
+            return ()
+        found = parse_others(text) if text.strip() else ()
+        return tuple(each for each in found if each.harvester != but)
 
     def script(self, agent: str, directory: Path) -> str:
         """What the job runs."""
@@ -176,6 +212,15 @@ class LsfLeasing:
         found = []
         if "bslots" not in self._engine.commands:
             found.append("bslots is not here, so nobody says when holes end")
+        with contextlib.suppress(BatchError):
+            # lsb.params(5): other users' jobs are hidden from users.
+            hidden = lsf_probe.parameters().get("SECURE_INFODIR_USER_ACCESS", "N")
+            if hidden[:1].upper() in {"Y", "G"}:
+                found.append(
+                    "jobs of others are hidden here (SECURE_INFODIR_USER_ACCESS), so harvesters "
+                    "of two users do not see each other: the first takes all idle hosts that it "
+                    "can use"
+                )
         return tuple(found)
 
     @staticmethod
