@@ -50,7 +50,7 @@ class ScriptedLsf:
             rows = (f"{host} {self.hosts[host]} - 8 {self._used(host)}" for host in self.hosts)
             return "\n".join((columns, *(f"{row} {row.split()[-1]} 0 0 0" for row in rows), ""))
         if argv[0] == "bjobs":
-            of_others = argv[1:5] == ["-u", "all", "-q", "p"]
+            of_others = argv[-4:] == ["-u", "all", "-q", "p"]
             assert of_others or argv[argv.index("-J") + 1] == NAME
             found = self.others if of_others else list(self.jobs.values())
             return json.dumps({"COMMAND": "bjobs", "RECORDS": found})
