@@ -52,7 +52,10 @@ class ScriptedLsf:
         if argv[0] == "bjobs":
             of_others = argv[-4:] == ["-u", "all", "-q", "p"]
             assert of_others or argv[argv.index("-J") + 1] == NAME
-            found = self.others if of_others else list(self.jobs.values())
+            # What is not there is empty.
+            empty = dict.fromkeys(argv[argv.index("-o") + 1].upper().split(), "")
+            jobs = self.others if of_others else self.jobs.values()
+            found = [{**empty, **job} for job in jobs]
             return json.dumps({"COMMAND": "bjobs", "RECORDS": found})
         if argv[0] == "bkill":
             self.killed += map(int, argv[1:])
