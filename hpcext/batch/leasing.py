@@ -7,6 +7,7 @@ One for each system: ``slurm_leasing`` and ``lsf_leasing``; which it is,
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -33,6 +34,8 @@ class Idle(NamedTuple):
     cpus, memory_mb : int
     limit_s : float
         So long a job of the partition may last.
+    lost : bool
+        It is down, or cannot be reached.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Idle(NamedTuple):
     cpus: int
     memory_mb: int
     limit_s: float = math.inf
+    lost: bool = False
 
 
 class Held(NamedTuple):
@@ -70,6 +74,10 @@ class Held(NamedTuple):
     end_s: float | None
     why: str
     stopped: bool = False
+
+
+LEASE = re.compile(r"hpcext-[A-Za-z0-9._-]{1,64}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
+"""The name of the leases of a harvester, which has its id; what is said of them is a number."""
 
 
 class Other(NamedTuple):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from hpcext.batch import lsf_idle, lsf_jobs, lsf_probe, runner
-from hpcext.batch.slurm import UNKNOWN, End
+from hpcext.batch.slurm import UNKNOWN, End, Seen
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 from hpcext.protocol import JobId
@@ -24,14 +24,12 @@ STATES = {
 """bjobs(1), "Job status", in the words that Slurm has for it. UNKWN and ZOMBI are no ends: the host
 cannot be reached, and what runs there may go on."""
 
-GONE = {"unavail", "unreach"}
-"""Of a host on which nothing can be started any more; bhosts(1), "Host status"."""
-
 MINUTE_S = 60.0
 
 _SUBMITTED = re.compile(r"Job <([0-9]{1,18})> is submitted")
 _LIMIT = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,9})\Z")
 _CLOCK = re.compile(r"([0-9]{1,9}):([0-9]{1,9})(?::([0-9]{1,9}))?")
+_PAST = re.compile(r"^Job <([0-9]{1,18})(?:\[[0-9]+\])?>,.*?\bStatus <(\w+)>", re.M)
 FIELDS = ("jobid", "stat", "run_time", "runtimelimit", "time_left")
 """What :func:`parse_end` goes by; bjobs(1), -o."""
 
@@ -118,15 +116,51 @@ def _clock_s(text: str) -> float | None:
     return float((hours * 60 + minutes) * 60 + seconds)
 
 
+def past_command(job_ids: Sequence[JobId]) -> list[str]:
+    """Jobs that have ended; bacct(1). Of those that never did it says nothing."""
+    return ["bacct", "-l", *map(str, job_ids)]
+
+
+def parse_past(text: str) -> dict[int, str]:
+    """Job id → state: ``Job <8>, User <user>, ..., Status <DONE>, ...``, in lines that are cut."""
+    whole_lines = re.sub(r"\n {10,}", "", text)
+    return {int(job_id): state(said) for job_id, said in _PAST.findall(whole_lines)}
+
+
+def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+    """What accounting knows of jobs that mbatchd does not: that they have ended."""
+    try:
+        text = runner.run(past_command(job_ids))
+    except BatchError as error:
+        # It fails for jobs that are not in its file, too; lsb.params, ACCT_ARCHIVE_AGE.
+        log.info("no accounting: %s", error)
+        text = error.stdout
+    return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
+
+
+def _seen(fields: Mapping[str, str]) -> Seen:
+    """What bjobs says of a job: its state, or why it cannot say it."""
+    if fault := fields.get("ERROR"):
+        return Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
+    said = fields.get("STAT", "")
+    return Seen(state(said), said)
+
+
 class Commands:
     """What is asked of LSF about jobs; as :class:`hpcext.batch.system.Jobs` has it."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs; one that nobody knows any more is left out."""
+        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
+
+    def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+        """What is said of jobs; one that mbatchd has forgotten is looked up in accounting."""
         if not job_ids:
             return {}
-        found = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
-        return {job_id: state(each.get("STAT", "")) for job_id, each in found.items()}
+        asked = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
+        found: dict[JobId, Seen] = {job_id: _seen(each) for job_id, each in asked.items()}
+        missing = [job_id for job_id in job_ids if job_id not in found]
+        return found | _past(missing) if missing else found
 
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
@@ -135,8 +169,14 @@ class Commands:
             raise BatchError(f"LSF does not know job {job_id}")
         return parse_end(found[job_id], time.time())
 
+    def preempted(self, job_id: JobId) -> bool:
+        """No: LSF preempts by signals, and it was bmod(1) that changed the run limit."""
+        return False
+
     def gone(self, names: Sequence[str]) -> list[str]:
         """Which of these hosts LSF has given up."""
         text = runner.run(lsf_idle.hosts_command(lsf_probe.known(), names))
         loads = lsf_idle.parse_hosts(text)
-        return [name for name in names if name in loads and loads[name].status.lower() in GONE]
+        return [
+            name for name in names if name in loads and loads[name].status.lower() in lsf_idle.GONE
+        ]

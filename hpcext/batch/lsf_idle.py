@@ -30,6 +30,10 @@ _DURATION = re.compile(r"\b([0-9]{1,9})\s*(day|hour|minute|second)s?\b", re.I)
 _TABLE = re.compile(r"\s*HOST_NAME\b")
 
 
+GONE = {"unavail", "unreach"}
+"""Of a host on which nothing can be started any more; bhosts(1), "Host status"."""
+
+
 class Load(NamedTuple):
     """What bhosts says of a host.
 
@@ -323,6 +327,7 @@ def idle_nodes(
             cpus=load.slots or 0,
             memory_mb=0,
             limit_s=queue.limit_s,
+            lost=load.status in GONE,
         )
     return found
 

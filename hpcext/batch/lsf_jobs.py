@@ -40,7 +40,7 @@ _DAY_S = 86_400.0
 
 
 def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[str]:
-    """Jobs in any state that LSF still holds; bjobs(1).
+    """Ask for jobs; bjobs(1).
 
     Parameters
     ----------
@@ -51,11 +51,24 @@ def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[
         Job ids, or options that choose some.
     """
     form = {"json": ["-o", " ".join(fields), "-json"], "wide": ["-w"], "long": ["-l"]}
-    return ["bjobs", "-a", *form[way], *which]
+    return ["bjobs", *form[way], *which]
 
 
-def ask(fields: Iterable[str], which: Sequence[str]) -> dict[int, dict[str, str]]:
+def ask(
+    fields: Iterable[str], which: Sequence[str], *, ended: bool = True
+) -> dict[int, dict[str, str]]:
     """Job id → its fields by their names in capitals; what LSF does not know is left out.
+
+    Of a job of which it complains otherwise it is ERROR.
+
+    Parameters
+    ----------
+    fields : iterable of str
+        As bjobs(1), -o, has them.
+    which : sequence of str
+        Job ids, or options that choose some.
+    ended : bool
+        Those, too, that have ended and that LSF still holds.
 
     Raises
     ------
@@ -66,7 +79,7 @@ def ask(fields: Iterable[str], which: Sequence[str]) -> dict[int, dict[str, str]
     while True:
         way = engine.way_of_jobs(fields)
         try:
-            text = runner.run(jobs_command(way, fields, which))
+            text = runner.run(jobs_command(way, fields, [*(["-a"] if ended else []), *which]))
         except BatchError as error:
             refused = lsf_engine.parse_refusal(error.stderr, fields) if way == "json" else set()
             if refused:
@@ -85,8 +98,9 @@ def ask(fields: Iterable[str], which: Sequence[str]) -> dict[int, dict[str, str]
 
 def _missing(fields: Sequence[str], found: Mapping[int, Mapping[str, str]]) -> frozenset[str]:
     """Fields that are in no record: an engine may pass over those that it does not know."""
-    there = {name.lower() for record in found.values() for name in record}
-    return frozenset(fields) - there if found else frozenset()
+    complete = [record for record in found.values() if "ERROR" not in record]
+    there = {name.lower() for record in complete for name in record}
+    return frozenset(fields) - there if complete else frozenset()
 
 
 def _is_answer(error: BatchError, way: Way) -> bool:
@@ -112,7 +126,7 @@ def parse_jobs(text: str) -> dict[int, dict[str, str]]:
         found = {}
         for record in _records(text):
             fields = {str(name): _value(value) for name, value in record.items()}
-            if "ERROR" not in fields:
+            if not _NONE.search(fields.get("ERROR", "")):
                 found[int(fields["JOBID"])] = fields
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
@@ -170,6 +184,8 @@ def _of_block(block: str, now_s: float) -> dict[str, str]:
     events = list(_EVENT.finditer(block))
     head = block[: events[0].start()] if events else block
     fields = {
+        "JOB_NAME": _between(head, "Job Name"),
+        "USER": _between(head, "User"),
         "JOB_DESCRIPTION": _between(head, "Job Description"),
         "OUTPUT_FILE": _between(events[0][7] if events else "", "Output File"),
         "PEND_REASON": _section(block, "PENDING REASONS:"),

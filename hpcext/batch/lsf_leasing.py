@@ -8,22 +8,26 @@ LSB_SIGSTOP.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hpcext.batch import lsf, lsf_idle, lsf_inside, lsf_jobs, lsf_probe, lsf_reserved, runner
-from hpcext.batch.leasing import Held, Idle, Order, Other
+from hpcext.batch.leasing import LEASE, Held, Idle, Order, Other
 from hpcext.batch.lsf_engine import Engine
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
+from hpcext.numerals import whole
 
 log = logging.getLogger(__name__)
 
 _FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
+_OTHERS = ("jobid", "stat", "user", "job_name", "exec_host", "job_description")
+_WAITING, _ENDED = frozenset({"PEND", "PSUSP", "PROV", "WAIT", "FWD_PEND"}), {"DONE", "EXIT"}
 GPU_OPTION = "num={gpus}/host:mode=shared:j_exclusive=yes"
 """What bsub's ``-gpu`` asks for by default: GPUs that nobody else has meanwhile."""
 
@@ -50,15 +54,35 @@ def held_of(jobs: Mapping[int, Mapping[str, str]], now_s: float) -> tuple[Held, 
             Held(
                 job_id,
                 # Where bsub has no -Jd, the file of its output lies in the directory of its number.
-                fields.get("JOB_DESCRIPTION") or Path(fields.get("OUTPUT_FILE", "")).parent.name,
+                fields.get("JOB_DESCRIPTION", "").partition(" ")[0]
+                or Path(fields.get("OUTPUT_FILE", "")).parent.name,
                 state,
-                fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2],
+                _host(fields),
                 lsf.parse_end(fields, now_s).end_s if state in {"running", "suspended"} else None,
                 fields.get("PEND_REASON", ""),
                 stopped=said in _STOPPED,
             )
         )
     return tuple(found)
+
+
+def others_of(jobs: Iterable[Mapping[str, str]]) -> tuple[Other, ...]:
+    """Those jobs that are leases of a harvester."""
+    found = []
+    for fields in jobs:
+        name, said = fields.get("JOB_NAME", ""), fields.get("STAT", "")
+        number, _, asked = fields.get("JOB_DESCRIPTION", "").partition(" ")
+        if LEASE.match(name) and whole(number) is not None and said not in _ENDED:
+            begun = said not in _WAITING
+            found.append(
+                Other(name, fields.get("USER", ""), _host(fields) if begun else asked, begun)
+            )
+    return tuple(found)
+
+
+def _host(fields: Mapping[str, str]) -> str:
+    """The first host of a job: ``16*h1:16*h2``."""
+    return fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2]
 
 
 def options(order: Order, engine: Engine, gpu_option: str = GPU_OPTION) -> list[str]:
@@ -77,7 +101,8 @@ def options(order: Order, engine: Engine, gpu_option: str = GPU_OPTION) -> list[
     again = [] if gpu or engine.lacks("bsub", "-rn") else ["-rn"]
     return [
         *("-J", order.name),
-        *([] if engine.lacks("bsub", "-Jd") else ["-Jd", str(order.number)]),
+        # Others are to see which host a lease waits for: bjobs(1) has no field for that.
+        *([] if engine.lacks("bsub", "-Jd") else ["-Jd", f"{order.number} {host}"]),
         *("-q", order.partition),
         *order.options,
         *("-m", host),
@@ -155,8 +180,9 @@ class LsfLeasing:
         return held_of(lsf_jobs.ask((*_FIELDS, *more), ["-J", name]), time.time())
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """None: which hosts a pending job of others asks for is not known here."""
-        return ()
+        """Leases of others; bjobs(1), -u and -q."""
+        jobs = lsf_jobs.ask(_OTHERS, ["-u", "all", "-q", partition], ended=False)
+        return tuple(each for each in others_of(jobs.values()) if each.harvester != but)
 
     def script(self, agent: str, directory: Path) -> str:
         """What the job runs."""
@@ -189,6 +215,15 @@ class LsfLeasing:
             found.append("bslots is not here, so nobody says when holes end")
         if self._gpu_option and self._engine.lacks("bsub", "-gpu"):
             found.append("bsub has no -gpu here, so leases ask for slots alone")
+        with contextlib.suppress(BatchError):
+            # lsb.params(5): other users' jobs are hidden from users.
+            hidden = lsf_probe.parameters().get("SECURE_INFODIR_USER_ACCESS", "N")
+            if hidden[:1].upper() in {"Y", "G"}:
+                found.append(
+                    "jobs of others are hidden here (SECURE_INFODIR_USER_ACCESS), so harvesters "
+                    "of two users do not see each other: the first takes all idle hosts that it "
+                    "can use"
+                )
         return tuple(found)
 
     @staticmethod

@@ -29,6 +29,20 @@ STATES = frozenset(
 UNKNOWN = "unknown"
 """A state that is in no manual that we know: never taken for an end."""
 
+OVER = frozenset(
+    {
+        "boot_fail", "cancelled", "completed", "deadline", "failed", "launch_failed", "node_fail",
+        "out_of_memory", "preempted", "reconfig_fail", "revoked", "timeout",
+    }
+)  # fmt: skip
+"""States of jobs that hold nothing any more."""
+
+LEFT = OVER | {
+    "completing", "pending", "requeued", "requeue_fed", "requeue_hold", "special_exit",
+}  # fmt: skip
+"""States in which whatever still runs of a job is ended: it is over, or begins anew elsewhere. All
+others are no end of what runs, one that is stopped or that is not known included."""
+
 _NAME = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,10})?\Z")
 _JOB_ID = re.compile(r"([0-9]{1,18})(?:;[\w.-]+)?\Z")
 _GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()0-9][^:,()]*):")
@@ -58,6 +72,24 @@ class End(NamedTuple):
 
     state: str
     end_s: float | None
+
+
+class Seen(NamedTuple):
+    """What a batch system says of a job that it knows.
+
+    Attributes
+    ----------
+    state : str
+        In Slurm's words.
+    said : str
+        As LSF writes it.
+    why : str
+        The reason that squeue(1) gives, or why nothing is known.
+    """
+
+    state: str
+    said: str = ""
+    why: str = ""
 
 
 def submit_command(options: Sequence[str]) -> list[str]:
@@ -167,6 +199,16 @@ def parse_jobs(text: str) -> dict[JobId, str]:
         ident, said = [*line.strip().split("|"), ""][:2]
         if (name := job(ident)) is not None:
             found[name] = state(said)
+    return found
+
+
+def parse_seen(text: str) -> dict[JobId, Seen]:
+    """Job id → what is said of it; lines of :func:`jobs_command`."""
+    found: dict[JobId, Seen] = {}
+    for line in text.splitlines():
+        ident, said, why = [*line.strip().split("|"), "", ""][:3]
+        if (name := job(ident)) is not None:
+            found[name] = Seen(state(said), why="" if why in {"None", "(null)"} else why)
     return found
 
 
@@ -314,6 +356,21 @@ def job_command(job_id: JobId) -> list[str]:
 def is_running(text: str) -> bool:
     """Whether a job runs, from what :func:`job_command` prints."""
     return "JobState=RUNNING" in text.split()
+
+
+def is_preempted(text: str) -> bool:
+    """Whether the nodes of a job are wanted for another, from what :func:`job_command` prints.
+
+    slurmctld notes it when the grace begins (``job_ptr->preempt_time``), and not where somebody
+    has shortened the time limit.
+
+    Examples
+    --------
+    >>> is_preempted("JobId=7 PreemptTime=None"), is_preempted("PreemptTime=2026-01-01T00:00:00")
+    (False, True)
+    """
+    facts = dict(word.partition("=")[::2] for word in text.split())
+    return facts.get("PreemptTime", "None") not in {"None", "N/A", ""}
 
 
 def was_cancelled(text: str, restarts: int) -> bool:

@@ -6,7 +6,6 @@ Attributes are those that pyslurm's reference names; https://pyslurm.github.io.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -16,12 +15,16 @@ from hpcext.batch import runner
 from hpcext.batch.slurm import (
     End,
     Host,
+    Seen,
     Step,
     gres_kind,
     hostnames_command,
+    is_preempted,
+    job_command,
     parse_hostnames,
     state,
 )
+from hpcext.batch.slurm_past import past
 from hpcext.core.errors import BatchError
 from hpcext.numerals import whole
 from hpcext.protocol import JobId
@@ -66,23 +69,22 @@ class Api:
         self._slurm = module
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
-        """As Reads has it; what slurmctld has forgotten is looked up in accounting."""
+        """As Reads has it."""
+        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
+
+    def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+        """As Reads has it; what slurmctld has forgotten sacct is asked for, whose complaints say
+        whether there is any accounting."""
         if not job_ids:
             return {}
         jobs = self._ask(self._slurm.Jobs.load)
-        found: dict[JobId, str] = {}
-        for job_id in job_ids:
-            # No accounting, or it does not know the job either.
-            with contextlib.suppress(BatchError):
-                job = _one(jobs, job_id)
-                found[job_id] = state(job.state) if job is not None else self._past(job_id)
-        return found
-
-    def _past(self, job_id: JobId) -> str:
-        if isinstance(job_id, str):
-            # Accounting knows a task by its number, which nobody says any more.
-            raise BatchError(f"no job {job_id} in slurmctld")
-        return state(self._ask(lambda: self._slurm.db.Job.load(job_id)).state)
+        here = {job_id: job for job_id in job_ids if (job := _one(jobs, job_id)) is not None}
+        found = {
+            job_id: Seen(state(job.state), why=getattr(job, "state_reason", None) or "")
+            for job_id, job in here.items()
+        }
+        missing = [job_id for job_id in job_ids if job_id not in here]
+        return found | past(missing) if missing else found
 
     def _job(self, job_id: JobId) -> Any:
         """A job that slurmctld holds; asked for a number, it answers with a whole array."""
@@ -97,6 +99,10 @@ class Api:
         """As Reads has it."""
         job = self._job(job_id)
         return End(state(job.state), None if job.end_time is None else float(job.end_time))
+
+    def preempted(self, job_id: JobId) -> bool:
+        """As Reads has it, by the command: pyslurm names no attribute for it."""
+        return is_preempted(runner.run(job_command(job_id)))
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """As Reads has it."""

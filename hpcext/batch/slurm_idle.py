@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpcext.batch import runner
+from hpcext.batch.leasing import LEASE as _LEASE
 from hpcext.batch.leasing import WAITING, Held, Idle, Other
 from hpcext.batch.slurm import (
     epoch,
@@ -30,10 +31,6 @@ _FLAGS = "*~#!%$@^+-"
 IDLE = frozenset({"idle", "planned"})
 _ASLEEP = frozenset("~#!%@^")
 """Behind a state: powered down or being, or about to be booted; sinfo(1), NODE STATE CODES."""
-
-
-_LEASE = re.compile(r"hpcext-[A-Za-z0-9._-]{1,64}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z")
-"""The name of the leases of a harvester, which has its id; their comment is a number."""
 
 
 class Planned(NamedTuple):
@@ -77,6 +74,7 @@ def parse_idle(text: str) -> dict[str, Idle]:
             cpus=_whole(cpus),
             memory_mb=_whole(memory),
             limit_s=parse_time_limit(limit) or math.inf,
+            lost=word == "down" or "*" in flags,
         )
     return found
 

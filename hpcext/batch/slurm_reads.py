@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hpcext.batch import runner, slurm, slurm_api
-from hpcext.batch.slurm import End, Host, Step
+from hpcext.batch.slurm import End, Host, Seen, Step
+from hpcext.batch.slurm_past import past
 from hpcext.core.errors import BatchError
 from hpcext.protocol import JobId
 
@@ -21,8 +22,14 @@ class Reads(Protocol):
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs; one that nobody knows any more is left out."""
 
+    def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+        """As :class:`hpcext.batch.system.Jobs` has it."""
+
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
+
+    def preempted(self, job_id: JobId) -> bool:
+        """Whether the nodes of a job that ends earlier now are wanted for another."""
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """The steps of a job that have not ended."""
@@ -38,28 +45,33 @@ class Commands:
     """By Slurm's commands, which always works."""
 
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
+        """As :class:`Reads` has it."""
+        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
+
+    def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
         """As :class:`Reads` has it; what slurmctld has forgotten is looked up in accounting."""
         if not job_ids:
             return {}
-        found: dict[JobId, str] = {}
+        found: dict[JobId, Seen] = {}
         try:
-            found = slurm.parse_jobs(runner.run(slurm.jobs_command(job_ids)))
+            found = slurm.parse_seen(runner.run(slurm.jobs_command(job_ids)))
         except BatchError as error:
             # What squeue says of a single job that it does not know; of several, nothing.
             if "Invalid job id" not in error.stderr:
                 raise
         missing = [job_id for job_id in job_ids if job_id not in found]
         if missing:
-            try:
-                found |= slurm.parse_jobs(runner.run(slurm.accounting_command(missing)))
-            except BatchError as error:
-                log.info("no accounting: %s", error)
+            found |= past(missing)
         return found
 
     def end(self, job_id: JobId) -> End:
         """As :class:`Reads` has it."""
         argv = slurm.end_command(job_id)
         return slurm.parse_end(runner.run(argv, environ=slurm.epoch_times()))
+
+    def preempted(self, job_id: JobId) -> bool:
+        """As :class:`Reads` has it."""
+        return slurm.is_preempted(runner.run(slurm.job_command(job_id)))
 
     def steps(self, job_id: JobId) -> tuple[Step, ...]:
         """As :class:`Reads` has it."""

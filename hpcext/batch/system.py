@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hpcext.batch import lsf, slurm_reads
 from hpcext.batch.leasing import Leasing
-from hpcext.batch.slurm import End
+from hpcext.batch.slurm import End, Seen
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.protocol import JobId
@@ -25,8 +25,18 @@ class Jobs(Protocol):
     def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs; one that nobody knows any more is left out."""
 
+    def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+        """What is said of jobs; one that is known to be known to nobody is left out.
+
+        A job that has left the queue is looked up in accounting; where that does not answer, the
+        state of the job is not known.
+        """
+
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
+
+    def preempted(self, job_id: JobId) -> bool:
+        """Whether the nodes of a job that ends earlier now are wanted for another."""
 
 
 def jobs(system: str) -> Jobs:

@@ -10,16 +10,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hpcext.batch.leasing import WAITING
-from hpcext.batch.system import jobs
+from hpcext.batch.standing import Is, Standing
 from hpcext.cli import view
 from hpcext.cli.live import Live
 from hpcext.cli.narrator import Narrator
 from hpcext.cli.output import LogOutput, Output
 from hpcext.cli.run import add_output, exit_status, headline
 from hpcext.config import load_settings
-from hpcext.core.errors import BatchError, HpcextError, NoManagerError
-from hpcext.manager import choosing, reading
+from hpcext.core.errors import HpcextError, NoManagerError
+from hpcext.manager import choosing, reading, spool, standing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.reading import Follower, Reading
 from hpcext.manager.report import run_document
@@ -133,46 +132,58 @@ def attach(args: argparse.Namespace, out: Output) -> int:
 
 def _follow(directory: Path, out: Output, *, as_json: bool) -> Reading:
     """Show what happens, until nobody manages the pilot any more; what it is then."""
-    follower, queue = Follower(directory), _Queue(directory)
+    follower, queue, told = Follower(directory), _Queue(directory), ""
     with out.live(view.COLUMNS) as screen:
         tell = Narrator(out) if screen is None else Live(out, screen)
         if not as_json:
             out.line(headline(pilots.load(directory), directory))
         while True:
             found = follower.read() if follower.begun() else None
-            if found is not None and not found.alive:
-                # Its last facts may have come after they were read, and before it ended.
-                found = reading.read(directory)
             if found is not None and not as_json:
                 tell(found.engine, found.now_s)
-            if not (found.alive if found else follower.alive()) and not queue.waits(found):
+            alive = _may_run(found) if found else follower.alive()
+            if not alive and not queue.waits(found):
                 break
+            how = found.standing if found else queue.said
+            if how.what != told and not how.state.ended:
+                told = how.what
+                out.note(f"{told}; {how.do}" if how.do else told)
             time.sleep(LOOK_S)
-    if found is None:
-        raise NoManagerError("it has never run", where=str(directory))
+        if found is None:
+            raise NoManagerError("it has never run", where=str(directory))
+        # Its last facts may have come after they were read, and before it ended.
+        found = reading.read(directory)
+        if not as_json:
+            tell(found.engine, found.now_s)
     return found
+
+
+def _may_run(found: Reading) -> bool:
+    """Whether more may come: of a pilot whose jobs have ended nobody waits for an answer."""
+    over = all(job.state.final for job in found.world.jobs.values())
+    return found.alive and not (over and found.standing.state is Is.UNKNOWN)
 
 
 class _Queue:
     """Whether the job of a pilot, of Slurm or LSF, has yet to begin, or to begin again."""
 
     def __init__(self, directory: Path) -> None:
-        self._system = pilots.load(directory).batch
-        self._job_id = choosing.SUBMITTED[self._system].job_of(directory) if self._system else None
+        system = pilots.load(directory).batch
+        job_id = standing.SUBMITTED[system].job_of(directory) if system else None
+        self._job = (system, job_id) if system and job_id is not None else None
         self._asked_s, self._waits = float("-inf"), False
         self._ran = False
+        self.said = Standing(Is.OVER)
 
     def waits(self, found: Reading | None) -> bool:
         if found is not None and all(job.state.final for job in found.world.jobs.values()):
             return False
-        if self._job_id is None or time.monotonic() < self._asked_s + ASK_S:
+        if self._job is None or time.monotonic() < self._asked_s + ASK_S:
             return self._waits
         self._asked_s = time.monotonic()
-        try:
-            state = jobs(self._system).states([self._job_id]).get(self._job_id, "")
-        except BatchError:
-            return self._waits
+        self.said = spool.standing_of(*self._job)
+        runs = self.said.state is Is.RUNS
         # One that runs has no manager yet, or none any more: it is asked once more.
-        self._waits = state in WAITING or (state == "running" and not self._ran)
-        self._ran = state == "running"
+        self._waits = not (self.said.state.ended or (runs and self._ran))
+        self._ran = runs
         return self._waits

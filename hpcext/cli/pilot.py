@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from hpcext.batch import lsf, slurm
+from hpcext.batch.slurm import Seen
+from hpcext.batch.standing import Is, kind
 from hpcext.batch.system import NAMES, choose, jobs
 from hpcext.cli import tidy
 from hpcext.cli.output import Output
@@ -16,18 +18,20 @@ from hpcext.cli.run import LOG_FORMATS, add_notify, name_after, read_job_file
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
-from hpcext.manager import lsf_job, slurm_job, spool
+from hpcext.manager import lsf_job, slurm_job, spool, standing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
-from hpcext.manager.cleaning import size_of
+from hpcext.manager.cleaning import left_of, size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
 from hpcext.protocol import JobId
-from hpcext.text import shown, sized
+from hpcext.text import counted, shown, sized
 
 log = logging.getLogger(__name__)
 
 MAX_NODES = 10_000
+
+NOT_KNOWN = "not known"
 
 
 def add(subparsers: Any) -> None:
@@ -170,6 +174,7 @@ def resubmit(args: argparse.Namespace, out: Output) -> int:
     """Submit a pilot again."""
     directory = pilots.find(args.pilot, load_settings().state_dir)
     system = pilots.load(directory).batch or "slurm"
+    standing.refuse_resubmission(directory)
     job_id = lsf_job.resubmit(directory) if system == "lsf" else slurm_job.resubmit(directory)
     out.line(f"pilot {directory.name}: job {job_id} of {NAMES[system]}")
     return 0
@@ -178,23 +183,24 @@ def resubmit(args: argparse.Namespace, out: Output) -> int:
 def show(args: argparse.Namespace, out: Output) -> int:
     """List the pilots, newest first."""
     found = pilots.known(load_settings().state_dir)
-    ids = {path: _SUBMITTED[pilot.batch or "slurm"].job_of(path) for path, pilot in found}
-    states: dict[str, dict[JobId, str]] = {}
-    unknown = {system: f"forgotten by {name}" for system, name in NAMES.items()}
+    ids = {path: standing.SUBMITTED[pilot.batch or "slurm"].job_of(path) for path, pilot in found}
+    seen: dict[str, dict[JobId, Seen]] = {}
     for system in {pilot.batch or "slurm" for path, pilot in found if ids[path] is not None}:
         asked = [ids[path] for path, pilot in found if (pilot.batch or "slurm") == system]
         try:
-            states[system] = jobs(system).states([each for each in asked if each is not None])
+            seen[system] = jobs(system).seen([each for each in asked if each is not None])
         except BatchError as error:
             # The other one may answer; a home is seen from clusters of both.
             log.warning("%s", error)
-            unknown[system] = "not known"
     rows = []
     for path, pilot in found:
         job_id, system = ids[path], pilot.batch or "slurm"
         state = ""
         if job_id:
-            state = states.get(system, {}).get(job_id, unknown[system])
+            state = NOT_KNOWN
+            if system in seen:
+                one = seen[system].get(job_id)
+                state = _shown(system, one) + (_left(path) if kind(one).ended else "")
         elif not pilot.batch:
             state = "running" if spool.manager_of(path) else "not running here"
         rows.append((pilot.id, str(job_id or ""), state, sized(size_of([path]).bytes), str(path)))
@@ -202,4 +208,19 @@ def show(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-_SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}
+def _left(path: Path) -> str:
+    """That jobs of a pilot which is over have not ended: its own state does not say so."""
+    left = left_of(path)
+    return f", {counted(left, 'job')} left" if left else ""
+
+
+def _shown(system: str, seen: Seen | None) -> str:
+    """The state of a job, with the batch system's own word where ours does not say it."""
+    if seen is None:
+        return f"forgotten by {NAMES[system]}"
+    word = seen.said or seen.why
+    return {
+        Is.UNKNOWN: f"{NOT_KNOWN} ({seen.said})" if seen.said else NOT_KNOWN,
+        Is.HELD: f"held ({word})" if word else "held",
+        Is.STOPPED: f"{seen.state} ({seen.said})" if seen.said else seen.state,
+    }.get(kind(seen), seen.state)

@@ -87,7 +87,8 @@ def _lines(document: Mapping[str, Any]) -> Iterator[Sequence[object]]:
     user = total["user"]
     yield ("user", user, "", "", "", "", *numbers(total))
     for pilot in document["pilots"]:
-        state = "running" if pilot["running"] else "ended"
+        states = {True: "running", False: "ended", None: "not known to run"}
+        state = states[pilot["running"]]
         yield ("pilot", user, pilot["id"], "", pilot["name"], state, *numbers(pilot))
         for job in pilot["jobs"]:
             what = (job["id"], job["name"], job["state"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable, Mapping, Sequence
 
+from hpcext.batch.standing import Is
 from hpcext.cli import view
 from hpcext.core.errors import HpcextError
 from hpcext.core.node_time import Use
@@ -55,7 +56,7 @@ def _pilot(reading: Reading) -> tuple[str, ...]:
     return (
         reading.pilot.name,
         "harvester" if reading.pilot.harvest else "pilot",
-        "runs" if reading.alive else "none",
+        _managed(reading),
         str(len(nodes)),
         f"{held_gpus(reading.world)}/{offered_gpus(reading.world)}",
         str(running),
@@ -63,6 +64,13 @@ def _pilot(reading: Reading) -> tuple[str, ...]:
         str(done),
         "" if trained is None else f"{trained:.0%}",
     )
+
+
+def _managed(reading: Reading) -> str:
+    state = reading.standing.state
+    if reading.alive:
+        return state.value
+    return state.value if state in {Is.HELD, Is.WAITS, Is.ENDS, Is.UNKNOWN} else "none"
 
 
 def node_rows(reading: Reading, use: Mapping[str, GpuFacts]) -> Rows:

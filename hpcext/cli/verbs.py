@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hpcext.batch.standing import Standing
 from hpcext.cli import asking, view
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
@@ -125,15 +126,22 @@ def status(args: argparse.Namespace, out: Output) -> int:
     view.told_of_failures(out, jobs)
     if problem := notice.problem_of(directory):
         out.line(problem)
-    if not found.alive and any(not job.state.final for job in world.jobs.values()):
-        out.line(f"no manager runs this pilot; {pilots.how_to_go_on(directory)} starts one")
+    if any(not job.state.final for job in world.jobs.values()):
+        _say_standing(found.standing, out)
     return 0
+
+
+def _say_standing(found: Standing, out: Output) -> None:
+    """Say how the job of a pilot stands, or that nobody manages it, and what to do."""
+    if found.what:
+        out.line(f"{found.what}; {found.do}" if found.do else found.what)
 
 
 def why(args: argparse.Namespace, out: Output) -> int:
     """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
     directory, name = looked_at(args, out)
-    world = Follower(directory).engine().world
+    found = reading.read(directory)
+    world = found.world
     harvests = pilots.load(directory).harvest is not None
     for job in [_job(world, name, out)] if name else world.jobs.values():
         instead = why_no_node(directory, world, job) if harvests else ""
@@ -141,6 +149,8 @@ def why(args: argparse.Namespace, out: Output) -> int:
             out.line(sentence)
         if name and (sentence := view.before(world, job)):
             out.line(sentence)
+    if any(not job.state.final for job in world.jobs.values()):
+        _say_standing(found.standing, out)
     return 0
 
 

@@ -128,7 +128,7 @@ class PilotView(msgspec.Struct, frozen=True):
     batch : {"", "slurm", "lsf"}
         The batch system in whose job it runs.
     managed : bool
-        A manager runs it.
+        A manager runs it, or may do so.
     busy_fraction : float
         Share of the GPU time so far in which a job held the GPU.
     outlook : dict or None
@@ -140,6 +140,8 @@ class PilotView(msgspec.Struct, frozen=True):
     spans : tuple of Span
     harvest : dict or None
         The account of a harvester, schema hpcext.harvest-report/1.
+    standing : str
+        How its batch job stands, or what starts a manager; empty where one runs.
     """
 
     id: str
@@ -158,6 +160,7 @@ class PilotView(msgspec.Struct, frozen=True):
     queue: tuple[str, ...]
     spans: tuple[Span, ...]
     harvest: dict[str, Any] | None
+    standing: str = ""
 
     @property
     def gpus(self) -> int:
@@ -239,6 +242,7 @@ def pilot_view(found: Reading) -> PilotView:
         batch=pilot.harvest.system if pilot.harvest else pilot.batch,
         policy=found.policy,
         managed=found.alive,
+        standing=f"{found.standing.what}; {found.standing.do}".rstrip("; "),
         draining=world.draining,
         started_at=_instant(found.began_at),
         now_s=round(found.now_s, 3),

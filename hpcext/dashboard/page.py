@@ -127,6 +127,8 @@ def _kind(view: PilotView) -> str:
 
 
 def _state(view: PilotView) -> str:
+    if view.managed and view.standing:
+        return '<span class="off">○ not known to be managed</span>'
     if view.managed:
         return '<span class="on">● managed</span>' + (", draining" if view.draining else "")
     ended = all(job.final for job in view.jobs)
@@ -149,16 +151,12 @@ def _head(view: PilotView) -> str:
         utility, gain = view.outlook["utility"], view.outlook["gain"]
         facts["Utility"] = f"{percent(utility)}; one more node promises {gain:+.0%}"
     inner = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
-    unmanaged = not view.managed and not all(job.final for job in view.jobs)
-    hint = (
-        '<p class="trouble">No manager runs it; this is what it was at last. '
-        f"<code>hpcext run --resume {text(view.id)}</code> goes on.</p>"
-    )
+    hint = f'<p class="trouble">This is what it was at last: {text(view.standing)}.</p>'
     return (
         '<nav aria-label="Place"><a href="../../">All pilots</a></nav>'
         f"<header><h1>{text(view.name)}</h1>"
         f'<p class="id">{text(view.id)}</p></header><dl class="facts">{inner}</dl>'
-        + (hint if unmanaged else "")
+        + (hint if view.standing else "")
     )
 
 

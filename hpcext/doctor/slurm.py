@@ -18,6 +18,12 @@ from hpcext.text import clean, counted, shown
 ANSWER_S = 20.0
 """So long a question waits: somebody sits in front of it."""
 
+CRED_EXPIRE_S = 120
+"""Slurm's default; slurm.conf(5), AuthInfo."""
+
+REQUEUE_S = 30
+"""A wait that is hardly longer than a training takes to begin."""
+
 _CONFIG = Path("/etc/slurm/slurm.conf")
 """On a machine of a cluster that has its configuration where Slurm looks for it."""
 
@@ -42,6 +48,7 @@ def check(asked: Asked) -> Iterator[Finding]:
     release = slurm.parse_version(version)
     yield slurm_plugin.plugin(config, release, within_s=ANSWER_S)
     yield slurm_plugin.rules(config)
+    yield _requeue(config)
     yield from _harvest(asked, config, release)
 
 
@@ -81,6 +88,22 @@ def _clock() -> Finding:
         do = "an administrator has chrony or ntpd keep both clocks"
         return Finding(name, "wrong", f"{apart_s:.0f} s apart from the controller's", do, why)
     return Finding(name, "ok", f"within {APART_S:g} s of the controller's")
+
+
+def _requeue(config: Mapping[str, str]) -> Finding:
+    """So long what is preempted waits before it may begin again; slurm.conf(5), AuthInfo."""
+    name = "wait after a requeue"
+    said = slurm_site.words(config.get("AuthInfo", "")).get("cred_expire", "")
+    wait_s = slurm_site.whole(said, CRED_EXPIRE_S)
+    says = f"a job that is preempted and requeued waits {wait_s} s (BeginTime) before it may begin"
+    if wait_s <= REQUEUE_S:
+        return Finding(name, "ok", says)
+    do = (
+        f"an administrator sets AuthInfo=cred_expire={REQUEUE_S:g}, or what a prolog and a slow "
+        "node need; scontrol update JobId=ID StartTime=now has a pending one begin now"
+    )
+    why = "suspendable jobs stand still for that long after each preemption, though nodes are idle"
+    return Finding(name, "note", says, do, why)
 
 
 def _harvest(

@@ -43,10 +43,16 @@ class AllocationExecutor(ProcessExecutor):
         super().__init__(**common)
         self._job_id = job_id
         self._allocation = f"{job_id}.{restarts}"
+        asked = jobs(system)
         # LSF has no steps: what it sends goes to the whole job, and is never about a training.
         self._tells_steps = system == "slurm"
         self._walltime = Walltime(
-            job_id, ask=jobs(system).end, lead_s=lead_s, emit=self._emit, loop=self._loop
+            job_id,
+            ask=asked.end,
+            wanted=asked.preempted,
+            lead_s=lead_s,
+            emit=self._emit,
+            loop=self._loop,
         )
         self._walltime.begin()
         if self._tells_steps:

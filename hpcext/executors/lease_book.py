@@ -138,6 +138,8 @@ class LeaseBook:
         self._refused: dict[str, float] = {}
         # Of these, those whose lease did not begin.
         self._passed_over: set[str] = set()
+        # Nodes that were down since their lease was asked for: it ended for that.
+        self._lost: set[str] = set()
         self._cycle: asyncio.Task[None] | None = None
         self._asked_s = -1e9
         self._soon = False
@@ -327,11 +329,15 @@ class LeaseBook:
                 if lease.joined and not lease.leaving:
                     self._join(lease)
         elif held.state != UNKNOWN:
-            if not lease.withdrawn and (not lease.leaving or lease.unused()):
+            lost = held.state == "node_fail" or lease.node in self._lost
+            if not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
                 # Nobody wanted it back: it did not begin, or nothing ran on it.
                 self._refused[lease.node] = now + REFUSED_S
             self._over(lease)
             return
+        elif lease.ends_at is not None:
+            # Its host does not answer.
+            self._lost.add(lease.node)
         lease.stale |= known != (lease.job_id, lease.ends_at)
         if lease.stale and lease.number in self.leases:
             self._write(lease)
@@ -402,7 +408,10 @@ class LeaseBook:
         nodes = await asyncio.to_thread(self._system.idle, self._terms.partition)
         idle = [name for name, node in nodes.items() if node.idle and self._suits(node)]
         # Somebody else had the hole; the next one is another.
-        filled = self._passed_over.difference(idle)
+        down = {name for name, node in nodes.items() if node.lost}
+        self._lost |= down & {lease.node for lease in self.leases.values()}
+        # One that comes back from there is another, too.
+        filled = self._passed_over.difference(idle) | down
         self._passed_over -= filled
         self._refused = {
             node: until
@@ -520,6 +529,7 @@ class LeaseBook:
             log.warning("no lease can be asked for: %s", error)
             return
         self.leases[number] = lease
+        self._lost.discard(lease.node)
         self._account.leases += 1
         terms = self._terms
         order = Order(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import time
 from collections.abc import Callable
 
-from hpcext.batch.slurm import End
+from hpcext.batch.slurm import LEFT, End
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Drain
 from hpcext.executors.base import Emit
@@ -17,8 +18,18 @@ from hpcext.protocol import JobId
 log = logging.getLogger(__name__)
 
 EARLIER_S = 30.0
-"""An end that moved nearer by this much is a preemption: slurmctld sets it to the end of the grace
-(``job_ptr->end_time``), and a person rarely shortens a limit of a job that runs."""
+"""An end that moved nearer by this much may be a preemption: slurmctld sets it to the end of the
+grace (``job_ptr->end_time``). Or somebody has shortened the limit: ``scontrol update``, bmod(1)."""
+
+LOOK_S = 300.0
+"""Between two questions at most, so that a limit that was shortened is noticed. A thousand jobs
+then ask three or four times a second in all, each for itself alone."""
+
+LOOK_SPREAD = 0.2
+"""Of that: managers that begin together do not ask together."""
+
+RETRY_S = 5.0
+"""After a question without an answer; twice as long after each one, up to :data:`LOOK_S`."""
 
 SLACK_S = 1.0
 """squeue gives whole seconds."""
@@ -32,19 +43,20 @@ class Walltime:
     """Has a pilot suspend its jobs in time before its allocation ends.
 
     The batch system is asked when the manager begins, when the notice is due (the limit may have
-    been changed), and when a step hears from it that it is to end; not in between.
+    been extended), when a step hears from it that it is to end, and once in a while between (it
+    may have been shortened). One that does not answer is asked again, sooner.
 
     Parameters
     ----------
     job_id : int or str
     ask : callable
-        Job id → its state, and when it ends.
+        Job id → its state, and when it ends; or raises BatchError.
+    wanted : callable
+        Job id → whether its nodes are wanted for another job; or raises BatchError.
     lead_s : float
         How long before the end.
     emit : Emit
     loop : asyncio.AbstractEventLoop
-    ask : callable, optional
-        Gives the state and the end of the job, or raises BatchError; by default Slurm is asked.
 
     Attributes
     ----------
@@ -57,18 +69,21 @@ class Walltime:
         job_id: JobId,
         *,
         ask: Callable[[JobId], End],
+        wanted: Callable[[JobId], bool],
         lead_s: float,
         emit: Emit,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._job_id = job_id
         self._ask = ask
+        self._wanted = wanted
         self._lead_s = lead_s
         self._emit = emit
         self._loop = loop
         # None until it was said; infinite if there is none.
         self._end_s: float | None = None
         self._alarm: asyncio.TimerHandle | None = None
+        self._retry_s = RETRY_S
         self._looks: set[asyncio.Task[None]] = set()
         self._over = False
         self.leaving = False
@@ -103,25 +118,36 @@ class Walltime:
         """
         if self.leaving:
             return
-        before = self._end_s
-        state = "running"
+        before, state, pause_s = self._end_s, "running", _spread(LOOK_S)
         try:
             state, end_s = await asyncio.to_thread(self._ask, self._job_id)
             self._end_s = math.inf if end_s is None else end_s
+            self._retry_s = RETRY_S
         except BatchError as error:
             log.warning("how long the allocation lasts is not known: %s", error)
-        left_s, end_s = self.left_s, self._end_s
-        nearer = before is not None and end_s is not None and end_s < before - EARLIER_S
-        if state != "running":
+            pause_s, self._retry_s = self._retry_s, min(2 * self._retry_s, LOOK_S)
+        if state in LEFT:
             self._over = True
             self._leave("the allocation is over")
-        elif nearer:
-            self.preempted = True
-            self._leave("the nodes of the allocation are wanted back")
-        elif left_s is not None and left_s <= (NOTICE_SLACK_S if noticed else SLACK_S):
-            self._leave("the allocation ends soon")
+        elif await self._is_preempted(before):
+            self.preempt("the nodes of the allocation are wanted back")
         else:
-            self._set_alarm(left_s)
+            left_s = self.left_s
+            if left_s is not None and left_s <= (NOTICE_SLACK_S if noticed else SLACK_S):
+                self._leave("the allocation ends soon")
+            else:
+                self._set_alarm(pause_s if left_s is None else min(pause_s, left_s))
+
+    async def _is_preempted(self, before: float | None) -> bool:
+        """Whether that is why the end is nearer than it was before."""
+        if before is None or self._end_s is None or self._end_s >= before - EARLIER_S:
+            return False
+        try:
+            return await asyncio.to_thread(self._wanted, self._job_id)
+        except BatchError as error:
+            # There may be no time to ask again.
+            log.warning("why the allocation ends earlier is not known: %s", error)
+            return True
 
     def preempt(self, why: str) -> None:
         """Leave at once: the batch system has said that it wants the nodes."""
@@ -145,3 +171,7 @@ class Walltime:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = None if pause_s is None else self._loop.call_later(pause_s, self.begin)
+
+
+def _spread(pause_s: float) -> float:
+    return pause_s * random.uniform(1 - LOOK_SPREAD, 1)

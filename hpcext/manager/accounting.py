@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from hpcext.batch.standing import Is
 from hpcext.core.node_time import Cost, NodeTime, Tally, Use
 from hpcext.core.values import Job, Record
 from hpcext.manager.reading import Reading
@@ -118,7 +119,8 @@ def _pilot(part: Part) -> dict[str, Any]:
         "counted_from": _iso(now.began_at + part.from_s),
         "counted_s": round(now.now_s - part.from_s, 1),
         "away_s": round(now.node_time.away_s - before.away_s, 1),
-        "running": now.alive,
+        # None: its batch system does not say it.
+        "running": None if now.standing.state is Is.UNKNOWN else now.alive,
         "policy": now.policy,
         "harvester": harvester,
         "logical": now.pilot.logical,

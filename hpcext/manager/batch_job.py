@@ -95,6 +95,7 @@ class Submitted:
         self._file = file
         self._schema = schema
         self._system = system
+        self._submit = "bsub" if system == "LSF" else "sbatch"
 
     def write(self, directory: Path, job_id: JobId, options: Sequence[str]) -> None:
         """Note which job it is, and with which options it was submitted."""
@@ -143,7 +144,9 @@ class Submitted:
         options = self.read(directory)["options"]
         if not options:
             raise NoManagerError(
-                "was not submitted by hpcext", where=str(directory), do="use sbatch"
+                "was not submitted by hpcext",
+                where=str(directory),
+                do=f"submit its script again, with {self._submit}",
             )
         return list(options)
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from hpcext.batch.system import jobs
+from hpcext.batch import standing as standings
+from hpcext.batch.standing import Is
+from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
-from hpcext.manager import lsf_job, pilot, slurm_job, spool
+from hpcext.manager import pilot, spool, standing
 from hpcext.manager.reading import Follower
 from hpcext.manager.submissions import Submissions
 from hpcext.protocol import JobId
 from hpcext.text import clean, counted, listed, shown
-
-SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}
-"""Batch system → what is written down of the job that is a pilot."""
 
 
 def newest(state_dir: Path) -> Path:
@@ -56,7 +55,15 @@ def only_running(state_dir: Path) -> Path:
 
 
 def running(state_dir: Path) -> list[Path]:
-    """The pilots that have a manager, newest first; a batch system is asked once for all."""
+    """The pilots that have a manager, newest first; a batch system is asked once for all.
+
+    Those whose job is stopped are among them.
+
+    Raises
+    ------
+    NoManagerError
+        Of some it is not known.
+    """
     here: list[Path] = []
     asked: dict[str, dict[JobId, Path]] = {}
     known = [path for path, _ in pilot.known(state_dir)]
@@ -67,10 +74,23 @@ def running(state_dir: Path) -> list[Path]:
         else:
             asked.setdefault(system, {})[job_id] = path
     for system, places in asked.items():
-        with contextlib.suppress(BatchError):
-            states = jobs(system).states(list(places))
-            here += [path for job_id, path in places.items() if states.get(job_id) == "running"]
+        try:
+            seen = jobs(system).seen(list(places))
+        except BatchError as error:
+            raise _not_known(system, error.what) from None
+        for job_id, path in places.items():
+            found = standings.of_job(system, NAMES[system], job_id, seen.get(job_id))
+            if found.state is Is.UNKNOWN:
+                raise _not_known(system, found.what)
+            here += [path] if found.state.there else []
     return [path for path in known if path in here]
+
+
+def _not_known(system: str, why: str) -> NoManagerError:
+    return NoManagerError(
+        f"which pilots run is not known, as {NAMES[system]} does not say it of all: {why}",
+        do="say which one is meant; hpcext pilot list names them",
+    )
 
 
 def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[Path, str]:
@@ -151,12 +171,13 @@ def same_file(file: Path, state_dir: Path) -> str:
         return ""
     directory, last = found[0]
     try:
-        left, alive = _left(directory), bool(spool.manager_of(directory))
+        left, how = _left(directory), standing.of_pilot(directory)
     except HpcextError:
         return ""
-    if alive:
+    if not how.state.ended:
         do = f"hpcext attach {last.id} follows it, hpcext submit {last.id} hands it more"
-        return f"pilot {last.id} of the same file runs already, and this is another one; {do}"
+        runs = "runs already" if how.state is Is.RUNS else f"is not over: {how.what}"
+        return f"pilot {last.id} of the same file {runs}, and this is another one; {do}"
     if not left:
         return ""
     do = f"hpcext {'pilot resubmit' if last.batch else 'run --resume'} {last.id} goes on with it"

@@ -24,12 +24,15 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from hpcext import documents, protocol
+from hpcext.batch import standing as standings
+from hpcext.batch.slurm import Seen
+from hpcext.batch.standing import Is
 from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.executors.attempts import ATTEMPTS, CHECKPOINT
 from hpcext.launch import agent
 from hpcext.launch.tree import boot_id
-from hpcext.manager import choosing, locks, spool, tickets
+from hpcext.manager import locks, spool, standing, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.directory import Pilot, host
 from hpcext.manager.reading import Follower
@@ -52,14 +55,6 @@ DEEPEST = 100
 
 SUBMITTED_S = 600.0
 """A pilot that is so young and has no job of a batch system may be getting one."""
-
-OVER = frozenset(
-    {
-        "boot_fail", "cancelled", "completed", "deadline", "failed", "launch_failed", "node_fail",
-        "out_of_memory", "preempted", "reconfig_fail", "revoked", "timeout",
-    }
-)  # fmt: skip
-"""States of batch jobs that hold nothing any more."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -338,7 +333,7 @@ def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
     if job_id is not None:
         asked.setdefault(system, set()).add(job_id)
     if pilot.batch:
-        job_id = choosing.SUBMITTED[pilot.batch].job_of(directory)
+        job_id = standing.SUBMITTED[pilot.batch].job_of(directory)
         if job_id is not None:
             asked.setdefault(pilot.batch, set()).add(job_id)
         elif time.time() - pilot.began_at < SUBMITTED_S:
@@ -353,14 +348,40 @@ def _refuse_if_in_batch(directory: Path, pilot: Pilot) -> None:
         asked.setdefault(pilot.harvest.system if pilot.harvest else "slurm", set()).add(job_id)
     for system, ids in asked.items():
         try:
-            states = jobs(system).states(sorted(ids, key=str))
+            seen = jobs(system).seen(sorted(ids, key=str))
         except BatchError as error:
             what = f"{NAMES[system]} does not say whether its job has ended ({error.what})"
             raise NoManagerError(what, where=pilot.id) from None
         for each in sorted(ids, key=str):
-            if (state := states.get(each, "completed")) not in OVER:
-                what = f"its job {each} of {NAMES[system]} is there ({state})"
-                raise NoManagerError(what, where=pilot.id, do="cancel it first")
+            _refuse_if_there(directory, pilot, system, each, seen.get(each))
+
+
+def _refuse_if_there(
+    directory: Path, pilot: Pilot, system: str, job_id: protocol.JobId, seen: Seen | None
+) -> None:
+    """Refuse one whose job is there, or may be."""
+    name = NAMES[system]
+    found = standings.of_job(system, name, job_id, seen)
+    if found.state is Is.UNKNOWN:
+        raise NoManagerError(found.what, where=pilot.id, do=found.do)
+    if not found.state.ended:
+        state = seen.state if seen is not None else ""
+        what = f"its job {job_id} of {name} is there ({state})"
+        raise NoManagerError(what, where=pilot.id, do="cancel it first")
+    if found.state is Is.FORGOTTEN and (ran := _ran_last(directory)):
+        what = (
+            f"neither {name} nor its accounting knows job {job_id}, in which {ran} ran when it was "
+            "last heard of"
+        )
+        raise NoManagerError(what, where=pilot.id, do=f"{standing.how_to_go_on(directory)}")
+
+
+def _ran_last(directory: Path) -> str:
+    """A job that ran when its pilot's journal ended; empty where none did, or nothing says so."""
+    with contextlib.suppress(HpcextError):
+        busy = Follower(directory).engine().world.queue.busy()
+        return next((job.name for job in busy), "")
+    return ""
 
 
 def _refuse_if_trains(directory: Path, pilot: Pilot) -> None:

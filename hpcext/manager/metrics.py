@@ -11,6 +11,7 @@ import collections
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from hpcext.batch.standing import Is
 from hpcext.core.errors import HpcextError
 from hpcext.core.node_time import Use, parts
 from hpcext.core.values import State
@@ -107,5 +108,8 @@ def _of(reading: Reading) -> Iterator[Sample]:
         values["hpcext_utility_ratio"] = outlook.utility
     if reading.pilot.harvest is not None:
         values["hpcext_leases_total"] = lease_account.load(reading.directory).leases
+    if reading.standing.state is Is.UNKNOWN:
+        # Neither up nor down.
+        del values["hpcext_pilot_up"]
     for name, value in values.items():
         yield Sample(name, pilot, "", float(value))

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from hpcext.batch.standing import Is, Standing
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
 from hpcext.core.node_time import NodeTime
 from hpcext.core.world import World
-from hpcext.manager import journal, pilot, spool
+from hpcext.manager import journal, pilot, spool, standing
 from hpcext.manager.directory import Pilot
 from hpcext.policies import find_policy
 
@@ -48,7 +49,9 @@ class Reading(msgspec.Struct, frozen=True):
     now_s : float
         Now where a manager runs; else the last instant of the journal.
     alive : bool
-        A manager runs it.
+        A manager runs it, or may do so.
+    standing : Standing
+        What is known of that: its batch job may be stopped, or not be known.
     """
 
     directory: Path
@@ -59,6 +62,7 @@ class Reading(msgspec.Struct, frozen=True):
     began_at: float
     now_s: float
     alive: bool
+    standing: Standing = Standing(Is.RUNS)
 
     @property
     def world(self) -> World:
@@ -80,6 +84,7 @@ class Follower:
         self._seen: tuple[int, int] | None = None
         self._manager: spool.Manager | None = None
         self._met: tuple[int, int] | None = None
+        self._unmanaged: Standing | None = None
         self._rest_s = spool.ASK_BATCH_S
         self._meet_again_s = 0.0
         self._again_at_s = 0.0
@@ -100,7 +105,15 @@ class Follower:
         node_time = copy.deepcopy(counted)
         node_time.passed(engine.world, now_s)
         return Reading(
-            self._directory, pilot_, engine, node_time, past.header.policy, began_at, now_s, alive
+            self._directory,
+            pilot_,
+            engine,
+            node_time,
+            past.header.policy,
+            began_at,
+            now_s,
+            alive,
+            self._standing(engine),
         )
 
     def alive(self) -> bool:
@@ -112,10 +125,20 @@ class Follower:
             # Seldom and more seldom: it may have been the batch system that was away.
             self._rest_s = min(2 * self._rest_s, MOST_REST_S)
             self._meet_again_s = now_s + self._rest_s
-            self._manager = spool.manager_of(self._directory)
+            self._manager, self._unmanaged = spool.manager_of(self._directory), None
         if self._manager is not None and not self._manager.alive():
             self._manager = None
         return self._manager is not None
+
+    def _standing(self, engine: Engine) -> Standing:
+        """What is known of its manager; as seldom asked as :meth:`alive`."""
+        if self._manager is not None:
+            return spool.doubt_of(self._manager)
+        if not len(engine.world.queue):
+            return Standing(Is.OVER)
+        if self._unmanaged is None:
+            self._unmanaged = standing.of_jobs(self._directory)
+        return self._unmanaged
 
     def recent(self) -> bool:
         """Whether a manager runs it, or did within a day; without reading it."""

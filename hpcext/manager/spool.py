@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcext import documents, private, protocol
-from hpcext.batch import runner, slurm
+from hpcext.batch import runner, slurm, standing
+from hpcext.batch.standing import Is, Standing
 from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.launch.tree import boot_id
@@ -36,6 +37,9 @@ MANAGER_FILE = "manager.json"
 
 ASK_BATCH_S = 5.0
 """Between two questions to a batch system whether a manager is still there."""
+
+ASK_MOST_S = 60.0
+"""The same after questions without an answer."""
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -134,8 +138,21 @@ class Manager(Protocol):
         """Send it a signal; False if it is gone."""
 
 
+def standing_of(system: str, job_id: JobId) -> Standing:
+    """How a batch job stands; asks once."""
+    name = NAMES[system]
+    try:
+        seen = jobs(system).seen([job_id]).get(job_id)
+    except BatchError as error:
+        return standing.not_told(name, job_id, error.what)
+    return standing.of_job(system, name, job_id, seen)
+
+
 class BatchManager:
     """The manager in the script of a batch job, seen from another machine.
+
+    It is there until the batch system has said that it is not: a job that is stopped goes on, and
+    one of which nothing is known may run.
 
     Parameters
     ----------
@@ -149,21 +166,28 @@ class BatchManager:
         self._job_id = job_id
         self._system = system
         self._deaf = deaf
-        self._alive = True
+        self._pause_s = ASK_BATCH_S
+        self._standing = Standing(Is.RUNS)
         self._asked_s = float("-inf")
 
     def __str__(self) -> str:
         return f"in job {self._job_id} of {NAMES[self._system]}"
 
     def alive(self) -> bool:
-        """Whether the job runs; which is not asked for at every call."""
-        if self._alive and time.monotonic() - self._asked_s >= ASK_BATCH_S:
+        """Whether the job may run; which is not asked for at every call."""
+        there = self._standing.state.there
+        if there and time.monotonic() - self._asked_s >= self._pause_s:
+            self._standing = standing_of(self._system, self._job_id)
+            # Seldom and more seldom while there is no answer.
+            unknown = self._standing.state is Is.UNKNOWN
+            self._pause_s = min(2 * self._pause_s, ASK_MOST_S) if unknown else ASK_BATCH_S
             self._asked_s = time.monotonic()
-            with contextlib.suppress(BatchError):
-                # One that it has forgotten, or does not know, is an error.
-                self._alive = False
-                self._alive = jobs(self._system).end(self._job_id).state == "running"
-        return self._alive
+        return self._standing.state.there
+
+    @property
+    def standing(self) -> Standing:
+        """How its job stood when that was asked last."""
+        return self._standing
 
     def send(self, signum: int) -> bool:
         """Have Slurm signal the script, which passes it on; on LSF all are deaf."""
@@ -216,6 +240,11 @@ def _elsewhere(facts: dict[str, Any]) -> Manager | None:
     return BatchManager(job_id, system=system, deaf=facts.get("deaf") is True)
 
 
+def doubt_of(manager: Manager | None) -> Standing:
+    """How the job of a manager stands, where that is not simply that it runs."""
+    return manager.standing if isinstance(manager, BatchManager) else Standing(Is.RUNS)
+
+
 def place_of(manager: Manager) -> str:
     """Where a manager is, for a sentence."""
     return f"with pid {manager.pid}" if isinstance(manager, protocol.Process) else str(manager)
@@ -234,11 +263,11 @@ def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) ->
     check_private(directory)
     manager = manager_of(directory)
     if manager is None:
-        raise NoManagerError(
-            "no manager runs this pilot",
-            where=str(directory),
-            do=f"hpcext run --resume {directory} starts one",
-        )
+        raise NoManagerError("no manager runs this pilot", where=str(directory))
+    in_doubt = doubt_of(manager)
+    if in_doubt.state is Is.STOPPED:
+        what = f"{in_doubt.what}, so its manager answers nobody"
+        raise HpcextError(what, where=str(directory), do=in_doubt.do)
     name = put(directory, verb, **words)
     manager.send(protocol.NEWS_SIGNAL)
     deadline = time.monotonic() + timeout_s
@@ -250,8 +279,10 @@ def ask(directory: Path, verb: str, *, timeout_s: float = 30.0, **words: Any) ->
             raise NoManagerError("the manager ended before it answered", where=str(directory))
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, 0.1)
+    in_doubt = doubt_of(manager)
     raise HpcextError(
-        f"the manager did not answer within {timeout_s:g} s",
+        f"the manager did not answer within {timeout_s:g} s"
+        + (f"; {in_doubt.what}" if in_doubt.what else ""),
         where=str(directory),
         do="the request stays in its spool",
     )

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcext.batch.standing import Is
 from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
-from hpcext.manager import spool
+from hpcext.manager import spool, standing
 from hpcext.manager.reading import Follower
 from hpcext.manager.report import display_state
 from hpcext.text import counted, listed
@@ -190,7 +191,13 @@ def asked(directory: Path, verb: str, **words: Any) -> dict[str, Any]:
         return spool.ask(directory, verb, **words)
     except NoManagerError:
         if not _is_over(directory):
-            raise
+            found = standing.of_pilot(directory)
+            if found.state is Is.RUNS:
+                # It has ended, or begun, since it was asked for.
+                raise
+            raise NoManagerError(
+                found.what or standing.NONE, where=str(directory), do=found.do
+            ) from None
         do = "hpcext run JOBS.toml begins another" if verb == "submit" else "hpcext status shows it"
         raise NoManagerError(
             "this pilot is over: its jobs have all ended", where=str(directory), do=do

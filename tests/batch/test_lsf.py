@@ -116,7 +116,7 @@ def test_hosts() -> None:
     rows = [("hostA", "ok"), ("hostB", "closed_Adm"), ("hostC", "unavail")]
     records = [{"HOST_NAME": name, "STATUS": state} for name, state in rows]
     found = lsf_idle.parse_hosts(json.dumps({"COMMAND": "bhosts", "HOSTS": 3, "RECORDS": records}))
-    assert [name for name, load in found.items() if load.status in lsf.GONE] == ["hostC"]
+    assert [name for name, load in found.items() if load.status in lsf_idle.GONE] == ["hostC"]
     with pytest.raises(BatchError, match="no hosts"):
         lsf_idle.parse_hosts("LSF is down.")
 
@@ -134,6 +134,76 @@ def test_a_forgotten_job_may_be_an_error_or_a_record(monkeypatch: pytest.MonkeyP
     assert lsf.Commands().states([99]) == {}
     with pytest.raises(BatchError, match="does not know job 99"):
         lsf.Commands().end(99)
+
+
+PAST = """
+Accounting information about jobs that are:
+  - submitted by all users.
+  - accounted on all projects.
+------------------------------------------------------------------------------
+
+Job <98>, User <user1>, Project <default>, Status <EXIT>, Queue <priority>, Com
+                     mand <sleep 1000>
+Thu Nov 25 10:57:00: Submitted from host <hostA>, CWD <$HOME>;
+Thu Nov 25 10:58:00: Completed <exit>; TERM_OWNER: job killed by owner.
+------------------------------------------------------------------------------
+
+Job <99>, Job Name <a name>, User <user1>, Project <default>, Status <DO
+                     NE>, Queue <priority>, Command <true>
+Thu Nov 25 10:58:00: Completed <done>.
+"""
+"""After the example of bacct(1); none was recorded."""
+
+
+def test_a_job_that_mbatchd_has_forgotten_is_looked_up_in_accounting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(argv: list[str], **_more: object) -> str:
+        if argv[0] == "bacct":
+            assert argv == ["bacct", "-l", "99"]
+            return PAST
+        return UNKNOWN
+
+    monkeypatch.setattr(runner, "run", run)
+    assert lsf.Commands().states([99]) == {99: "completed"}
+    assert lsf.parse_past(PAST) == {98: "failed", 99: "completed"}
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr"),
+    [
+        ("", "LSF is down. Please wait ..."),
+        ("", "batch system daemon not responding ... still trying"),
+        ("", ""),
+        ("LSF is down.", ""),
+    ],
+)
+def test_bjobs_that_fails_has_not_said_that_a_job_is_gone(
+    monkeypatch: pytest.MonkeyPatch, stdout: str, stderr: str
+) -> None:
+    def fails(argv: list[str], **_more: object) -> str:
+        raise BatchError("bjobs failed", stdout=stdout, stderr=stderr, exit_code=255)
+
+    monkeypatch.setattr(runner, "run", fails)
+    with pytest.raises(BatchError):
+        lsf.Commands().states([99])
+
+
+def test_no_records_and_status_255_are_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So volclava 2.2 answers where there is no job."""
+
+    def fails(argv: list[str], **_more: object) -> str:
+        text = '{"COMMAND":"bjobs","JOBS":0,"RECORDS":[]}' if argv[0] == "bjobs" else ""
+        raise BatchError("failed", stdout=text, stderr="", exit_code=255)
+
+    monkeypatch.setattr(runner, "run", fails)
+    assert lsf.Commands().states([99]) == {}
+
+
+def test_another_complaint_of_a_job_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = UNKNOWN.replace("Job <99> is not found", "Failed in an LSF library call")
+    monkeypatch.setattr(runner, "run", lambda argv, **_more: said)
+    assert lsf.Commands().states([99]) == {99: "unknown"}
 
 
 @pytest.mark.parametrize("said", ["file", "counts", "names"])

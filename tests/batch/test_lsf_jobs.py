@@ -172,7 +172,7 @@ def test_fields_that_are_refused_are_asked_for_once(
     engine(VOLCLAVA)
     bjobs = Bjobs(monkeypatch)
     assert lsf.Commands().end(15).state == "running"
-    assert bjobs.asked[-1] == ["bjobs", "-a", "-l", "15"]
+    assert bjobs.asked[-1] == ["bjobs", "-l", "-a", "15"]
     refused = lsf_probe.known().refused
     assert "run_time" in refused
     # A later command of the user's knows it, too.
@@ -180,10 +180,10 @@ def test_fields_that_are_refused_are_asked_for_once(
     before = len(bjobs.asked)
     assert lsf_probe.known().refused == refused
     lsf.Commands().end(15)
-    assert [each[2] for each in bjobs.asked[before:]] == ["-l"]
+    assert [each[1] for each in bjobs.asked[before:]] == ["-l"]
     # States need no more than the engine has.
     assert lsf.Commands().states([17])[17] == "unknown"
-    assert bjobs.asked[-1][2] == "-o"
+    assert bjobs.asked[-1][1] == "-o"
     (kept,) = (tmp_path / "state" / "hpcext").glob("lsf-engine-*.json")
     assert kept.stat().st_mode & 0o077 == 0
 
@@ -193,14 +193,14 @@ def test_fields_that_an_engine_passes_over(
 ) -> None:
     engine(VOLCLAVA)
     answers = {"-o": said("bjobs-o-jobid_stat_exec_host-json.txt"), "-l": said("bjobs-a-l.txt")}
-    monkeypatch.setattr(runner, "run", lambda argv, **_: answers[argv[2]])
+    monkeypatch.setattr(runner, "run", lambda argv, **_: answers[argv[1]])
     assert lsf.Commands().end(15).end_s is not None
 
 
 def test_no_json_at_all(engine: Callable[[Engine], None], monkeypatch: pytest.MonkeyPatch) -> None:
     engine(VOLCLAVA._replace(options={"bjobs": frozenset({"-a", "-l", "-w"})}))
     answers = {"-w": said("bjobs-a-w.txt"), "-l": said("bjobs-a-l.txt")}
-    monkeypatch.setattr(runner, "run", lambda argv, **_: answers[argv[2]])
+    monkeypatch.setattr(runner, "run", lambda argv, **_: answers[argv[1]])
     assert lsf.Commands().states([31])[31] == "suspended"
     assert lsf.Commands().end(15).end_s is not None
 
@@ -282,7 +282,7 @@ def test_a_lease_asks_for_what_bsub_has() -> None:
     assert {"-gpu", "-cwd", "-Jd"} <= set(words)
     few = lsf_leasing.options(ORDER, VOLCLAVA)
     assert not set(few) & {"-gpu", "-rn", "-cwd"}
-    assert few[few.index("-Jd") + 1] == "3"
+    assert few[few.index("-Jd") + 1] == "3 h"
     assert "-gpu" not in lsf_leasing.options(ORDER, IBM, "")
     other = lsf_leasing.options(ORDER, IBM, "num={gpus}:mode=shared")
     assert other[other.index("-gpu") + 1] == "num=2:mode=shared"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpcext.batch.leasing import Held, Idle, Order
+from hpcext.batch.leasing import Held, Idle, Order, Other
 from hpcext.batch.lsf_engine import Engine, Release
 from hpcext.batch.lsf_jobs import jobs_command, parse_jobs
-from hpcext.batch.lsf_leasing import LsfLeasing, held_of, options
+from hpcext.batch.lsf_leasing import LsfLeasing, held_of, options, others_of
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 
@@ -30,7 +30,7 @@ def said(**fields: str) -> str:
 
 def test_a_lease_has_all_of_its_host_and_its_own_minutes() -> None:
     words = options(ORDER, IBM)
-    assert words[:8] == ["-J", "hpcext-a", "-Jd", "7", "-q", "killable", "-P", "ABC"]
+    assert words[:8] == ["-J", "hpcext-a", "-Jd", "7 h1", "-q", "killable", "-P", "ABC"]
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert (pairs["-m"], pairs["-n"], pairs["-R"]) == ("h1", "16", "span[hosts=1]")
     assert pairs["-gpu"] == "num=4/host:mode=shared:j_exclusive=yes"
@@ -113,6 +113,38 @@ def test_a_lease_is_held_once(tmp_path: Path) -> None:
     assert run() == ""
 
 
+def test_leases_of_others_are_told_from_other_jobs() -> None:
+    """Anybody may name and describe a job as he likes."""
+    name = "hpcext-a-20261124-120000-ab12"
+
+    def others(**fields: str) -> tuple[Other, ...]:
+        text = said(**{"JOB_NAME": name, "USER": "bob", "JOB_DESCRIPTION": "7 h1", **fields})
+        return others_of(parse_jobs(text).values())
+
+    assert others(STAT="RUN", EXEC_HOST="16*h2") == (Other(name, "bob", "h2", True),)
+    assert others(STAT="PEND") == (Other(name, "bob", "h1", False),)
+    # One of an older release, which did not say where it waits.
+    assert others(STAT="PSUSP", JOB_DESCRIPTION="7") == (Other(name, "bob", "", False),)
+    # On a host that does not answer it may be still.
+    assert others(STAT="UNKWN", EXEC_HOST="16*h2") == (Other(name, "bob", "h2", True),)
+    assert others(STAT="EXIT", EXEC_HOST="16*h2") == ()
+    assert others(STAT="RUN", JOB_NAME="hpcext-a") == ()
+    assert others(STAT="RUN", JOB_DESCRIPTION="my job") == ()
+
+
+def test_what_is_said_of_our_leases_is_their_number() -> None:
+    (held,) = held_of(parse_jobs(said(STAT="RUN", JOB_DESCRIPTION="7 h1")), 0.0)
+    assert held.comment == "7"
+
+
+def test_no_answer_about_others_is_none(bjobs: Any) -> None:
+    bjobs("LSF is down. Please wait ...")
+    with pytest.raises(BatchError, match="LSF is down"):
+        LsfLeasing().others("killable", "")
+    bjobs("No unfinished job found in queue <killable>")
+    assert LsfLeasing().others("killable", "") == ()
+
+
 def test_leases_are_asked_for_by_their_name() -> None:
     words = jobs_command("json", ["jobid", "stat"], ["-J", "hpcext-a"])
-    assert words == ["bjobs", "-a", "-o", "jobid stat", "-json", "-J", "hpcext-a"]
+    assert words == ["bjobs", "-o", "jobid stat", "-json", "-J", "hpcext-a"]

@@ -73,7 +73,8 @@ def test_states(state: str, idle: bool, planned: bool) -> None:
     """sinfo(1), NODE STATE CODES; what sleeps, does not answer or is kept is none of ours."""
     node = slurm_idle.parse_idle(f"a|{state}|gpu:a100:2(S:0-1),gpu:v100:1|24+|900\n")["a"]
     assert (node.idle, node.planned) == (idle, planned)
-    assert node[3:] == (3, "", 24, 900, math.inf)
+    assert node[3:8] == (3, "", 24, 900, math.inf)
+    assert node.lost == state.endswith("*")
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,9 @@ def test_states(reads: slurm_reads.Reads) -> None:
     assert reads.states([]) == {}
 
 
-def test_the_task_of_an_array_in_pyslurm() -> None:
+def test_the_task_of_an_array_in_pyslurm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for the number of the last one, it would answer with any of them."""
+    monkeypatch.setattr(runner, "run", recorded)
     module = stand_in()
     steps = {0: types.SimpleNamespace(id=0, name="hpcext-1-1")}
     facts = {"array_id": 7, "state": "RUNNING", "end_time": int(END_S), "steps": steps}
@@ -119,6 +120,29 @@ def test_a_job_that_slurmctld_has_forgotten_is_looked_up_in_accounting(
     reads: slurm_reads.Reads,
 ) -> None:
     assert reads.states([9]) == {9: "node_fail"}
+
+
+@pytest.mark.parametrize(
+    ("complaint", "states"),
+    [
+        ("sacct: error: Problem talking to the database: Connection refused", {9: "unknown"}),
+        # Printed by sacct 22.05 where AccountingStorageType is not set.
+        ("Slurm accounting storage is disabled\n", {}),
+    ],
+)
+def test_a_job_of_which_accounting_does_not_answer_is_not_known(
+    reads: slurm_reads.Reads,
+    monkeypatch: pytest.MonkeyPatch,
+    complaint: str,
+    states: dict[int, str],
+) -> None:
+    def without(argv: Sequence[str], **more: Any) -> str:
+        if argv[0] == "sacct":
+            raise BatchError("sacct failed", argv=argv, exit_code=1, stderr=complaint)
+        return recorded(argv, **more)
+
+    monkeypatch.setattr(runner, "run", without)
+    assert reads.states([9]) == states
 
 
 def test_the_end_of_a_job(reads: slurm_reads.Reads) -> None:

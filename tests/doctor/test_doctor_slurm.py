@@ -34,6 +34,7 @@ class Commands:
         self.ping = 0
         self.help = "--begin"
         self.plugstack = ""
+        self.auth_info = ""
 
     def write(self) -> None:
         version = (RECORDED / "scontrol-version.txt").read_text().strip()
@@ -41,6 +42,8 @@ class Commands:
         config = config.replace("preempt/partition_prio", self.preempt)
         if self.plugstack:
             config = re.sub(r"(PlugStackConfig\s*= ).*\n", self.plugstack, config)
+        if self.auth_info:
+            config = re.sub(r"(AuthInfo\s*= ).*\n", rf"\g<1>{self.auth_info}\n", config)
         (self.directory / "config").write_text(config)
         self._script(
             "scontrol",
@@ -93,11 +96,30 @@ def test_all_is_well(commands: Commands) -> None:
     said = found(commands, harvest_partition="harvest")
     assert {name: each.verdict for name, each in said.items()} == {
         "slurm": "ok", "clock": "ok", "slurm plugin": "ok", "slurm rules": "note",
+        "wait after a requeue": "ok",
         "harvest_partition": "ok", "preemption": "ok", "GraceTime": "note",
         "signal at preemption": "note", "requeue": "ok", "PrivateData": "ok", "backfill": "ok",
     }  # fmt: skip
     assert said["slurm"].says == "slurm-wlm 26.05.5, its controller answers"
     assert said["harvest_partition"].says == "'harvest': 4 nodes, 1 idle now"
+
+
+@pytest.mark.parametrize(
+    ("info", "verdict", "says"),
+    [
+        ("socket=/run/munge,cred_expire=10", "ok", "waits 10 s"),
+        ("cred_expire=300", "note", "waits 300 s"),
+        ("(null)", "note", "waits 120 s"),
+    ],
+)
+def test_how_long_a_requeued_job_waits(
+    commands: Commands, info: str, verdict: str, says: str
+) -> None:
+    commands.auth_info = info
+    one = found(commands)["wait after a requeue"]
+    assert one.verdict == verdict
+    assert says in one.says
+    assert ("cred_expire=30" in one.do) == (verdict == "note")
 
 
 @pytest.mark.parametrize("conf", [True, False], ids=["of a cluster", "mere commands"])

@@ -34,6 +34,8 @@ class ScriptedLsf:
         self.jobs: dict[int, dict[str, str]] = {}
         self.killed: list[int] = []
         self.refuses_to_kill = False
+        self.hosts = {"n1": "ok"}
+        self.others: list[dict[str, str]] = []
         monkeypatch.setattr(runner, "run", self)
         monkeypatch.setattr(runner, "everything_said", lambda *_, **__: "")
         monkeypatch.setattr("shutil.which", lambda _: None)
@@ -45,10 +47,16 @@ class ScriptedLsf:
             return QUEUE
         if argv[0] == "bhosts":
             columns = "HOST_NAME STATUS JL/U MAX NJOBS RUN SSUSP USUSP RSV"
-            return f"{columns}\nn1 ok - 8 {self._used()} {self._used()} 0 0 0\n"
+            rows = (f"{host} {self.hosts[host]} - 8 {self._used(host)}" for host in self.hosts)
+            return "\n".join((columns, *(f"{row} {row.split()[-1]} 0 0 0" for row in rows), ""))
         if argv[0] == "bjobs":
-            assert argv[argv.index("-J") + 1] == NAME
-            return json.dumps({"COMMAND": "bjobs", "RECORDS": list(self.jobs.values())})
+            of_others = argv[-4:] == ["-u", "all", "-q", "p"]
+            assert of_others or argv[argv.index("-J") + 1] == NAME
+            # What is not there is empty.
+            empty = dict.fromkeys(argv[argv.index("-o") + 1].upper().split(), "")
+            jobs = self.others if of_others else self.jobs.values()
+            found = [{**empty, **job} for job in jobs]
+            return json.dumps({"COMMAND": "bjobs", "RECORDS": found})
         if argv[0] == "bkill":
             self.killed += map(int, argv[1:])
             if self.refuses_to_kill:
@@ -59,13 +67,16 @@ class ScriptedLsf:
         self.jobs[number] = {"JOBID": str(number), "STAT": "PEND", "JOB_DESCRIPTION": said}
         return f"Job <{number}> is submitted to queue <p>.\n"
 
-    def _used(self) -> int:
-        return 8 * any(job["STAT"] in {"RUN", "SSUSP"} for job in self.jobs.values())
+    def _used(self, host: str) -> int:
+        jobs = [*self.jobs.values(), *self.others]
+        there = (job for job in jobs if job.get("EXEC_HOST", "") == f"8*{host}")
+        return 8 * any(job["STAT"] in {"RUN", "SSUSP"} for job in there)
 
     def begin(self, lease: Lease) -> None:
         """It runs, and its agent is there."""
         assert lease.job_id is not None
-        self.jobs[lease.job_id] |= {"STAT": "RUN", "EXEC_HOST": "8*n1", "RUN_TIME": "1 second(s)"}
+        host = f"8*{lease.node}"
+        self.jobs[lease.job_id] |= {"STAT": "RUN", "EXEC_HOST": host, "RUN_TIME": "1 second(s)"}
         self.jobs[lease.job_id] |= {"RUNTIMELIMIT": "60.0/n1"}
         document = {"schema": agent.AGENT, "devices": ["0", "1"]}
         documents.write_json(lease.directory / agent.AGENT_FILE, document)
@@ -153,3 +164,60 @@ def test_what_is_to_begin_again_is_gone(one: Harvester, lsf: ScriptedLsf) -> Non
     # And killed again, if LSF did not hear it.
     one.cycle()
     assert lsf.killed[:2] == [1, 1]
+
+
+@pytest.mark.parametrize("came_back", ["before LSF gave its job up", "after that"])
+def test_a_host_that_came_back_is_leased_at_once(
+    one: Harvester, lsf: ScriptedLsf, came_back: str
+) -> None:
+    """That its lease ended says nothing of it: it was down."""
+    lsf.hosts["n1"], lsf.jobs[1]["STAT"] = "unreach", "UNKWN"
+    one.cycle(2)
+    if came_back == "after that":
+        lsf.jobs[1]["STAT"] = "EXIT"
+        one.cycle(2)
+        assert not one.book.leases
+    lsf.hosts["n1"], lsf.jobs[1]["STAT"] = "ok", "EXIT"
+    one.cycle(3)
+    assert only(one).job_id == 2
+
+
+def test_a_lease_that_ends_by_itself_is_not_asked_for_again_at_once(
+    one: Harvester, lsf: ScriptedLsf
+) -> None:
+    lsf.jobs[1]["STAT"] = "EXIT"
+    one.cycle(4)
+    assert not one.book.leases
+
+
+THEIRS = "hpcext-theirs-20261124-120000-ab12"
+
+
+def theirs(number: int, host: str, state: str = "RUN") -> dict[str, str]:
+    """A lease of another user's harvester, as bjobs -u all has it."""
+    return {
+        "JOBID": str(number),
+        "STAT": state,
+        "USER": "bob",
+        "JOB_NAME": THEIRS,
+        "EXEC_HOST": f"8*{host}" if state == "RUN" else "",
+        "JOB_DESCRIPTION": f"1795441398 {host}",
+    }
+
+
+def test_hosts_are_shared_with_the_harvester_of_another_user(
+    tmp_path: Path, lsf: ScriptedLsf
+) -> None:
+    """By the rule that holds on Slurm: what another waits for is given back, down to our part."""
+    lsf.hosts = dict.fromkeys(("n1", "n2", "n3", "n4"), "ok")
+    one = Harvester(tmp_path, system="lsf", logical=True)
+    one.bound, one.loss = False, lambda _: (1, 0)
+    one.book = one.another()
+    one.cycle(3)
+    for lease in list(one.book.leases.values()):
+        lsf.begin(lease)
+    one.cycle(2)
+    assert len(one.book.leases) == 4
+    lsf.others = [theirs(90, "n2", "PEND"), theirs(91, "n3", "PEND")]
+    one.cycle(3)
+    assert {each.node for each in one.book.leases.values() if each.released} == {"n2", "n3"}

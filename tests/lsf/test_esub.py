@@ -252,6 +252,7 @@ def test_a_parameter_file_that_is_long_or_strange(tmp_path: Path) -> None:
     assert env.read_text() == 'HPCEXT_GPUS="2"\n'
 
 
+ERRORS = "errors of such a job go where its output goes (-o); leave out -e"
 TWICE = "a job cannot have its input (-i) twice; let it open the file"
 
 
@@ -260,6 +261,8 @@ TWICE = "a job cannot have its input (-i) twice; let it open the file"
     [
         (["-I"], "suspendable", "suspendable: an interactive job cannot be suspended; leave out"),
         (["-i", "in"], "suspendable", f"suspendable: {TWICE}"),
+        (["-e", "err"], "suspendable", f"suspendable: {ERRORS}"),
+        (["-e", "err"], "trainer=1:2", f"trainer: {ERRORS}"),
         (["-I"], "trainer=1:2", "trainer: an interactive job cannot be a trainer; leave out -I"),
         (["-i", "in"], "suspendable,trainer=1:2", f"trainer: {TWICE}"),
     ],
@@ -290,3 +293,47 @@ def test_what_is_suspendable_or_a_trainer_goes_on_after_the_loss_of_its_host(
 ) -> None:
     assert command(site, "bsub", "-K", *options, "true").returncode == 0
     assert site.job(1).rerunnable == rerunnable
+
+
+MODIFIES = [
+    pytest.param("LSB_SUB_MODIFY=Y\n", {}, id="LSB_SUB_MODIFY"),
+    pytest.param("LSB_SUB_MODIFY_ONCE=Y\n", {}, id="LSB_SUB_MODIFY_ONCE"),
+    pytest.param("", {"LSF_INVOKE_CMD": "bmod"}, id="LSF_INVOKE_CMD"),
+]
+
+
+@pytest.mark.parametrize(("said", "variables"), MODIFIES)
+@pytest.mark.parametrize("text", ["hpcext(suspendable)", "hpcext", "other hpcext(lead=10) more"])
+def test_bmod_that_would_change_nothing_is_refused(
+    tmp_path: Path, said: str, variables: dict[str, str], text: str
+) -> None:
+    """What bmod(1) gives its esubs; esub(8) of an engine of LSF's line, and IBM's page on it."""
+    parm, changes = tmp_path / "parm", tmp_path / "changes"
+    parm.write_text(f'{said}LSB_SUB_ADDITIONAL="{text}"\n')
+    line = refused(
+        esub(
+            LSB_SUB_PARM_FILE=parm,
+            LSB_SUB_MODIFY_FILE=changes,
+            LSB_SUB_MODIFY_ENVFILE=changes,
+            **variables,
+        )
+    )
+    assert line.startswith("-a hpcext: bmod cannot change what a job was submitted with")
+    assert not changes.exists()
+
+
+@pytest.mark.parametrize(("said", "variables"), MODIFIES)
+def test_bmod_of_anything_else_passes(tmp_path: Path, said: str, variables: dict[str, str]) -> None:
+    """Where LSB_ESUB_METHOD names it, it runs at every bmod, with the settings of a shell too."""
+    parm, changes = tmp_path / "parm", tmp_path / "changes"
+    parm.write_text(f'{said}LSB_SUB_RLIMIT_RUN=120\nLSB_SUB_ADDITIONAL="myhpcext"\n')
+    ended = esub(
+        LSB_SUB_PARM_FILE=parm,
+        LSB_SUB_MODIFY_FILE=changes,
+        LSB_SUB_MODIFY_ENVFILE=changes,
+        HPCEXT_SUSPENDABLE="1",
+        HPCEXT_LEAD_S="not checked",
+        **variables,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert not changes.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -301,3 +302,34 @@ def test_no_such_queue(place: Harvest) -> None:
     assert said.code != 0
     assert said.err.count("\n") == 1
     assert "No such queue" in said.err
+
+
+def test_two_harvesters_divide_the_hosts(make_place: Any, tmp_path: Path) -> None:
+    """The one that came first has all, and gives back down to its part to whom it sees waiting."""
+    hosts = tuple(Host(name, 4, 2) for name in ("h1", "h2", "h3", "h4"))
+    first = make_place(hosts=hosts)
+    path = tmp_path / "other"
+    path.mkdir()
+    second = Harvest(path, first.lsf)
+    names = ("one", "two", "three", "four")
+    for place in (first, second):
+        place.write_jobs(*(place.counter(name, gated=True, **ONE) for name in names))
+    processes = [first.harvest()]
+    first.train(*names)
+    processes.append(second.harvest())
+
+    def shares() -> dict[str, int]:
+        return collections.Counter(job.name for job in first.leases())
+
+    wait_for(lambda: sorted(shares().values()) == [2, 2], f"equal parts: {shares()}")
+    for place in (first, second):
+        for name in names:
+            place.open(name)
+    for place, process in zip((first, second), processes, strict=True):
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, (out, err)
+        jobs = place.jobs_of()
+        assert {job["state"] for job in jobs.values()} == {"completed"}
+        assert {job["lost_steps"] for job in jobs.values()} == {0}
+        for name in names:
+            place.once(name)

@@ -16,6 +16,7 @@ from made_pilots import STORY, make
 from msgspec.structs import replace
 
 from hpcext import documents
+from hpcext.batch.slurm import Seen
 from hpcext.config import Settings, load_settings
 from hpcext.core import facts as f
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
@@ -233,10 +234,10 @@ class Batch:
     def __init__(self, said: dict[int, str] | BatchError) -> None:
         self.said = said
 
-    def states(self, ids: list[int]) -> dict[int, str]:
+    def seen(self, ids: list[int]) -> dict[int, Seen]:
         if isinstance(self.said, BatchError):
             raise self.said
-        return {each: self.said[each] for each in ids if each in self.said}
+        return {each: Seen(self.said[each]) for each in ids if each in self.said}
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,8 @@ class Batch:
         ({7: "running"}, "its job 7 of Slurm is there .running"),
         ({7: "pending"}, "pending"),
         ({7: "completing"}, "completing"),
-        ({7: "unknown"}, "unknown"),
+        ({7: "suspended"}, "suspended"),
+        ({7: "unknown"}, "whether its job 7 of Slurm runs is not known"),
         (BatchError("no answer"), "Slurm does not say"),
         ({7: "timeout"}, ""),
         ({}, ""),
@@ -267,6 +269,21 @@ def test_a_pilot_whose_allocation_is_there_or_cannot_be_asked_for_stays(
             whole(state, path)
     else:
         assert cleaning.remove(whole(state, path), state) == 0
+
+
+def test_a_pilot_stays_whose_job_nobody_knows_and_in_which_something_ran(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another cluster nobody knows it, and there it may run."""
+    path = begin(state, "ran", story=OVER[:1])
+    what = replace(pilots.load(path), batch="slurm")
+    documents.write_file(path / "pilot.json", msgspec.json.encode(what))
+    slurm_job.SUBMITTED.write(path, 7, ["--nodes=1"])
+    monkeypatch.setattr(cleaning, "jobs", lambda _system: Batch({}))
+    with pytest.raises(NoManagerError, match=r"neither Slurm nor its accounting knows job 7.*one"):
+        whole(state, path)
+    monkeypatch.setattr(cleaning, "jobs", lambda _system: Batch({7: "cancelled"}))
+    assert cleaning.remove(whole(state, path), state) == 0
 
 
 def test_a_harvester_with_a_lease_stays(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,12 @@ PARSERS = {
     ),
     "lsid": Parser(text(lsf_engine.parse_release), recorded("*/lsid*.txt")),
     "bjobs as JSON": Parser(
-        text(lambda said: lsf_leasing.held_of(lsf_jobs.parse_jobs(said), 1.8e9)),
+        text(
+            lambda said: (
+                lsf_leasing.held_of(jobs := lsf_jobs.parse_jobs(said), 1.8e9),
+                lsf_leasing.others_of(jobs.values()),
+            )
+        ),
         (
             b'{"COMMAND":"bjobs","JOBS":1,"RECORDS":[{"JOBID":"4","STAT":"RUN","EXEC_HOST":"4*a",'
             b'"JOB_NAME":"x","TIME_LEFT":"1:0 L","JOB_DESCRIPTION":"","FINISH_TIME":""}]}',
@@ -267,6 +272,10 @@ PARSERS = {
     "bjobs -l": Parser(
         text(lambda said: lsf_leasing.held_of(lsf_jobs.parse_long(said, 1.8e9), 1.8e9)),
         tuple(each[:6000] for each in recorded("volclava-*/bjobs-*l*.txt")),
+    ),
+    "bacct": Parser(
+        text(lsf.parse_past),
+        (b"Job <8>, Job Name <a>, User <user>, Project <default>, Status <DONE>, Queue <q>\n",),
     ),
     "what bjobs refuses": Parser(
         text(lambda said: lsf_engine.parse_refusal(said, ["stat", "run_time"])),

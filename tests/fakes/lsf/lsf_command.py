@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -26,6 +27,7 @@ FIELDS: dict[str, Callable[[Job], object]] = {
     "stat": lambda job: job.state,
     "queue": lambda job: job.queue,
     "job_name": lambda job: job.name,
+    "user": lambda _: getpass.getuser(),
     "exit_code": lambda job: job.exit_code if job.exit_code is not None else "",
     "job_description": lambda job: job.description,
     "pend_reason": lambda job: (
@@ -79,10 +81,9 @@ def brestart(site: Site, argv: Sequence[str]) -> int:
 
 
 def bjobs(site: Site, argv: Sequence[str]) -> int:
-    if "-u" in argv:
-        # Whose they are does not count here.
-        at = argv.index("-u")
-        argv = [*argv[:at], *argv[at + 2 :]]
+    argv = list(argv)
+    # All of this engine's jobs are of one user.
+    _taken(argv, "-u")
     fields = argv[argv.index("-o") + 1].split() if "-o" in argv else ()
     if site.quirks.lean and (refused := lsf_tables.refused_field(fields)) and site.jobs():
         print(refused, file=sys.stderr)
@@ -92,8 +93,9 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
 
 def _bjobs(site: Site, argv: Sequence[str]) -> int:
     words = list(argv)
-    named = words.pop(words.index("-J") + 1) if "-J" in words else ""
-    words = [word for word in words if word not in {"-a", "-J"}]
+    # Those that have ended are always shown.
+    named, queue = _taken(words, "-J"), _taken(words, "-q")
+    words = [word for word in words if word != "-a"]
     fields, delimiter, as_json, header = ["jobid", "stat", "queue", "job_name"], " ", False, True
     while words and words[0].startswith("-"):
         option = words.pop(0)
@@ -113,7 +115,7 @@ def _bjobs(site: Site, argv: Sequence[str]) -> int:
     if unknown:
         raise RefusedError(f"-o: {unknown[0]}: not played by this engine")
     rows = []
-    for job_id in [int(word) for word in words] or _named(site, named):
+    for job_id in [int(word) for word in words] or _named(site, named, queue):
         try:
             job = site.job(job_id)
         except RefusedError as error:
@@ -136,10 +138,20 @@ def _bjobs(site: Site, argv: Sequence[str]) -> int:
     return none
 
 
+def _taken(words: list[str], option: str) -> str:
+    """The value of an option, which is taken out; empty if it is not there."""
+    if option not in words:
+        return ""
+    at = words.index(option)
+    value = words[at + 1]
+    del words[at : at + 2]
+    return value
+
+
 def _tables(site: Site, argv: Sequence[str]) -> int:
     words = list(argv)
-    named = words.pop(words.index("-J") + 1) if "-J" in words else ""
-    ids = [int(word) for word in words if word.isdecimal()] or _named(site, named)
+    named, queue = _taken(words, "-J"), _taken(words, "-q")
+    ids = [int(word) for word in words if word.isdecimal()] or _named(site, named, queue)
     jobs, unknown = lsf_tables.chosen(site, ids)
     unknown += [] if jobs or unknown else ["No job found"]
     for line in unknown:
@@ -150,9 +162,9 @@ def _tables(site: Site, argv: Sequence[str]) -> int:
     return REFUSED if unknown else 0
 
 
-def _named(site: Site, name: str) -> list[int]:
-    """Jobs of a name; all of them, if it is empty."""
-    found = [job.id for job in site.jobs() if name in {"", job.name}]
+def _named(site: Site, name: str, queue: str) -> list[int]:
+    """Jobs of a name in a queue; all of them, if these are empty."""
+    found = [job.id for job in site.jobs() if name in {"", job.name} and queue in {"", job.queue}]
     if name and not found and not site.quirks.none_fails:
         raise RefusedError(f"Job <{name}> is not found")
     return found

@@ -239,6 +239,7 @@ def _parameters(site: Site, request: Request) -> bytes:
     found = [f'{key}="{value}"\n' for key, value in lines]
     found += ["LSB_SUB_INTERACTIVE=Y\n"] * ("-I" in options)
     found += [f'LSB_SUB_IN_FILE="{options["-i"]}"\n'] if "-i" in options else []
+    found += [f'LSB_SUB_ERR_FILE="{options["-e"]}"\n'] if "-e" in options else []
     found += ["LSB_SUB_RERUNNABLE=Y\n"] * ("-r" in options)
     found += ["LSB_SUB_RERUNNABLE=N\n"] * ("-rn" in options)
     if "-n" in options:

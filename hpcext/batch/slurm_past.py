@@ -1,0 +1,29 @@
+"""What accounting knows of jobs that slurmctld has forgotten."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from hpcext.batch import runner, slurm
+from hpcext.batch.slurm import UNKNOWN, Seen
+from hpcext.core.errors import BatchError
+from hpcext.protocol import JobId
+
+log = logging.getLogger(__name__)
+
+_NONE = "accounting storage is disabled"
+"""What sacct says where the site has none: slurm.conf(5), AccountingStorageType."""
+
+
+def past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+    """Their last states. Where accounting should know and does not answer, they are not known; a
+    site without it leaves out all of them."""
+    try:
+        said = slurm.parse_jobs(runner.run(slurm.accounting_command(job_ids)))
+    except BatchError as error:
+        log.info("no accounting: %s", error)
+        if _NONE in error.stderr:
+            return {}
+        return dict.fromkeys(job_ids, Seen(UNKNOWN, why=f"accounting does not say ({error.what})"))
+    return {job_id: Seen(state) for job_id, state in said.items()}

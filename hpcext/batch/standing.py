@@ -1,0 +1,132 @@
+"""What is known of a batch job, in the same words for either system; not to know is one of them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from hpcext.batch.slurm import OVER, Seen
+from hpcext.protocol import JobId
+
+
+class Is(Enum):
+    """How a job stands; of several, the first of these counts."""
+
+    RUNS = "runs"
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"
+    ENDS = "ends"
+    HELD = "held"
+    WAITS = "waits"
+    FORGOTTEN = "forgotten"
+    OVER = "over"
+
+    @property
+    def there(self) -> bool:
+        """Whether what runs in the job may still be there."""
+        return self in {Is.RUNS, Is.STOPPED, Is.UNKNOWN}
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs, and it does not begin again."""
+        return self in {Is.FORGOTTEN, Is.OVER}
+
+
+class Standing(NamedTuple):
+    """How a job stands, a sentence of it, and what to do about it; empty where there is nothing."""
+
+    state: Is
+    what: str = ""
+    do: str = ""
+
+
+_KINDS = {
+    **dict.fromkeys(("running", "signaling", "resizing", "update_db"), Is.RUNS),
+    **dict.fromkeys(("suspended", "stopped"), Is.STOPPED),
+    **dict.fromkeys(("completing", "stage_out"), Is.ENDS),
+    **dict.fromkeys(("requeue_hold", "special_exit", "resv_del_hold"), Is.HELD),
+    **dict.fromkeys(("pending", "configuring", "power_up_node", "expediting"), Is.WAITS),
+    **dict.fromkeys(("requeued", "requeue_fed"), Is.WAITS),
+    **dict.fromkeys(OVER, Is.OVER),
+}
+_SITES = {"JobHeldAdmin", "JobHoldMaxRequeue"}
+"""Reasons of Slurm for which the user cannot release a job; "Job Reason Codes"."""
+
+
+def kind(seen: Seen | None) -> Is:
+    """How a job stands; None: the batch system has answered, and does not know it.
+
+    Examples
+    --------
+    >>> [kind(Seen("running")).value, kind(Seen("suspended", "PSUSP")).value, kind(None).value]
+    ['runs', 'held', 'forgotten']
+    """
+    if seen is None:
+        return Is.FORGOTTEN
+    if seen.said == "PSUSP" or seen.why.startswith("JobHe"):
+        return Is.HELD
+    return _KINDS.get(seen.state, Is.UNKNOWN)
+
+
+def of_job(system: str, name: str, job_id: JobId, seen: Seen | None) -> Standing:
+    """The same in words.
+
+    Parameters
+    ----------
+    system : {"slurm", "lsf"}
+    name : str
+        Of the system, for people.
+    job_id : int or str
+    seen : Seen or None
+    """
+    state, job = kind(seen), f"its job {job_id} of {name}"
+    if seen is None or state in {Is.OVER, Is.RUNS}:
+        return Standing(state)
+    word = seen.said or seen.state
+    if state is Is.UNKNOWN:
+        why = seen.why or _UNKNOWN.get(word, f"its state is {word}")
+        return Standing(state, f"whether {job} runs is not known: {why}", "ask again later")
+    if state is Is.STOPPED:
+        return Standing(state, f"{job} is stopped ({word})", _goes_on(system, job_id, word))
+    if state is Is.HELD:
+        return Standing(
+            state, f"{job} is held in the queue ({_held(seen)})", _release(job_id, seen)
+        )
+    if state is Is.ENDS:
+        return Standing(state, f"{job} is ending ({word})", "ask again in a moment")
+    return Standing(state, f"{job} waits in the queue ({word})", "")
+
+
+def not_told(name: str, job_id: JobId, why: str) -> Standing:
+    """The batch system did not answer."""
+    what = f"whether its job {job_id} runs is not known: {name} does not say ({why})"
+    return Standing(Is.UNKNOWN, what, "ask again later")
+
+
+_UNKNOWN = {
+    # bjobs(1), "Job status".
+    "UNKWN": "LSF cannot reach its host (UNKWN)",
+    "ZOMBI": "LSF has lost its host, and does not know what runs there (ZOMBI)",
+}
+
+
+def _goes_on(system: str, job_id: JobId, word: str) -> str:
+    if system == "lsf":
+        if word == "SSUSP":
+            return "LSF lets it go on when there is room for it"
+        return f"bresume {job_id} lets it go on"
+    if word == "stopped":
+        return f"scancel --signal=CONT {job_id} lets it go on"
+    # scontrol(1): "suspend" and "resume" are for operators.
+    return f"scontrol resume {job_id} lets it go on, which takes an operator of Slurm"
+
+
+def _held(seen: Seen) -> str:
+    return seen.said or (seen.why if seen.why.startswith("JobH") else seen.state)
+
+
+def _release(job_id: JobId, seen: Seen) -> str:
+    if seen.said:
+        return f"bresume {job_id} lets it begin"
+    who = ", which takes an operator of Slurm" if seen.why in _SITES else ""
+    return f"scontrol release {job_id} lets it begin{who}"

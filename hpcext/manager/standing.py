@@ -1,0 +1,76 @@
+"""Whether a pilot is managed, as far as that can be known, and what to do where it is not."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from hpcext import protocol
+from hpcext.batch.standing import Is, Standing
+from hpcext.core.errors import NoManagerError
+from hpcext.manager import directory as directories
+from hpcext.manager import lsf_job, slurm_job, spool
+from hpcext.protocol import JobId
+
+SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}
+"""Batch system → what is written down of the job that is a pilot."""
+
+NONE = "no manager runs this pilot"
+
+
+def of_pilot(directory: Path) -> Standing:
+    """How a pilot stands: by its manager on this machine, or else by its batch jobs."""
+    if isinstance(spool.manager_of(directory), protocol.Process):
+        return Standing(Is.RUNS)
+    return of_jobs(directory)
+
+
+def of_jobs(directory: Path) -> Standing:
+    """How a pilot stands that no manager on this machine runs.
+
+    It has two jobs where it was submitted again: the one in which its last manager ran, and the one
+    that is to have the next.
+    """
+    found = [spool.standing_of(system, job_id) for system, job_id in jobs_of(directory)]
+    first = min(found, key=lambda each: list(Is).index(each.state), default=Standing(Is.OVER))
+    return Standing(first.state, NONE, how_to_go_on(directory)) if first.state.ended else first
+
+
+def jobs_of(directory: Path) -> list[tuple[str, JobId]]:
+    """Batch system and id of each job in which a manager of a pilot may be."""
+    found = [spool.batch_job_of(directory)]
+    batch = directories.load(directory).batch
+    if batch:
+        found.append((batch, SUBMITTED[batch].job_of(directory)))
+    return list(dict.fromkeys((system, job_id) for system, job_id in found if job_id is not None))
+
+
+def how_to_go_on(directory: Path) -> str:
+    """What starts a manager of a pilot that has none, as a sentence."""
+    pilot = directories.load(directory)
+    if not pilot.batch:
+        return f"hpcext run --resume {shlex.quote(str(directory))} starts one"
+    try:
+        SUBMITTED[pilot.batch].options(directory)
+    except NoManagerError as error:
+        # That of a script that is suspendable, which it would take to submit it again.
+        return error.do
+    return f"hpcext pilot resubmit {pilot.id} starts one"
+
+
+def refuse_resubmission(directory: Path) -> None:
+    """Refuse to submit a pilot again whose job may be there: the new job would hide it.
+
+    Raises
+    ------
+    NoManagerError
+    """
+    found = of_pilot(directory)
+    if found.state is Is.RUNS:
+        what = "its job runs" if jobs_of(directory) else "a manager runs it"
+        do = "hpcext attach follows it, hpcext drain lets it end"
+        raise NoManagerError(f"{what}, and it is not submitted again", where=directory.name, do=do)
+    if not found.state.ended:
+        raise NoManagerError(
+            f"{found.what}, and it is not submitted again", where=directory.name, do=found.do
+        )
