@@ -26,9 +26,8 @@ from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action, Node
-from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.attempts import AttemptFiles
-from hpcext.executors.local import LocalExecutor
+from hpcext.executors.lsf_script import OnLsf
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import spread, supervise, sweep
@@ -44,7 +43,7 @@ CORE_THREADS = 4
 _PYTHON = (sys.executable, "-I", "-S")
 
 
-class LsfHost(AllocationExecutor, LocalExecutor):
+class LsfHost(OnLsf):
     """Carries out actions on the one host of an LSF job, where the manager is.
 
     LSF may stop the manager and its script alone: trainings go by what is done to that script.
