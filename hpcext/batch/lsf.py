@@ -182,13 +182,16 @@ def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
     return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
 
 
-def _in_doubt(text: str) -> dict[JobId, Seen]:
+def parse_in_doubt(text: str) -> dict[JobId, Seen]:
     """Jobs of which bjobs complains, and not because it does not know them."""
     found: dict[JobId, Seen] = {}
-    for record in _records(text):
-        fault, job_id = str(record.get("ERROR", "")), whole(str(record.get("JOBID", "")))
-        if fault and job_id is not None and not _NOT_FOUND.search(fault):
-            found[job_id] = Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
+    try:
+        for record in _records(text):
+            fault, job_id = str(record.get("ERROR", "")), whole(str(record.get("JOBID", "")))
+            if fault and job_id is not None and not _NOT_FOUND.search(fault):
+                found[job_id] = Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
     return found
 
 
@@ -216,7 +219,7 @@ class Commands:
         if printed.strip():
             for job_id, each in parse_jobs(printed).items():
                 found[job_id] = Seen(state(each.get("STAT", "")), each.get("STAT", ""))
-            found |= _in_doubt(printed)
+            found |= parse_in_doubt(printed)
         missing = [job_id for job_id in job_ids if job_id not in found]
         return found | _past(missing) if missing else found
 

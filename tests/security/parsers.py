@@ -254,6 +254,21 @@ PARSERS = {
         text(lsf.parse_jobs),
         (b'{"COMMAND":"bjobs","JOBS":1,"RECORDS":[{"JOBID":"4","STAT":"RUN","EXIT_CODE":""}]}',),
     ),
+    "bjobs' complaints": Parser(
+        text(lsf.parse_in_doubt),
+        (b'{"COMMAND":"bjobs","RECORDS":[{"JOBID":"4","ERROR":"Failed in an LSF library call"}]}',),
+    ),
+    "bacct": Parser(
+        text(lsf.parse_past), (b"\nJob <4>, User <u>, Project <p>, Status <DONE>, Queue <q>\n",)
+    ),
+    "bjobs' leases of others": Parser(
+        text(lsf_leasing.parse_others),
+        (
+            b'{"COMMAND":"bjobs","RECORDS":[{"JOBID":"4","STAT":"PEND","USER":"u","EXEC_HOST":"",'
+            b'"JOB_NAME":"hpcext-a-20261124-120000-ab12","JOB_DESCRIPTION":"7 h1"}]}',
+        ),
+    ),
+    "squeue's states": Parser(text(slurm.parse_seen), recorded("slurm-*/squeue-jobs.txt")),
     "bjobs' leases": Parser(
         text(lambda said: lsf_leasing.parse_held(said, 1.8e9)),
         (
