@@ -17,7 +17,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.saving import orphans
 from hpcext.core.values import Job
 from hpcext.core.world import World
-from hpcext.manager import choosing, notice, reading, spool
+from hpcext.manager import choosing, notice, reading, spool, standing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.handles import chosen, find_job
 from hpcext.manager.harvest_report import why_no_node
@@ -99,6 +99,8 @@ def _job(world: World, handle: str, out: Output) -> Job:
 def status(args: argparse.Namespace, out: Output) -> int:
     """Show all jobs, or one."""
     directory, name = looked_at(args, out)
+    if not args.json and _says_that_it_waits(directory, out):
+        return 0
     found = reading.read(directory)
     engine, world = found.engine, found.world
     jobs = [_job(world, name, out)] if name else list(world.jobs.values())
@@ -131,6 +133,17 @@ def status(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
+def _says_that_it_waits(directory: Path, out: Output) -> bool:
+    """Say how the job of a pilot stands that has never run; whether that is one."""
+    if Follower(directory).begun():
+        return False
+    found = standing.of_pilot(directory)
+    if found.state.ended:
+        return False
+    _say_standing(found, out)
+    return bool(found.what)
+
+
 def _say_standing(found: Standing, out: Output) -> None:
     """Say how the job of a pilot stands, or that nobody manages it, and what to do."""
     if found.what:
@@ -140,6 +153,8 @@ def _say_standing(found: Standing, out: Output) -> None:
 def why(args: argparse.Namespace, out: Output) -> int:
     """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
     directory, name = looked_at(args, out)
+    if _says_that_it_waits(directory, out):
+        return 0
     found = reading.read(directory)
     world = found.world
     harvests = pilots.load(directory).harvest is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpcext.batch import standing as standings
-from hpcext.batch.standing import Is
+from hpcext.batch.standing import Is, Standing
 from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
@@ -74,23 +75,35 @@ def running(state_dir: Path) -> list[Path]:
         else:
             asked.setdefault(system, {})[job_id] = path
     for system, places in asked.items():
-        try:
-            seen = jobs(system).seen(list(places))
-        except BatchError as error:
-            raise _not_known(system, error.what) from None
-        for job_id, path in places.items():
-            found = standings.of_job(system, NAMES[system], job_id, seen.get(job_id))
-            if found.state is Is.UNKNOWN:
-                raise _not_known(system, found.what)
-            here += [path] if found.state.there else []
+        for path, found in _standings(system, places).items():
+            # One whose jobs have all ended has nothing that could be changed.
+            if found.state is Is.UNKNOWN and _may_have_left(path):
+                raise NoManagerError(
+                    f"which pilots run is not known: {found.what}",
+                    do="say which one is meant; hpcext pilot list names them",
+                )
+            here += [path] if found.state in {Is.RUNS, Is.STOPPED} else []
     return [path for path in known if path in here]
 
 
-def _not_known(system: str, why: str) -> NoManagerError:
-    return NoManagerError(
-        f"which pilots run is not known, as {NAMES[system]} does not say it of all: {why}",
-        do="say which one is meant; hpcext pilot list names them",
-    )
+def _standings(system: str, places: Mapping[JobId, Path]) -> dict[Path, Standing]:
+    """How the pilots in these jobs stand, by one question."""
+    name = NAMES[system]
+    try:
+        seen = jobs(system).seen(list(places))
+    except BatchError as error:
+        return {each: standings.not_told(name, job, error.what) for job, each in places.items()}
+    return {
+        path: standings.of_job(system, name, job_id, seen.get(job_id))
+        for job_id, path in places.items()
+    }
+
+
+def _may_have_left(directory: Path) -> bool:
+    try:
+        return bool(_left(directory))
+    except HpcextError:
+        return True
 
 
 def to_look_at(words: tuple[str | None, str | None], state_dir: Path) -> tuple[Path, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from hpcext import protocol
 from hpcext.batch.standing import Is, Standing
 from hpcext.core.errors import NoManagerError
 from hpcext.manager import directory as directories
@@ -19,14 +18,13 @@ NONE = "no manager runs this pilot"
 
 
 def of_pilot(directory: Path) -> Standing:
-    """How a pilot stands: by its manager on this machine, or else by its batch jobs."""
-    if isinstance(spool.manager_of(directory), protocol.Process):
-        return Standing(Is.RUNS)
-    return of_jobs(directory)
+    """How a pilot stands: by its manager, or else by its batch jobs."""
+    manager = spool.manager_of(directory)
+    return of_jobs(directory) if manager is None else spool.doubt_of(manager)
 
 
 def of_jobs(directory: Path) -> Standing:
-    """How a pilot stands that no manager on this machine runs.
+    """How a pilot stands that no manager runs, as far as ``manager.json`` says.
 
     It has two jobs where it was submitted again: the one in which its last manager ran, and the one
     that is to have the next.

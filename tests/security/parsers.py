@@ -254,6 +254,7 @@ PARSERS = {
     "brsvs": Parser(
         text(lambda said: lsf_reserved.parse_reserved(said, 1.8e9)), recorded("lsf/brsvs*.txt")
     ),
+    "squeue's states": Parser(text(slurm.parse_seen), recorded("slurm-*/squeue-jobs.txt")),
     "lsid": Parser(text(lsf_engine.parse_release), recorded("*/lsid*.txt")),
     "bjobs as JSON": Parser(
         text(
