@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import lsf_site
@@ -117,7 +118,10 @@ def test_an_unknown_job(make_site: MakeSite) -> None:
 
 
 def test_a_host_that_is_down(hosts: lsf_site.Site) -> None:
-    (hosts.directory / "down").write_text("b")
+    down = hosts.directory / "down"
+    down.write_text("b")
+    # For so long that its cluster knows it.
+    os.utime(down, (0, 0))
     found = said_of(hosts, "bhosts", "-o", "host_name status", "-json", "a", "b")
     assert [row["STATUS"] for row in found] == ["ok", "unavail"]
     path = script(hosts, "blaunch b true; echo $?")
