@@ -106,8 +106,10 @@ class Walltime:
         before = self._end_s
         state = "running"
         try:
-            state, end_s = await asyncio.to_thread(self._ask, self._job_id)
+            state, end_s, limit_end_s = await asyncio.to_thread(self._ask, self._job_id)
             self._end_s = math.inf if end_s is None else end_s
+            # A job may be preempted before it is looked at for the first time.
+            before = before if limit_end_s is None else limit_end_s
         except BatchError as error:
             log.warning("how long the allocation lasts is not known: %s", error)
         left_s, end_s = self.left_s, self._end_s

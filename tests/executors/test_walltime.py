@@ -33,9 +33,15 @@ class Slurm:
         return (self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])()
 
 
-def ends_in(seconds: float, state: str = "RUNNING") -> Callable[[], str]:
-    end_s = time.time() + seconds
-    return lambda: f"{state}|{end_s:.0f}\n"
+def ends_in(seconds: float, state: str = "RUNNING", *, limit_s: int = 0) -> Callable[[], str]:
+    """With a limit of so many seconds from now on; 0: none that is known."""
+    now_s = time.time()
+    limit = f"0:{limit_s}" if limit_s else "INVALID"
+    return lambda: f"{state}|{now_s + seconds:.0f}|{now_s:.0f}|{limit}\n"
+
+
+def no_end() -> str:
+    return "RUNNING|N/A|N/A|INVALID\n"
 
 
 def broken() -> str:
@@ -105,12 +111,24 @@ def test_a_preemption_is_an_end_that_came_nearer(monkeypatch: pytest.MonkeyPatch
     assert leaves(facts)
 
 
+def test_what_was_preempted_before_the_first_look_is_so_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job may have begun a second ago."""
+    facts, walltime = watch(monkeypatch, Slurm(ends_in(10, limit_s=3600)))
+    assert leaves(facts)
+    assert walltime.preempted
+    facts, walltime = watch(monkeypatch, Slurm(ends_in(10, limit_s=10)))
+    assert leaves(facts, 10.0)
+    assert not walltime.preempted
+
+
 def test_a_job_without_an_end_is_preempted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nothing was nearer before Slurm first answered."""
-    slurm = Slurm(broken, lambda: "RUNNING|N/A\n", ends_in(3600))
+    slurm = Slurm(broken, no_end, ends_in(3600))
     facts, walltime = watch(monkeypatch, slurm, True)
     assert (facts, walltime.left_s) == ([], None)
-    slurm = Slurm(broken, lambda: "RUNNING|N/A\n", ends_in(3600))
+    slurm = Slurm(broken, no_end, ends_in(3600))
     assert leaves(watch(monkeypatch, slurm, True, True)[0])
     assert not watch(monkeypatch, Slurm(broken, ends_in(3600)), True)[0]
 
@@ -134,7 +152,7 @@ def test_without_an_answer_the_end_that_was_known_counts(
 
 
 def test_no_limit_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts, walltime = watch(monkeypatch, Slurm(lambda: "RUNNING|NONE\n"), True)
+    facts, walltime = watch(monkeypatch, Slurm(no_end), True)
     assert not facts
     assert walltime.left_s is None
 
