@@ -33,6 +33,9 @@ class SuspendRequest:
     watch : bool
         False: this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
         :meth:`asked` is always False.
+    supervised : bool
+        Outlive the SIGUSR1 that tells supervisors of news. They start us so, but launchers of MPI
+        pass it on to ranks that they have started with all signals as by default.
     notices : bool
         Outlive the SIGTERM of the batch system, which is no order to end.
 
@@ -42,10 +45,14 @@ class SuspendRequest:
         Not in the main thread, and no supervisor has blocked the signal.
     """
 
-    def __init__(self, *, watch: bool = True, notices: bool = False) -> None:
+    def __init__(
+        self, *, watch: bool = True, supervised: bool = False, notices: bool = False
+    ) -> None:
         self._watch = watch
         self._flag = False
         self._deaf_until_s = 0.0
+        if watch and supervised:
+            _ignore_unless_handled(NEWS_SIGNAL)
         if watch and notices:
             _outlive_notices()
         if watch and SUSPEND_SIGNAL not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
@@ -109,10 +116,14 @@ def _outlive_notices() -> None:
     Blocked: a DataLoader's workers set a handler of their own, which ends them. Ignored: threads
     that libraries made before do not block it.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _ignore_unless_handled(signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+
+def _ignore_unless_handled(signum: signal.Signals) -> None:
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signum) is signal.SIG_DFL:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def _ignore() -> None:
