@@ -34,7 +34,7 @@ def mpirun(request: pytest.FixtureRequest) -> list[str]:
 def ranks(place: Site, port: int) -> list[str]:
     """The script of the page, that makes torch's variables of those of MPI."""
     page = (REPOSITORY / "docs" / "site.md").read_text()
-    found = re.search(r"^```sh\n(# ranks.sh\n.*?)^```", page, re.M | re.S)
+    found = re.search(r"^```text\n(# ranks.sh\n.*?)^```", page, re.M | re.S)
     assert found
     path = place.path / "ranks.sh"
     path.write_text(found[1].replace("29500", str(port)).replace("train.py", f"{TRAIN} $RUN"))
