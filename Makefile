@@ -1,7 +1,8 @@
 # make demo       five training jobs share six GPU slots of this machine, a minute or two
 # make test       everything that continuous integration checks
 # make test-slow  the exhaustive tests
-# make test-slurm the tests on a real Slurm: the one that is installed, or RELEASE=24.11, RELEASE=26.05
+# make test-slurm the tests on a real Slurm: the one that is installed, or RELEASE=24.11, RELEASE=26.05;
+#                 CGROUPS=yes: one that confines jobs by cgroups
 # python tests/random_faults/draws.py SEED   replays a draw of the random faults; 0-1999: the long run
 # make man        the manual pages, in build/man
 # make deb        Debian packages, in build/packages
@@ -16,6 +17,7 @@ SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release tests/s
 	site_configs/packaging/wheels site_configs/packaging/install-tree site_configs/packaging/source-tree
 ROOTS := spank_hooks/prolog/hpcext-prolog spank_hooks/epilog/hpcext-epilog
 RELEASE ?=
+CGROUPS ?=
 # Packages are for the distribution's own Python.
 SYSTEM_PYTHON ?= /usr/bin/python3
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
@@ -37,13 +39,15 @@ test-slow: test-environment
 	$(BIN)/pytest -m slow
 
 test-slurm: test-environment
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(RELEASE),tests/system/in-release $(RELEASE)) pytest tests/system
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(CGROUPS),TEST_SLURM_CGROUPS=1) \
+		$(if $(RELEASE),tests/system/in-release $(RELEASE)) pytest tests/system
 
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount ip:iproute2 g++:g++ \
 		slurmctld:slurm-wlm slurmdbd:slurmdbd munged:munge mariadbd:mariadb-server valgrind:valgrind \
 		lua5.1:lua5.1 lua5.4:lua5.4 zsh:zsh fish:fish patch:patch logrotate:logrotate chromium:chromium \
-		prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter
+		prometheus:prometheus prometheus-node-exporter:prometheus-node-exporter \
+		mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich
 	@# Headers and modules have no command to look for.
 	@[ -e /usr/share/lmod ] || .ci/install-packages :lmod
 	@[ -e /usr/include/slurm/spank.h ] || .ci/install-packages :libslurm-dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -68,10 +69,14 @@ class Host(NamedTuple):
 
 
 class End(NamedTuple):
-    """A job's state, and when it ends at the latest: epoch seconds, None where nothing says so."""
+    """A job's state, and when it ends at the latest: epoch seconds, None where nothing says so.
+
+    ``limit_end_s`` is when it would end by its time limit alone, where that is known.
+    """
 
     state: str
     end_s: float | None
+    limit_end_s: float | None = None
 
 
 class Seen(NamedTuple):
@@ -256,18 +261,22 @@ def end_command(job_id: JobId) -> list[str]:
     """A job's state, and when it ends; with :func:`epoch_times`.
 
     ``%e`` is the end that slurmctld goes by: in the grace of a preemption that of the grace, where
-    ``%L`` still counts to the time limit.
+    ``%S`` and ``%l``, its begin and its limit, still give that of the limit.
     """
-    return ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%e"]
+    return ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%e|%S|%l"]
 
 
 def parse_end(text: str) -> End:
-    """``STATE|EPOCH``; the instant of a job without a limit is a word."""
+    """``STATE|END|BEGIN|LIMIT``; the end of a job without a limit is a word."""
     lines = text.split()
-    said, bar, end = lines[0].partition("|") if len(lines) == 1 else ("", "", "")
-    if not bar:
+    fields = lines[0].split("|") if len(lines) == 1 else []
+    if len(fields) != 4:
         raise BatchError(f"squeue printed {shown(text.strip())}, and no state of the job")
-    return End(state(said), epoch(end))
+    said, end, begin, limit = fields
+    limit_s = math.inf if limit == "UNLIMITED" else parse_time_limit(limit)
+    begin_s = epoch(begin)
+    limit_end_s = None if begin_s is None or limit_s is None else begin_s + limit_s
+    return End(state(said), epoch(end), limit_end_s)
 
 
 def epoch(text: str) -> float | None:

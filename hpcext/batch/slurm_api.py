@@ -7,6 +7,7 @@ Attributes are those that pyslurm's reference names; https://pyslurm.github.io.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
@@ -98,7 +99,8 @@ class Api:
     def end(self, job_id: JobId) -> End:
         """As Reads has it."""
         job = self._job(job_id)
-        return End(state(job.state), None if job.end_time is None else float(job.end_time))
+        end_s = None if job.end_time is None else float(job.end_time)
+        return End(state(job.state), end_s, _limit_end_s(job))
 
     def preempted(self, job_id: JobId) -> bool:
         """As Reads has it, by the command: pyslurm names no attribute for it."""
@@ -132,3 +134,11 @@ class Api:
             return question()
         except self._slurm.RPCError as error:
             raise BatchError(f"pyslurm: {error}") from None
+
+
+def _limit_end_s(job: Any) -> float | None:
+    """When a job ends by its limit, which is in minutes or a word."""
+    if job.time_limit == "UNLIMITED":
+        return math.inf
+    known = type(job.time_limit) is int and job.start_time is not None
+    return float(job.start_time + 60 * job.time_limit) if known else None

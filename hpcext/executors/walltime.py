@@ -120,9 +120,11 @@ class Walltime:
             return
         before, state, pause_s = self._end_s, "running", _spread(LOOK_S)
         try:
-            state, end_s = await asyncio.to_thread(self._ask, self._job_id)
+            state, end_s, limit_end_s = await asyncio.to_thread(self._ask, self._job_id)
             self._end_s = math.inf if end_s is None else end_s
             self._retry_s = RETRY_S
+            # A job may be preempted before it is looked at for the first time.
+            before = before if limit_end_s is None else limit_end_s
         except BatchError as error:
             log.warning("how long the allocation lasts is not known: %s", error)
             pause_s, self._retry_s = self._retry_s, min(2 * self._retry_s, LOOK_S)

@@ -79,7 +79,9 @@ class Link:
         directory = self.attempt.checkpoint_dir if self.attempt else checkpoint_dir
         # Before anything slow: from here on no request is lost, supervised or not.
         notices = self.attempt is not None and self.attempt.notices
-        self._request = SuspendRequest(watch=directory is not None, notices=notices)
+        self._request = SuspendRequest(
+            watch=directory is not None, supervised=self.attempt is not None, notices=notices
+        )
         self._format = format
         self._rank = rank
         number = self.attempt.attempt if self.attempt else None

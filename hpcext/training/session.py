@@ -115,7 +115,9 @@ class Session(Boundaries):
         directory = self._attempt.checkpoint_dir if self._attempt else checkpoint_dir
         # Before anything slow: from here on no request is lost, supervised or not.
         notices = self._attempt is not None and self._attempt.notices
-        self._request = SuspendRequest(watch=directory is not None, notices=notices)
+        self._request = SuspendRequest(
+            watch=directory is not None, supervised=self._attempt is not None, notices=notices
+        )
         self._ranks = self._join()
         self.rank, self.world_size = self._ranks.rank, self._ranks.size
         self._reporter = Reporter(self._attempt if self.rank == 0 else None, self.world_size)

@@ -33,6 +33,9 @@ class SuspendRequest:
     watch : bool
         False: this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
         :meth:`asked` is always False.
+    supervised : bool
+        Outlive the SIGUSR1 that tells supervisors of news. They start us so, but launchers of MPI
+        pass it on to ranks that they have started with all signals as by default.
     notices : bool
         Outlive SIGTERM and SIGINT of the batch system, which are no order to end.
 
@@ -42,10 +45,14 @@ class SuspendRequest:
         Not in the main thread, and no supervisor has blocked the signal.
     """
 
-    def __init__(self, *, watch: bool = True, notices: bool = False) -> None:
+    def __init__(
+        self, *, watch: bool = True, supervised: bool = False, notices: bool = False
+    ) -> None:
         self._watch = watch
         self._flag = False
         self._deaf_until_s = 0.0
+        if watch and supervised:
+            _ignore_unless_handled(NEWS_SIGNAL)
         if watch and notices:
             _outlive_notices()
         if watch and SUSPEND_SIGNAL not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
@@ -110,12 +117,17 @@ def _outlive_notices() -> None:
     that libraries made before do not block it. SIGINT, which nobody sets a handler for in workers,
     a supervisor has had ignored; a launcher that catches it starts its ranks with the default.
     """
-    if threading.current_thread() is threading.main_thread():
-        defaults = {signal.SIG_DFL, signal.default_int_handler}
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            if signal.getsignal(signum) in defaults:
-                signal.signal(signum, signal.SIG_IGN)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        _ignore_unless_handled(signum)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+
+def _ignore_unless_handled(signum: signal.Signals) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        return
+    # Python's own handler of SIGINT is its default.
+    if signal.getsignal(signum) in {signal.SIG_DFL, signal.default_int_handler}:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 def _ignore() -> None:

@@ -59,7 +59,7 @@ def test_states_of_an_array() -> None:
 def test_an_end_is_that_of_one_job() -> None:
     """Asked for the number of an array, squeue answers with all of its tasks."""
     with pytest.raises(BatchError, match="no state of the job"):
-        slurm.parse_end("COMPLETED|1795523027\nRUNNING|1795609428\n")
+        slurm.parse_end("COMPLETED|1795523027|1|1:00\nRUNNING|1795609428|1|1:00\n")
 
 
 def test_an_end(said: Path) -> None:
@@ -68,6 +68,7 @@ def test_an_end(said: Path) -> None:
         assert end.state == state
         assert end.end_s is not None
         assert end.end_s > 1.7e9  # epoch seconds
+        assert end.limit_end_s == end.end_s
 
 
 def test_the_nodes_of_a_job(said: Path) -> None:

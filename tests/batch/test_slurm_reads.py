@@ -6,6 +6,7 @@ Here it is a stand-in with the attributes that pyslurm's reference documents.
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from hpcext.batch.slurm import End, Host, Step
 from hpcext.core.errors import BatchError
 
 RECORDED = Path(__file__).parent / "recorded" / "slurm-22.05"
-END_S = 1795296541.0
+END_S = 1795620716.0
 
 
 class RPCError(Exception):
@@ -34,7 +35,8 @@ def one_of(jobs: dict[int, Any], job_id: int) -> Any:
 def stand_in(version: str = "22.5.0") -> types.ModuleType:
     """The same cluster that is recorded, as pyslurm would show it."""
     make = types.SimpleNamespace
-    alone: dict[str, Any] = {"array_id": None, "array_task_id": None}
+    day: dict[str, Any] = {"start_time": int(END_S) - 86_400, "time_limit": 1440}
+    alone: dict[str, Any] = {"array_id": None, "array_task_id": None, **day}
     jobs = {
         1: make(state="RUNNING", end_time=int(END_S), allocated_nodes="n[1-2]", **alone),
         2: make(state="PENDING", end_time=None, allocated_nodes=None, **alone),
@@ -72,7 +74,7 @@ def recorded(argv: Sequence[str], **_: Any) -> str:
         return {"n[1-2]": "n1\nn2\n"}[argv[3]]
     if argv[0] == "sacct":
         return "9|NODE_FAIL\n" if "--jobs=9" in argv else ""
-    if argv[0] == "squeue" and "--format=%T|%e" in argv:
+    if argv[0] == "squeue" and slurm.end_command(1)[-1] in argv:
         name = "squeue-end.txt"
     elif argv[0] == "squeue" and name is None:
         if "--jobs=9" in argv:
@@ -105,12 +107,13 @@ def test_the_task_of_an_array_in_pyslurm(monkeypatch: pytest.MonkeyPatch) -> Non
     module = stand_in()
     steps = {0: types.SimpleNamespace(id=0, name="hpcext-1-1")}
     facts = {"array_id": 7, "state": "RUNNING", "end_time": int(END_S), "steps": steps}
+    facts |= {"start_time": 7, "time_limit": "UNLIMITED"}
     tasks = {8: {"array_task_id": 0, "state": "COMPLETED"}, 7: {"array_task_id": 1}}
     for number, more in tasks.items():
         module.Jobs.load()[number] = types.SimpleNamespace(**{**facts, **more})
     reads = slurm_api.Api(module)
     assert reads.states(["7_0", "7_1", "7_2"]) == {"7_0": "completed", "7_1": "running"}
-    assert reads.end("7_1") == End("running", END_S)
+    assert reads.end("7_1") == End("running", END_S, math.inf)
     assert reads.steps("7_1") == (Step("7_1.0", "hpcext-1-1"),)
     with pytest.raises(BatchError, match="no job 7_2 in slurmctld"):
         reads.end("7_2")
@@ -146,7 +149,7 @@ def test_a_job_of_which_accounting_does_not_answer_is_not_known(
 
 
 def test_the_end_of_a_job(reads: slurm_reads.Reads) -> None:
-    assert reads.end(1) == End("running", END_S)
+    assert reads.end(1) == End("running", END_S, END_S)
 
 
 def test_steps(reads: slurm_reads.Reads) -> None:
@@ -212,14 +215,15 @@ def test_an_unknown_state_is_said_and_is_no_end(caplog: pytest.LogCaptureFixture
     assert "'BRAND_NEW', which is no state that is known" in caplog.text
 
 
-@pytest.mark.parametrize("text", ["", "\n", "RUNNING"])
+@pytest.mark.parametrize("text", ["", "\n", "RUNNING", "RUNNING|1"])
 def test_no_end(text: str) -> None:
     with pytest.raises(BatchError, match="no state of the job"):
         slurm.parse_end(text)
 
 
 def test_an_end_that_nobody_has_set() -> None:
-    assert slurm.parse_end("RUNNING|NONE\n") == End("running", None)
+    assert slurm.parse_end("RUNNING|NONE|7|INVALID\n") == End("running", None)
+    assert slurm.parse_end("RUNNING|NONE|7|UNLIMITED\n") == End("running", None, math.inf)
 
 
 @pytest.mark.parametrize(

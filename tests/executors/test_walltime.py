@@ -47,7 +47,7 @@ class Lsf(Slurm):
 
     def run(self, argv: Sequence[str], **options: Any) -> str:
         assert argv[0] == "bjobs"
-        state, _, end = self.answer().strip().partition("|")
+        state, end = self.answer().strip().split("|")[:2]
         left_s = float(end) - time.time()
         record = {
             "JOBID": "7",
@@ -62,9 +62,15 @@ class Lsf(Slurm):
 SYSTEMS = pytest.mark.parametrize("system", [Slurm, Lsf])
 
 
-def ends_in(seconds: float, state: str = "RUNNING") -> Callable[[], str]:
-    end_s = time.time() + seconds
-    return lambda: f"{state}|{end_s:.0f}\n"
+def ends_in(seconds: float, state: str = "RUNNING", *, limit_s: int = 0) -> Callable[[], str]:
+    """With a limit of so many seconds from now on; 0: none that is known."""
+    now_s = time.time()
+    limit = f"0:{limit_s}" if limit_s else "INVALID"
+    return lambda: f"{state}|{now_s + seconds:.0f}|{now_s:.0f}|{limit}\n"
+
+
+def no_end() -> str:
+    return "RUNNING|N/A|N/A|INVALID\n"
 
 
 def broken() -> str:
@@ -205,12 +211,24 @@ def test_what_is_stopped_or_not_known_is_no_end(
     assert not facts
 
 
+def test_what_was_preempted_before_the_first_look_is_so_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job may have begun a second ago."""
+    facts, walltime = watch(monkeypatch, Slurm(ends_in(10, limit_s=3600), preempted=True))
+    assert leaves(facts)
+    assert walltime.preempted
+    facts, walltime = watch(monkeypatch, Slurm(ends_in(10, limit_s=10)))
+    assert leaves(facts, 10.0)
+    assert not walltime.preempted
+
+
 def test_a_job_without_an_end_is_preempted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nothing was nearer before Slurm first answered."""
-    slurm = Slurm(broken, lambda: "RUNNING|N/A\n", ends_in(3600))
+    slurm = Slurm(broken, no_end, ends_in(3600))
     facts, walltime = watch(monkeypatch, slurm, True)
     assert (facts, walltime.left_s) == ([], None)
-    slurm = Slurm(broken, lambda: "RUNNING|N/A\n", ends_in(3600), preempted=True)
+    slurm = Slurm(broken, no_end, ends_in(3600), preempted=True)
     assert leaves(watch(monkeypatch, slurm, True, True)[0])
     assert not watch(monkeypatch, Slurm(broken, ends_in(3600)), True)[0]
 
@@ -234,7 +252,7 @@ def test_without_an_answer_the_end_that_was_known_counts(
 
 
 def test_no_limit_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts, walltime = watch(monkeypatch, Slurm(lambda: "RUNNING|NONE\n"), True)
+    facts, walltime = watch(monkeypatch, Slurm(no_end), True)
     assert not facts
     assert walltime.left_s is None
 

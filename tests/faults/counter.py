@@ -2,6 +2,7 @@
 
 It uses nothing of hpcext but the protocol's names, and keeps its own account of what it did in
 ``$COUNTER_LOG``, for the test to judge by: one line per step, ``ATTEMPT STEP TIME GPUS PID``.
+GPUS are what CUDA_VISIBLE_DEVICES says, or the variable that ``$COUNTER_GPUS`` names.
 What ``$COUNTER_GOODPUT`` holds, JSON, it reports as its goodput.
 A suspension takes it ``$COUNTER_SAVE_S`` seconds more than it has to.
 With ``--gate FILE`` it does its last step when that file is there, with ``--until FILE`` the step
@@ -95,7 +96,7 @@ for step in range(begin + 1, STEPS + 1):
         time.sleep(STEP_S)
         if not DEAF and signal.SIGTSTP in signal.sigpending():
             leave(step - 1)
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "?")
+    gpus = os.environ.get(os.environ.get("COUNTER_GPUS", "CUDA_VISIBLE_DEVICES"), "?")
     log.write(f"{attempt.attempt} {step} {time.monotonic():.6f} {gpus} {os.getpid()}\n")
     if first_step_at is None:
         first_step_at = time.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from slurm_cluster import Cluster, cluster
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Cluster]:
     """Four nodes of six GPUs."""
-    with cluster() as one:
+    with cluster(cgroups="TEST_SLURM_CGROUPS" in os.environ) as one:
         yield one
 
 

@@ -11,7 +11,9 @@ release is the one that is installed; ``in-release`` runs a command where that i
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
+import itertools
 import os
 import pwd
 import secrets
@@ -26,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import cluster_processes
 
@@ -64,14 +67,12 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort={dbd_port}
 AccountingStoragePass={root}/run/munge.socket
 AccountingStorageTRES=gres/gpu
-JobAcctGatherType=jobacct_gather/none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+{tracking}
 MpiDefault=none
 ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
-DefMemPerCPU=100
+DefMemPerCPU={memory_per_cpu}
 GresTypes=gpu
 PlugStackConfig={root}/etc/plugstack.conf
 SlurmdTimeout=30
@@ -87,6 +88,27 @@ PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 MaxTime=1-0 GraceTime=
 PartitionName=urgent Nodes=ALL PriorityTier=100 MaxTime=1-0 PreemptMode=OFF
 PartitionName=harvest Nodes=ALL PriorityTier=1 MaxTime=1-0 GraceTime=10
 """
+
+_WITHOUT_CGROUPS = """JobAcctGatherType=jobacct_gather/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none"""
+
+_WITH_CGROUPS = """JobAcctGatherType=jobacct_gather/cgroup
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/cgroup,task/affinity
+PrologFlags=Contain"""
+
+_CGROUP_CONF = """
+CgroupPlugin=cgroup/v1
+CgroupMountpoint={cgroups}
+ConstrainDevices=yes
+ConstrainRAMSpace=yes
+ConstrainSwapSpace=no
+ConstrainCores={constrain_cores}
+"""
+
+CGROUPS = Path("/sys/fs/cgroup")
+CONTROLLERS = ("freezer", "devices", "memory", "cpuacct", "cpuset")
 
 _DBD_CONF = """
 AuthType=auth/munge
@@ -120,16 +142,25 @@ class Cluster:
     more : str
         Lines for ``slurm.conf``; ``{send_user_signal}`` is the one for a signal at preemption,
         which has another name in each release.
+    cgroups : bool
+        Processes are tracked, and devices and memory confined, by cgroups (version 1), as most
+        sites have it; and each job has an ``extern`` step, as pam_slurm_adopt wants it.
+    cpus : int
+        Of each node. Cores are confined, too, where the machine has as many.
     """
 
-    def __init__(self, root: Path, more: str = "") -> None:
+    def __init__(
+        self, root: Path, more: str = "", *, cgroups: bool = False, cpus: int = CPUS
+    ) -> None:
         if os.getuid() != 0:
             raise ClusterError("a test cluster needs root: it starts daemons and devices")
         self.root = root
+        self.cgroups = cgroups
         self.user = f"hpcext-{root.name[-8:].lower()}"
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
         self._ctld: subprocess.Popen[bytes] | None = None
+        self._cgroup_lock: TextIO | None = None
         self._conf = root / "etc" / "slurm.conf"
         ports = free_ports(3 + len(NODES))
         self._facts = {
@@ -140,10 +171,15 @@ class Cluster:
             "db_port": ports[2],
             "node_ports": ",".join(map(str, ports[3:])),
             "nodes": ",".join(NODES),
-            "cpus": CPUS,
+            "cpus": cpus,
             "memory": MEMORY_MB,
             "gpus": GPUS,
             "password": secrets.token_hex(8),
+            "tracking": _WITH_CGROUPS if cgroups else _WITHOUT_CGROUPS,
+            # Without cgroups nobody looks how much is used.
+            "memory_per_cpu": 500 if cgroups else 100,
+            "cgroups": CGROUPS,
+            "constrain_cores": "yes" if cpus <= (os.cpu_count() or 1) else "no",
         }
         self.environ = {**os.environ, "SLURM_CONF": str(self._conf)}
         # 22.05 does not start with what later releases want (slurm.conf(5)).
@@ -159,6 +195,8 @@ class Cluster:
 
     def start(self) -> None:
         """Bring it up; returns when every node is idle."""
+        if self.cgroups:
+            self._claim_cgroups()
         for name in ("etc", "run", "log", "state", "dev", "home", *(f"spool/{n}" for n in NODES)):
             (self.root / name).mkdir(parents=True)
         _make_user(self.user, self.root / "home")
@@ -168,7 +206,7 @@ class Cluster:
         # 22.05 does not know this value, later releases start no slurmd without it where cgroups
         # are not theirs (cgroup.conf(5)).
         groups = "" if self.release < (23, 2) else "CgroupPlugin=disabled\n"
-        self._write("cgroup.conf", groups)
+        self._write("cgroup.conf", _CGROUP_CONF if self.cgroups else groups)
         self._write("plugstack.conf", "")
         self._make_gpus()
         self._start_munge()
@@ -188,6 +226,7 @@ class Cluster:
         for daemon in self._daemons:
             daemon.wait()
         cluster_processes.end(self.root)
+        self._release_cgroups()
         subprocess.run(["userdel", self.user], capture_output=True, check=False)
         shutil.rmtree(self.root, ignore_errors=True)
 
@@ -318,6 +357,24 @@ class Cluster:
             time.sleep(0.1)
 
     # -- parts
+
+    def _claim_cgroups(self) -> None:
+        """Slurm calls them by their nodes, so two clusters cannot have any at the same time."""
+        missing = [name for name in CONTROLLERS if not (CGROUPS / name / "release_agent").exists()]
+        if missing:
+            raise ClusterError(f"no cgroups of version 1 here: {', '.join(missing)}")
+        self._cgroup_lock = open("/run/lock/hpcext-test-cgroups", "w")  # noqa: SIM115
+        fcntl.flock(self._cgroup_lock, fcntl.LOCK_EX)
+
+    def _release_cgroups(self) -> None:
+        if self._cgroup_lock is None:
+            return
+        for controller, node in itertools.product(CONTROLLERS, NODES):
+            for path, _, _ in os.walk(CGROUPS / controller / f"slurm_{node}", topdown=False):
+                # What has just been killed may be there for a moment.
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+        self._cgroup_lock.close()
 
     def _write(self, name: str, text: str, mode: int = 0o644) -> None:
         path = self.root / "etc" / name
@@ -483,11 +540,11 @@ def _listens(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def cluster(more: str = "") -> Iterator[Cluster]:
+def cluster(more: str = "", *, cgroups: bool = False, cpus: int = CPUS) -> Iterator[Cluster]:
     """A cluster for a while."""
     root = Path(tempfile.mkdtemp(prefix="hpcext-slurm-"))
     root.chmod(0o755)
-    one = Cluster(root, more)
+    one = Cluster(root, more, cgroups=cgroups, cpus=cpus)
     try:
         one.start()
         yield one

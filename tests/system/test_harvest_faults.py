@@ -222,6 +222,30 @@ def test_leases_that_never_begin_are_withdrawn_and_other_nodes_are_used(
 
 
 @pytest.mark.slow
+def test_a_node_that_is_drained_under_a_lease_trains_on_and_is_not_taken_again(
+    slurm: Cluster, place: Site
+) -> None:
+    """As a job of anybody would; and it is free for its repair when that training is done."""
+    trainers(place, "one", "two")
+    process = harvest(place)
+    begun(place, "one", "two")
+    drained = jobs_of(place)["one"]["segments"][-1]["gpus"][0].partition(":")[0]
+    slurm.run("scontrol", "update", f"nodename={drained}", "state=drain", "reason=test")
+    try:
+        place.open("one")
+        wait_for(lambda: jobs_of(place)["one"]["state"] == "completed", "the end of one")
+        assert jobs_of(place)["one"]["attempts"] == 1
+        slurm.wait_for(lambda: drained not in leases(slurm), "the end of its lease")
+        state = ("sinfo", "-h", "-n", drained, "-p", "harvest", "-o", "%T")
+        slurm.wait_for(lambda: slurm.run(*state).stdout.strip() == "drained", "its repair")
+        assert jobs_of(place)["two"]["state"] == "running"
+    finally:
+        slurm.run("scontrol", "update", f"nodename={drained}", "state=resume")
+    jobs = finish(slurm, place, process, "one", "two")
+    assert jobs["two"]["lost_steps"] == 0
+
+
+@pytest.mark.slow
 def test_a_node_whose_daemon_does_not_answer_trains_on(slurm: Cluster, place: Site) -> None:
     """A main job has to wait for it; trainings do not."""
     trainers(place, "one", "two")

@@ -55,6 +55,8 @@ def manager(place: Site) -> int:
 
 def test_jobs_share_two_nodes(slurm: Cluster, place: Site) -> None:
     """Primaries at their best size, a secondary on what is left, promoted when GPUs come free."""
+    # Under cgroups those of CUDA count from 0 in every step.
+    place.environ["COUNTER_GPUS"] = "SLURM_STEP_GPUS"
     place.write_jobs(
         place.counter("left", gated=True, gpus={"min": 1, "max": 6, "optimal": 4}),
         place.counter("right", gated=True, gpus={"min": 1, "max": 6, "optimal": 6}),

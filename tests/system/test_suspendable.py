@@ -119,9 +119,16 @@ def test_a_script_with_steps_of_its_own(slurm: Cluster, place: Site, batch: Batc
     assert batch.counted() == list(range(1, 41))
 
 
+def hosts(slurm: Cluster, listed: str) -> list[str]:
+    return slurm.run("scontrol", "show", "hostnames", listed).stdout.split()
+
+
 @pytest.mark.slow
 def test_its_step_may_have_several_nodes(slurm: Cluster, place: Site, batch: Batch) -> None:
-    """torchrun on each, which Slurm sends SIGTERM as well, and which passes it on to its rank."""
+    """torchrun on each, which Slurm sends SIGTERM as well, and which passes it on to its rank.
+
+    One of them is drained meanwhile, which takes it from nobody; the job goes on on others.
+    """
     run = place.path / "run"
     slurm.as_user("mkdir", str(run))
     meet = f"--rdzv-endpoint=127.0.0.1:{free_ports(1)[0]}"
@@ -131,12 +138,19 @@ def test_its_step_may_have_several_nodes(slurm: Cluster, place: Site, batch: Bat
     ]  # fmt: skip
     script = place.path / "steps.sh"
     script.write_text(f"srun {' '.join(torchrun)} && echo over\n")
-    options = ("--partition=harvest", "--nodelist=n1,n2", "--ntasks-per-node=1", "--gres=gpu:1")
+    options = ("--partition=harvest", "--exclude=n4", "--ntasks-per-node=1", "--gres=gpu:1")
     batch.submit(["sh", str(script)], "--nodes=2", *options)
     wait_for((run / "where").exists, "the gate")
-    batch.preempt("n2")
-    requeued(slurm, batch.id)
-    batch.wait_is("COMPLETED")
+    drained, wanted = hosts(slurm, slurm.job(batch.id)["NodeList"])
+    slurm.run("scontrol", "update", f"nodename={drained}", "state=drain", "reason=test")
+    try:
+        assert batch.is_("RUNNING")
+        batch.preempt(wanted)
+        requeued(slurm, batch.id)
+        batch.wait_is("COMPLETED")
+    finally:
+        slurm.run("scontrol", "update", f"nodename={drained}", "state=resume")
+    assert drained not in hosts(slurm, slurm.job(batch.id)["NodeList"])
     assert "trained to step 12 on 2" in batch.output()
     assert batch.output().count("over\n") == 1
     # It did not begin anew, for then it would have waited at the gate.

@@ -1,0 +1,74 @@
+"""Apptainer as the command of a training, as docs/site.md has it.
+
+It is installed by the test, where it can be had. Debian's sid has it: ``in-release 26.05 pytest -m
+slow tests/system/test_containers.py``.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from site_of_test import Site, wait_for
+from slurm_cluster import REPOSITORY, Cluster
+from test_pilot import submit
+from test_pilot_ends import requeued
+from test_suspendable import Batch
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="session")
+def apptainer() -> str:
+    """The command; its package is installed if it is not here."""
+    if shutil.which("apptainer") is None:
+        words = ("apt-get", "install", "-qq", "-y", "--no-install-recommends", "apptainer")
+        said = subprocess.run(words, capture_output=True, text=True, check=False)
+        if said.returncode:
+            pytest.skip(f"no Apptainer can be had here: {said.stderr.strip().splitlines()[-1]}")
+    return "apptainer"
+
+
+def inside(slurm: Cluster, place: Site, apptainer: str) -> list[str]:
+    """A counter in a container whose image is a directory; what it needs is bound into it."""
+    image = place.path / "image"
+    for name in ("etc", "proc", "sys", "dev", "tmp", "var/tmp", "home", "usr"):
+        (image / name).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (image / name).symlink_to(f"usr/{name}")
+    (image / "etc" / "of-the-image").touch()
+    # Nobody but its user need read it.
+    subprocess.run(["chown", "-R", f"{slurm.user}:", str(image)], check=True)
+    libraries = Path(pytest.__file__).parents[1]
+    binds = ",".join(map(str, ("/usr", slurm.root, REPOSITORY, libraries)))
+    counter = shlex.join(place.counter("only", gated=True)["command"])
+    # That of the outside stays there.
+    own = f"LD_LIBRARY_PATH={slurm.root}/lib"
+    script = f"test -e /etc/of-the-image && exec env {own} {counter}"
+    return [apptainer, "exec", "--bind", binds, str(image), "sh", "-c", script]
+
+
+@pytest.mark.parametrize("kind", ["suspendable", "pilot"])
+def test_preempted_a_training_in_a_container_goes_on(
+    slurm: Cluster, place: Site, apptainer: str, kind: str
+) -> None:
+    batch = Batch(slurm, place)
+    command = inside(slurm, place, apptainer)
+    if kind == "pilot":
+        place.write_jobs({**place.counter("only", gated=True, gpus=1), "command": command})
+        where = ("--partition=harvest", "--nodelist=n1")
+        batch.id = submit(place, *where, nodes=1, words=("--requeue",))
+    else:
+        script = place.path / "train.sh"
+        script.write_text(f"exec {shlex.join(command)}\n")
+        options = ("--partition=harvest", "--nodelist=n1", "--gres=gpu:1")
+        batch.submit(["sh", str(script)], *options)
+    wait_for(lambda: batch.counted()[-1:] == [39], "all steps but the last")
+    batch.preempt("n1")
+    requeued(slurm, batch.id)
+    place.open("only")
+    batch.wait_is("COMPLETED")
+    assert batch.counted() == list(range(1, 41))
