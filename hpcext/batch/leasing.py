@@ -73,7 +73,7 @@ class Held(NamedTuple):
 
 
 class Other(NamedTuple):
-    """A lease of another harvester.
+    """A lease of a harvester, as everybody sees it in the queue.
 
     Attributes
     ----------
@@ -81,14 +81,22 @@ class Other(NamedTuple):
         The name of its jobs.
     user : str
     node : str
-        That it has, or has asked for; empty where that is not known.
+        That it has, or has asked for; empty where it waits for any, or that is not known.
     begun : bool
+        It has its node, or had it.
+    since_s, until_s : float or None
+        When it began, and when it ended; epoch. None: not yet, or not known.
+    asked_s : float or None
+        When it was asked for, epoch.
     """
 
     harvester: str
     user: str
     node: str
     begun: bool
+    since_s: float | None = None
+    until_s: float | None = None
+    asked_s: float | None = None
 
 
 class Order(NamedTuple):
@@ -107,6 +115,8 @@ class Order(NamedTuple):
     minutes : int
     directory : pathlib.Path
         Of the lease, on a file system that the nodes share.
+    anywhere : bool
+        Any node like that will do, where a batch system can be told so.
     """
 
     name: str
@@ -117,6 +127,7 @@ class Order(NamedTuple):
     gpus: int
     minutes: int
     directory: Path
+    anywhere: bool = False
 
 
 class Leasing(Protocol):
@@ -135,7 +146,8 @@ class Leasing(Protocol):
         """Our jobs of a name that the batch system still knows."""
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Leases of others in a partition, as far as the queue shows them; not those of a name."""
+        """Leases of harvesters in a partition, as far as the queue shows them; those that have
+        ended, too, as long as it does. Not those of a name."""
 
     def script(self, agent: str, directory: Path) -> str:
         """What the job of a lease runs: this command of a shell, on its node."""

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpcext.batch import runner
-from hpcext.batch.leasing import WAITING, Held, Idle, Other
+from hpcext.batch.leasing import THERE, WAITING, Held, Idle, Other
 from hpcext.batch.slurm import (
+    UNKNOWN,
     epoch,
     epoch_times,
     gres_kind,
@@ -133,21 +134,32 @@ def held_command(job_name: str) -> list[str]:
 
 
 def others_command(partition: str) -> list[str]:
-    """Jobs of all users in a partition that run or wait; squeue(1). `%n`: the nodes asked for."""
-    states = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
-    words = ["squeue", "--noheader", f"--partition={partition}", f"--states={states}"]
-    return [*words, "--format=%T|%N|%n|%u|%j|%k"]
+    """Jobs of all users in a partition that Slurm still knows: those that ended, for MinJobAge;
+    squeue(1), with epoch times. `%n`: the nodes asked for."""
+    words = ["squeue", "--noheader", f"--partition={partition}", "--states=all"]
+    return [*words, "--format=%T|%N|%n|%u|%V|%S|%e|%j|%k"]
 
 
 def parse_others(text: str) -> tuple[Other, ...]:
-    """``STATE|NODE|ASKED|USER|NAME|COMMENT`` on each line; those that are leases of a harvester."""
+    """``STATE|NODE|NODE|USER|EPOCH|EPOCH|EPOCH|NAME|COMMENT`` on each line: node that it has, node
+    that it asked for, submission, begin and end. Those that are leases of a harvester, and have not
+    ended without a node."""
     found = []
     for line in text.splitlines():
         # The last two may hold anything, and are then no lease's.
-        said, node, asked, user, name, comment = [*line.strip().split("|", 5), *5 * [""]][:6]
-        if _LEASE.match(name) and whole(comment) is not None:
-            begun = state(said) not in WAITING
-            found.append(Other(name, user, node if begun else asked, begun))
+        words = [*line.strip().split("|", 8), *8 * [""]][:9]
+        said, node, asked, user, submitted, start, end, name, comment = words
+        if not _LEASE.match(name) or whole(comment) is None:
+            continue
+        now = state(said)
+        lease = Other(name, user, node, True, epoch(start), None, epoch(submitted))
+        if now in WAITING:
+            found.append(lease._replace(node=asked, begun=False, since_s=None))
+        elif now in THERE or now == UNKNOWN:
+            # That of these is its limit.
+            found.append(lease)
+        elif node and (until_s := epoch(end)) is not None:
+            found.append(lease._replace(until_s=until_s))
     return tuple(found)
 
 

@@ -36,8 +36,9 @@ class SlurmLeasing:
         return slurm_idle.parse_held(text)
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Leases of others."""
-        found = slurm_idle.parse_others(runner.run(slurm_idle.others_command(partition)))
+        """Leases of harvesters."""
+        command = slurm_idle.others_command(partition)
+        found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()))
         return tuple(each for each in found if each.harvester != but)
 
     def script(self, agent: str, directory: Path) -> str:
@@ -51,7 +52,7 @@ class SlurmLeasing:
             f"--comment={order.number}",
             f"--partition={order.partition}",
             *order.options,
-            f"--nodelist={order.node.name}",
+            *([] if order.anywhere else [f"--nodelist={order.node.name}"]),
             "--nodes=1",
             "--exclusive",
             *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),

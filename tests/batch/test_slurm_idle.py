@@ -49,10 +49,18 @@ def test_leases_of_others() -> None:
     """Known by the name and the comment of their jobs; what else is in the queue is none."""
     text = (RECORDED / "slurm-22.05" / "squeue-others.txt").read_text()
     name = "hpcext-trainers-20261124-120000-ab12"
-    leases = (Other(name, "root", "n4", False), Other(name, "root", "n4", True))
+    leases = (
+        # It has ended; another one that has ended was never on a node.
+        Other(name, "root", "n4", True, 1795535771.0, 1795535771.0, 1795535770.0),
+        # They wait, for any node and for this one; when they may begin is only expected.
+        Other(name, "root", "", False, asked_s=1795535773.0),
+        Other(name, "root", "n4", False, asked_s=1795535773.0),
+        # It runs, and its end is its limit.
+        Other(name, "root", "n4", True, 1795535773.0, None, 1795535771.0),
+    )
     assert slurm_idle.parse_others(text) == leases
     more = "".join(
-        f"RUNNING|n1|n1|bob|{what}\n"
+        f"RUNNING|n1|n1|bob|1|1|1|{what}\n"
         for what in (f"{name}|", f"{name}|x", "train|7", f"a|{name}|7", f"{name}-|7", "|", "")
     )
     assert slurm_idle.parse_others(text + more) == leases
