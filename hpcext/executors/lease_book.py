@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpcext import documents, private
@@ -472,8 +472,8 @@ class LeaseBook:
         missing = 0 if part is None else min(want, self._terms.max_nodes) - len(own) - len(takes)
         # Who is next waits in the queue, so that no node is nobody's until we look again.
         missing += self._neighbours.next and len(own) < self._terms.max_nodes
-        claimable = [name for name in self._neighbours.to_give() if name in nodes]
-        await self._claim(missing, [hole(name) for name in claimable], nodes)
+        suits = (name for name, node in nodes.items() if self._suits(node))
+        await self._claim(missing, map(hole, self._neighbours.to_ask(suits)), nodes)
 
     def _part(self, idle: Collection[str]) -> int | None:
         """How many nodes we are to have beside other harvesters; None where there are none."""
@@ -483,7 +483,7 @@ class LeaseBook:
         want = min(self._want(), self._terms.most(len(nodes)))
         return self._neighbours.divide(len(set(idle)), len(own), have, want)
 
-    async def _claim(self, missing: int, holes: Sequence[Hole], nodes: Mapping[str, Idle]) -> None:
+    async def _claim(self, missing: int, holes: Iterable[Hole], nodes: Mapping[str, Idle]) -> None:
         """Have others see in the queue that so many nodes are missing: by leases that wait until
         those that have too many give any of theirs back, or one comes free otherwise."""
         there = [each for each in self.leases.values() if each.claim and not each.withdrawn]
@@ -492,10 +492,12 @@ class LeaseBook:
         now = time.time()
         known = {lease.node for lease in self.leases.values()}
         more = min(missing, AT_ONCE) - len(there)
-        able = [(each.node, self._terms.minutes(each, now)) for each in holes]
-        able = [(node, minutes) for node, minutes in able if minutes and node not in known]
-        for node, minutes in able[: max(0, more)]:
-            await self._request(Request(node, minutes), nodes[node], claim=True)
+        for each in holes:
+            if more <= 0:
+                break
+            if each.node not in known and (minutes := self._terms.minutes(each, now)):
+                await self._request(Request(each.node, minutes), nodes[each.node], claim=True)
+                more -= 1
 
     def _fits_s(self, node: str) -> float:
         now = time.time()

@@ -134,7 +134,7 @@ class Neighbours:
         return used
 
     def divide(self, idle: int, held: int, have: int, want: int) -> int | None:
-        """Our part of all nodes; None where there is nobody else.
+        """Our part of all nodes; None where there is nobody else, and was not lately.
 
         Parameters
         ----------
@@ -148,7 +148,8 @@ class Neighbours:
             So many we could use.
         """
         self.next = False
-        if not self._others:
+        # Main jobs may have taken all that others had a moment ago.
+        if not self._others and all(each.harvester == self._name for each in self._past.values()):
             self._parts = {}
             return None
         has = Counter(each.harvester for each in self._others if each.begun)
@@ -165,17 +166,14 @@ class Neighbours:
         self.next = parts(nodes + 1, stakes, turn)[self._name] > part
         return part
 
-    def to_give(self) -> list[str]:
-        """Nodes that others have and nobody waits for, in the order in which we ask for them: those
-        first of who has more than its part."""
+    def to_ask(self, nodes: Iterable[str]) -> list[str]:
+        """In which order to wait for these nodes: those first of who has more than its part. Where
+        a batch system takes any node, it is one like the first."""
         has = Counter(each.harvester for each in self._others if each.begun)
         more = {name for name in has if has[name] > self._parts.get(name, 0)}
-        found = {
-            each.node: each.harvester not in more
-            for each in self._others
-            if each.begun and each.node not in self.asked
-        }
-        return sorted(found, key=lambda node: (found[node], drawn(self._name, node)))
+        give = {each.node for each in self._others if each.begun and each.harvester in more}
+        free = (node for node in nodes if node not in self.asked)
+        return sorted(free, key=lambda node: (node not in give, drawn(self._name, node)))
 
 
 def _user() -> str:

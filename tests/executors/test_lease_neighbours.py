@@ -107,6 +107,16 @@ def test_who_is_next_waits_in_the_queue_for_whatever_comes_free(
     assert one.claims() == set()
 
 
+def test_it_waits_also_when_main_jobs_have_taken_all(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    """Then nobody else is in the queue, and yet the next node should not be nobody's."""
+    one = Beside(tmp_path, slurm, 0)
+    slurm.others = [other(node) for node in NODES]
+    one.cycle()
+    slurm.others = []
+    one.cycle(3)
+    assert len(one.claims()) == 1
+
+
 def test_who_is_alone_waits_for_nothing(tmp_path: Path, slurm: ScriptedSlurm) -> None:
     one = Beside(tmp_path, slurm, 2)
     one.cycle(3)
@@ -259,7 +269,7 @@ def test_a_second_harvester_of_ones_own_does_not_count_as_another_user() -> None
     beside.see([Other(mine, "bob", f"n{number}", True) for number in range(3)], False, 0.0)
     assert beside.divide(3, 0, 0, 9) == 3
     assert beside.divide(0, 0, 0, 9) is not None
-    assert len(beside.to_give()) == 3
+    assert beside.to_ask(["n4", "n2"]) == ["n2", "n4"]
 
 
 def test_no_node_stays_idle_for_a_lease_that_does_not_begin() -> None:
