@@ -23,16 +23,19 @@ class Idle(NamedTuple):
     ----------
     name : str
     idle : bool
-        Nobody uses any of it, and it may be had: up, awake, neither reserved nor drained, in a
-        partition that starts jobs.
+        Nobody uses any of it, or little beside all its GPUs, and it may be had: up, awake, neither
+        reserved nor drained, in a partition that starts jobs.
     planned : bool
         The batch system keeps it for a job.
     gpus : int
     kind : str
         Of its GPUs; empty where they have none, or several.
     cpus, memory_mb : int
+        Where it is shared, those that a lease may have.
     limit_s : float
         So long a job of the partition may last.
+    shared : bool
+        Somebody uses a part of it without GPUs, say a ticket.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Idle(NamedTuple):
     cpus: int
     memory_mb: int
     limit_s: float = math.inf
+    shared: bool = False
 
 
 class Held(NamedTuple):

@@ -49,28 +49,40 @@ class Planned(NamedTuple):
     nodes: str
 
 
+_COLUMNS = (
+    ("NodeList", 256), ("StateLong", 32), ("Gres", 1024), ("CPUs", 12), ("Memory", 16),
+    ("Available", 12), ("Time", 24), ("GresUsed", 1024), ("CPUsState", 48), ("AllocMem", 16),
+)  # fmt: skip
+"""What is longer than its column is cut off."""
+
+
 def idle_command(partition: str) -> list[str]:
     """All nodes of a partition; sinfo(1)."""
     words = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
-    return [*words, "--format=%N|%T|%G|%c|%m|%a|%l"]
+    return [*words, "--Format=" + ",".join(f"{name}:{width}|" for name, width in _COLUMNS)]
 
 
 def parse_idle(text: str) -> dict[str, Idle]:
     """Node → what is said of it; a line each."""
     found = {}
     for line in text.splitlines():
-        words = [*line.strip().split("|"), *6 * [""]]
-        name, said, gres, cpus, memory, partition, limit = words[:7]
+        words = [word.strip() for word in line.split("|")] + 9 * [""]
+        name, said, gres, cpus, memory, partition, limit, used, by_state, allocated = words[:10]
         if not name or not said:
             continue
         word = said.lower().rstrip(_FLAGS)
         flags = said[len(word) :]
-        idle = word in IDLE and not _ASLEEP & set(flags) and "*" not in flags
         # A partition that is down or drained queues jobs and starts none.
-        idle = idle and partition in {"up", ""}
+        may = not _ASLEEP & set(flags) and "*" not in flags and partition in {"up", ""}
+        if may and word == "mixed":
+            rest = _beside(used, by_state, _whole(memory), _whole(allocated))
+        else:
+            rest = None
+        if rest is not None:
+            cpus, memory = map(str, rest)
         found[name] = Idle(
             name,
-            idle,
+            may and (word in IDLE or rest is not None),
             # "-" behind a state: kept for a job by the backfill.
             planned=word == "planned" or "-" in flags,
             gpus=gres_count(gres),
@@ -78,8 +90,34 @@ def parse_idle(text: str) -> dict[str, Idle]:
             cpus=_whole(cpus),
             memory_mb=_whole(memory),
             limit_s=parse_time_limit(limit) or math.inf,
+            shared=rest is not None,
         )
     return found
+
+
+def _beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int, int] | None:
+    """CPUs and memory of a lease beside jobs that use no GPU, and less than half of a node; None:
+    they do. As much again as they use is left, so that the next ones do not preempt the lease.
+
+    Parameters
+    ----------
+    used : str
+        Generic resources that are, as sinfo writes them (``GresUsed``).
+    by_state : str
+        CPUs: allocated, idle, other, all (``CPUsState``).
+    memory_mb, used_mb : int
+        All memory, and what jobs have.
+    """
+    # What has no type is written "gpu:(null):0(IDX:N/A)" at times.
+    plain = used.replace("(null):", "")
+    if not _GPUS.search(plain) or gres_count(plain):
+        return None
+    cpus = [_whole(each) for each in by_state.split("/")]
+    if len(cpus) != 4 or 2 * cpus[0] >= cpus[3] or 2 * used_mb >= memory_mb:
+        return None
+    free, free_mb = cpus[1], memory_mb - used_mb
+    least, least_mb = max(1, free // 2), free_mb // 2
+    return max(least, free - cpus[0]), max(least_mb, free_mb - used_mb)
 
 
 def gres_count(gres: str) -> int:

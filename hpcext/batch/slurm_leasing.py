@@ -19,6 +19,13 @@ exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --me
 """
 
 
+def _extent(node: Idle) -> list[str]:
+    """How much of its node a lease has; sbatch(1). All memory of a node is that of others, too."""
+    if node.shared:
+        return ["--ntasks=1", f"--cpus-per-task={node.cpus}", f"--mem={node.memory_mb}"]
+    return ["--exclusive", "--mem=0"]
+
+
 class SlurmLeasing:
     """As :class:`~hpcext.batch.leasing.Leasing` has it."""
 
@@ -54,9 +61,8 @@ class SlurmLeasing:
             *order.options,
             *([] if order.anywhere else [f"--nodelist={order.node.name}"]),
             "--nodes=1",
-            "--exclusive",
+            *_extent(order.node),
             *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
-            "--mem=0",
             f"--time={order.minutes}",
             "--no-requeue",
             f"--output={order.directory / 'slurm.out'}",

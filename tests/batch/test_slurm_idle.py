@@ -23,9 +23,41 @@ def said(request: pytest.FixtureRequest) -> Path:
 
 def test_idle_nodes(said: Path) -> None:
     nodes = slurm_idle.parse_idle((said / "sinfo-idle.txt").read_text())
-    assert [name for name, node in nodes.items() if node.idle] == ["n4"]
-    assert nodes["n4"] == Idle("n4", True, True, 6, "", 24, 12000)
+    assert [name for name, node in nodes.items() if node.idle and not node.shared] == ["n4"]
+    assert nodes["n4"]._replace(limit_s=math.inf) == Idle("n4", True, True, 6, "", 24, 12000)
     assert not nodes["n3"].planned
+    if len((said / "sinfo-idle.txt").read_text().split("|")) > 4 * 7:
+        # A job without GPUs has two CPUs there, and 200 MB; as much again is left to the next one.
+        assert nodes["n3"] == Idle("n3", True, False, 6, "", 20, 11600, 86400.0, shared=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("mixed|gpu:a100:4|32|9000|up|infinite|gpu:a100:0(IDX:N/A)|1/31/0/32|100", (30, 8800)),
+        ("MIXED|gpu:4|32|9000|up|infinite|gpu:(null):0(IDX:N/A)|10/22/0/32|4000", (12, 2500)),
+        ("mixed-|gpu:4|32|9000|up|infinite|gpu:0|1/31/0/32|0", (30, 9000)),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:0,mps:0|1/1/30/32|0", (1, 9000)),
+        # Half of it, or a GPU, is in use; or that is not known.
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:0|16/16/0/32|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:0|1/31/0/32|4500", None),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:1(IDX:0)|1/31/0/32|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:(null):2(IDX:0-1)|1/31/0/32|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite||1/31/0/32|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:0|N/A|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite", None),
+        ("mixed|(null)|32|9000|up|infinite|(null)|1/31/0/32|100", None),
+        # It does not answer, or is to be had by nobody.
+        ("mixed*|gpu:4|32|9000|up|infinite|gpu:0|1/31/0/32|100", None),
+        ("draining|gpu:4|32|9000|up|infinite|gpu:0|1/31/0/32|100", None),
+        ("mixed|gpu:4|32|9000|down|infinite|gpu:0|1/31/0/32|100", None),
+    ],
+)
+def test_nodes_of_which_small_jobs_use_no_gpu(said: str, expected: tuple[int, int] | None) -> None:
+    node = slurm_idle.parse_idle(f"a|{said}\n")["a"]
+    assert (node.idle, node.shared) == (expected is not None, expected is not None)
+    if expected is not None:
+        assert (node.cpus, node.memory_mb) == expected
 
 
 def test_planned_jobs(said: Path) -> None:
@@ -81,7 +113,7 @@ def test_states(state: str, idle: bool, planned: bool) -> None:
     """sinfo(1), NODE STATE CODES; what sleeps, does not answer or is kept is none of ours."""
     node = slurm_idle.parse_idle(f"a|{state}|gpu:a100:2(S:0-1),gpu:v100:1|24+|900\n")["a"]
     assert (node.idle, node.planned) == (idle, planned)
-    assert node[3:] == (3, "", 24, 900, math.inf)
+    assert node[3:] == (3, "", 24, 900, math.inf, False)
 
 
 @pytest.mark.parametrize(
