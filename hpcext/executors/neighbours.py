@@ -163,7 +163,9 @@ class Neighbours:
         nodes, turn = idle + held + len(self.leased), int(self._now_s // TURN_S)
         self._parts = parts(nodes, stakes, turn)
         part = self._parts[self._name]
-        self.next = parts(nodes + 1, stakes, turn)[self._name] > part
+        # Not before those who wait for what is theirs already: we would take what we gave.
+        due = any(self._parts[name] > has[name] for name in users)
+        self.next = not due and parts(nodes + 1, stakes, turn)[self._name] > part
         return part
 
     def to_ask(self, nodes: Iterable[str]) -> list[str]:

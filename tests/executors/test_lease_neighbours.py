@@ -107,6 +107,18 @@ def test_who_is_next_waits_in_the_queue_for_whatever_comes_free(
     assert one.claims() == set()
 
 
+def test_who_is_next_does_not_wait_before_those_that_have_less_than_their_part() -> None:
+    """It would take the node that it has given back for them."""
+    beside = Neighbours("hpcext-h", 45.0)
+    beside.see([Other(THEIRS, "bob", "", False)], True, 0.0)
+    # Three of ours, and one that is idle, which is theirs.
+    assert beside.divide(1, 3, 3, 9) == 3
+    assert not beside.next
+    beside.see([Other(THEIRS, "bob", "n4", True)], False, 0.0)
+    assert beside.divide(0, 3, 3, 9) == 3
+    assert beside.next
+
+
 def test_it_waits_also_when_main_jobs_have_taken_all(tmp_path: Path, slurm: ScriptedSlurm) -> None:
     """Then nobody else is in the queue, and yet the next node should not be nobody's."""
     one = Beside(tmp_path, slurm, 0)
