@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcext.batch import slurm_idle
-from hpcext.batch.leasing import Held, Idle, Other
+from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.slurm_idle import Planned
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -26,9 +26,8 @@ def test_idle_nodes(said: Path) -> None:
     assert [name for name, node in nodes.items() if node.idle and not node.shared] == ["n4"]
     assert nodes["n4"]._replace(limit_s=math.inf) == Idle("n4", True, True, 6, "", 24, 12000)
     assert not nodes["n3"].planned
-    if len((said / "sinfo-idle.txt").read_text().split("|")) > 4 * 7:
-        # A job without GPUs has two CPUs there, and 200 MB; as much again is left to the next one.
-        assert nodes["n3"] == Idle("n3", True, False, 6, "", 20, 11600, 86400.0, shared=True)
+    # A job without GPUs has two CPUs there, and 200 MB; as much again is left to the next one.
+    assert nodes["n3"] == Idle("n3", True, False, 6, "", 20, 11600, 86400.0, shared=True)
 
 
 @pytest.mark.parametrize(
@@ -77,20 +76,25 @@ def test_leases(said: Path) -> None:
     assert (jobs["8"].state, jobs["8"].node) == ("cancelled", "")
 
 
-def test_leases_of_others() -> None:
+def test_leases_of_others(said: Path) -> None:
     """Known by the name and the comment of their jobs; what else is in the queue is none."""
-    text = (RECORDED / "slurm-22.05" / "squeue-others.txt").read_text()
+    text = (said / "squeue-others.txt").read_text()
     name = "hpcext-trainers-20261124-120000-ab12"
-    leases = (
-        # It has ended; another one that has ended was never on a node.
-        Other(name, "root", "n4", True, 1795535771.0, 1795535771.0, 1795535770.0),
-        # They wait, for any node and for this one; when they may begin is only expected.
-        Other(name, "root", "", False, asked_s=1795535773.0),
-        Other(name, "root", "n4", False, asked_s=1795535773.0),
-        # It runs, and its end is its limit.
-        Other(name, "root", "n4", True, 1795535773.0, None, 1795535771.0),
-    )
-    assert slurm_idle.parse_others(text) == leases
+    leases = slurm_idle.parse_others(text)
+    # One that has ended, though not the one that never had a node; those that wait, for any node
+    # and for one; and one that runs.
+    assert sorted(each[:4] for each in leases) == [
+        (name, "root", "", False), (name, "root", "n4", False),
+        (name, "root", "n4", True), (name, "root", "n4", True),
+    ]  # fmt: skip
+    (ended,) = (each for each in leases if each.until_s is not None)
+    (runs,) = (each for each in leases if each.begun and each is not ended)
+    waits = [each for each in leases if not each.begun]
+    assert 1.7e9 < (ended.asked_s or 0) <= (ended.since_s or 0) <= (ended.until_s or 0)
+    # When it ends is its limit, and when they may begin is only expected.
+    assert (ended.until_s or 0) <= (runs.since_s or 0)
+    assert {each.since_s for each in waits} == {None}
+    assert all((each.asked_s or 0) > 1.7e9 for each in (runs, *waits))
     more = "".join(
         f"RUNNING|n1|n1|bob|1|1|1|{what}\n"
         for what in (f"{name}|", f"{name}|x", "train|7", f"a|{name}|7", f"{name}-|7", "|", "")
