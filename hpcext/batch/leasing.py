@@ -24,18 +24,21 @@ class Idle(NamedTuple):
     ----------
     name : str
     idle : bool
-        Nobody uses any of it, and it may be had: up, awake, neither reserved nor drained, in a
-        partition that starts jobs.
+        Nobody uses any of it, or little beside all its GPUs, and it may be had: up, awake, neither
+        reserved nor drained, in a partition that starts jobs.
     planned : bool
         The batch system keeps it for a job.
     gpus : int
     kind : str
         Of its GPUs; empty where they have none, or several.
     cpus, memory_mb : int
+        Where it is shared, those that a lease may have.
     limit_s : float
         So long a job of the partition may last.
     lost : bool
         It is down, or cannot be reached.
+    shared : bool
+        Somebody uses a part of it without GPUs, say a ticket.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Idle(NamedTuple):
     memory_mb: int
     limit_s: float = math.inf
     lost: bool = False
+    shared: bool = False
 
 
 class Held(NamedTuple):
@@ -81,7 +85,7 @@ LEASE = re.compile(r"hpcext-[A-Za-z0-9._-]{1,64}-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}\Z
 
 
 class Other(NamedTuple):
-    """A lease of another harvester.
+    """A lease of a harvester, as everybody sees it in the queue.
 
     Attributes
     ----------
@@ -89,14 +93,22 @@ class Other(NamedTuple):
         The name of its jobs.
     user : str
     node : str
-        That it has, or has asked for; empty where that is not known.
+        That it has, or has asked for; empty where it waits for any, or that is not known.
     begun : bool
+        It has its node, or had it.
+    since_s, until_s : float or None
+        When it began, and when it ended; epoch. None: not yet, or not known.
+    asked_s : float or None
+        When it was asked for, epoch.
     """
 
     harvester: str
     user: str
     node: str
     begun: bool
+    since_s: float | None = None
+    until_s: float | None = None
+    asked_s: float | None = None
 
 
 class Order(NamedTuple):
@@ -115,6 +127,8 @@ class Order(NamedTuple):
     minutes : int
     directory : pathlib.Path
         Of the lease, on a file system that the nodes share.
+    anywhere : bool
+        Any node like that will do, where a batch system can be told so.
     """
 
     name: str
@@ -125,6 +139,7 @@ class Order(NamedTuple):
     gpus: int
     minutes: int
     directory: Path
+    anywhere: bool = False
 
 
 class Leasing(Protocol):
@@ -143,7 +158,8 @@ class Leasing(Protocol):
         """Our jobs of a name that the batch system still knows."""
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Leases of others in a partition, as far as the queue shows them; not those of a name."""
+        """Leases of harvesters in a partition, as far as the queue shows them; those that have
+        ended, too, as long as it does. Not those of a name."""
 
     def script(self, agent: str, directory: Path) -> str:
         """What the job of a lease runs: this command of a shell, on its node."""

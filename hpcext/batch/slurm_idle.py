@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hpcext.batch import runner
-from hpcext.batch.leasing import LEASE as _LEASE
-from hpcext.batch.leasing import WAITING, Held, Idle, Other
+from hpcext.batch.leasing import LEASE, THERE, WAITING, Held, Idle, Other
 from hpcext.batch.slurm import (
+    UNKNOWN,
     epoch,
     epoch_times,
     gres_kind,
@@ -45,28 +45,40 @@ class Planned(NamedTuple):
     nodes: str
 
 
+_COLUMNS = (
+    ("NodeList", 256), ("StateLong", 32), ("Gres", 1024), ("CPUs", 12), ("Memory", 16),
+    ("Available", 12), ("Time", 24), ("GresUsed", 1024), ("CPUsState", 48), ("AllocMem", 16),
+)  # fmt: skip
+"""What is longer than its column is cut off."""
+
+
 def idle_command(partition: str) -> list[str]:
     """All nodes of a partition; sinfo(1)."""
     words = ["sinfo", "--noheader", "--Node", f"--partition={partition}"]
-    return [*words, "--format=%N|%T|%G|%c|%m|%a|%l"]
+    return [*words, "--Format=" + ",".join(f"{name}:{width}|" for name, width in _COLUMNS)]
 
 
 def parse_idle(text: str) -> dict[str, Idle]:
     """Node → what is said of it; a line each."""
     found = {}
     for line in text.splitlines():
-        words = [*line.strip().split("|"), *6 * [""]]
-        name, said, gres, cpus, memory, partition, limit = words[:7]
+        words = [word.strip() for word in line.split("|")] + 9 * [""]
+        name, said, gres, cpus, memory, partition, limit, used, by_state, allocated = words[:10]
         if not name or not said:
             continue
         word = said.lower().rstrip(_FLAGS)
         flags = said[len(word) :]
-        idle = word in IDLE and not _ASLEEP & set(flags) and "*" not in flags
         # A partition that is down or drained queues jobs and starts none.
-        idle = idle and partition in {"up", ""}
+        may = not _ASLEEP & set(flags) and "*" not in flags and partition in {"up", ""}
+        if may and word == "mixed":
+            rest = _beside(used, by_state, _whole(memory), _whole(allocated))
+        else:
+            rest = None
+        if rest is not None:
+            cpus, memory = map(str, rest)
         found[name] = Idle(
             name,
-            idle,
+            may and (word in IDLE or rest is not None),
             # "-" behind a state: kept for a job by the backfill.
             planned=word == "planned" or "-" in flags,
             gpus=gres_count(gres),
@@ -75,8 +87,34 @@ def parse_idle(text: str) -> dict[str, Idle]:
             memory_mb=_whole(memory),
             limit_s=parse_time_limit(limit) or math.inf,
             lost=word == "down" or "*" in flags,
+            shared=rest is not None,
         )
     return found
+
+
+def _beside(used: str, by_state: str, memory_mb: int, used_mb: int) -> tuple[int, int] | None:
+    """CPUs and memory of a lease beside jobs that use no GPU, and less than half of a node; None:
+    they do. As much again as they use is left, so that the next ones do not preempt the lease.
+
+    Parameters
+    ----------
+    used : str
+        Generic resources that are, as sinfo writes them (``GresUsed``).
+    by_state : str
+        CPUs: allocated, idle, other, all (``CPUsState``).
+    memory_mb, used_mb : int
+        All memory, and what jobs have.
+    """
+    # What has no type is written "gpu:(null):0(IDX:N/A)" at times.
+    plain = used.replace("(null):", "")
+    if not _GPUS.search(plain) or gres_count(plain):
+        return None
+    cpus = [_whole(each) for each in by_state.split("/")]
+    if len(cpus) != 4 or 2 * cpus[0] >= cpus[3] or 2 * used_mb >= memory_mb:
+        return None
+    free, free_mb = cpus[1], memory_mb - used_mb
+    least, least_mb = max(1, free // 2), free_mb // 2
+    return max(least, free - cpus[0]), max(least_mb, free_mb - used_mb)
 
 
 def gres_count(gres: str) -> int:
@@ -131,21 +169,32 @@ def held_command(job_name: str) -> list[str]:
 
 
 def others_command(partition: str) -> list[str]:
-    """Jobs of all users in a partition that run or wait; squeue(1). `%n`: the nodes asked for."""
-    states = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
-    words = ["squeue", "--noheader", f"--partition={partition}", f"--states={states}"]
-    return [*words, "--format=%T|%N|%n|%u|%j|%k"]
+    """Jobs of all users in a partition that Slurm still knows: those that ended, for MinJobAge;
+    squeue(1), with epoch times. `%n`: the nodes asked for."""
+    words = ["squeue", "--noheader", f"--partition={partition}", "--states=all"]
+    return [*words, "--format=%T|%N|%n|%u|%V|%S|%e|%j|%k"]
 
 
 def parse_others(text: str) -> tuple[Other, ...]:
-    """``STATE|NODE|ASKED|USER|NAME|COMMENT`` on each line; those that are leases of a harvester."""
+    """``STATE|NODE|NODE|USER|EPOCH|EPOCH|EPOCH|NAME|COMMENT`` on each line: node that it has, node
+    that it asked for, submission, begin and end. Those that are leases of a harvester, and have not
+    ended without a node."""
     found = []
     for line in text.splitlines():
         # The last two may hold anything, and are then no lease's.
-        said, node, asked, user, name, comment = [*line.strip().split("|", 5), *5 * [""]][:6]
-        if _LEASE.match(name) and whole(comment) is not None:
-            begun = state(said) not in WAITING
-            found.append(Other(name, user, node if begun else asked, begun))
+        words = [*line.strip().split("|", 8), *8 * [""]][:9]
+        said, node, asked, user, submitted, start, end, name, comment = words
+        if not LEASE.match(name) or whole(comment) is None:
+            continue
+        now = state(said)
+        lease = Other(name, user, node, True, epoch(start), None, epoch(submitted))
+        if now in WAITING:
+            found.append(lease._replace(node=asked, begun=False, since_s=None))
+        elif now in THERE or now == UNKNOWN:
+            # That of these is its limit.
+            found.append(lease)
+        elif node and (until_s := epoch(end)) is not None:
+            found.append(lease._replace(until_s=until_s))
     return tuple(found)
 
 
@@ -195,7 +244,7 @@ def planned_ends(but: str = "") -> dict[str, float]:
     """
     text = runner.run(planned_command(), environ=epoch_times())
     jobs = (job for job in parse_planned(text) if job.name != but)
-    planned = [job for job in jobs if not _LEASE.match(job.name)]
+    planned = [job for job in jobs if not LEASE.match(job.name)]
     planned += parse_reserved(runner.run(reserved_command(), environ=epoch_times()))
     lists = {each.nodes for each in planned}
     return ends(

@@ -19,6 +19,13 @@ exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --me
 """
 
 
+def _extent(node: Idle) -> list[str]:
+    """How much of its node a lease has; sbatch(1). All memory of a node is that of others, too."""
+    if node.shared:
+        return ["--ntasks=1", f"--cpus-per-task={node.cpus}", f"--mem={node.memory_mb}"]
+    return ["--exclusive", "--mem=0"]
+
+
 class SlurmLeasing:
     """As :class:`~hpcext.batch.leasing.Leasing` has it."""
 
@@ -36,8 +43,9 @@ class SlurmLeasing:
         return slurm_idle.parse_held(text)
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
-        """Leases of others."""
-        found = slurm_idle.parse_others(runner.run(slurm_idle.others_command(partition)))
+        """Leases of harvesters."""
+        command = slurm_idle.others_command(partition)
+        found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()))
         return tuple(each for each in found if each.harvester != but)
 
     def script(self, agent: str, directory: Path) -> str:
@@ -51,11 +59,10 @@ class SlurmLeasing:
             f"--comment={order.number}",
             f"--partition={order.partition}",
             *order.options,
-            f"--nodelist={order.node.name}",
+            *([] if order.anywhere else [f"--nodelist={order.node.name}"]),
             "--nodes=1",
-            "--exclusive",
+            *_extent(order.node),
             *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
-            "--mem=0",
             f"--time={order.minutes}",
             "--no-requeue",
             f"--output={order.directory / 'slurm.out'}",

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpcext import documents, private
@@ -135,6 +135,8 @@ class LeaseBook:
         # More than our part, at the last look.
         self._over_part = False
         self._steady = Steady()
+        # At the last look; empty before the first one.
+        self._nodes: Mapping[str, Idle] = {}
         self._refused: dict[str, float] = {}
         # Of these, those whose lease did not begin.
         self._passed_over: set[str] = set()
@@ -143,6 +145,8 @@ class LeaseBook:
         self._cycle: asyncio.Task[None] | None = None
         self._asked_s = -1e9
         self._soon = False
+        # A lease is since the last look.
+        self._wanted = False
         self._closed = False
         self._failing = False
         self._account = lease_account.load(directory.parent)
@@ -166,10 +170,11 @@ class LeaseBook:
         """See what agents have said, and ask the batch system if it is time."""
         for lease in list(self.leases.values()):
             self._look(lease)
-        pause_s = self._terms.cycle_s * (SOON if self._soon else 1)
+        pause_s = self._terms.cycle_s * (SOON if self._soon or self._wanted else 1)
         due = time.monotonic() >= self._asked_s + pause_s
         if due and not self._closed and (self._cycle is None or self._cycle.done()):
             self._asked_s = time.monotonic()
+            self._wanted = False
             self._cycle = self._loop.create_task(self._ask())
 
     def close(self) -> None:
@@ -220,9 +225,10 @@ class LeaseBook:
         lease.stale = False
 
     def _look(self, lease: Lease) -> None:
-        if not lease.devices and not lease.leaving:
+        if not lease.devices and not lease.leaving and (self._nodes or not lease.claim):
             with contextlib.suppress(*documents.UNFIT):
                 said = documents.read_json(lease.directory / agent.AGENT_FILE, agent.AGENT)
+                self._place(lease, str(said.get("node", "")))
                 named = tuple(str(device) for device in said["devices"])
                 slots = tuple(map(str, range(self._terms.gpus)))
                 lease.devices = slots if self._terms.logical else named[: self._terms.gpus]
@@ -230,7 +236,14 @@ class LeaseBook:
                 self._join(lease)
         if not lease.leaving and lease.closing():
             lease.leaving = True
+            # Somebody wants it, which changes everybody's part.
+            self._wanted |= not lease.released
             self._join(lease)
+
+    def _place(self, lease: Lease, node: str) -> None:
+        """What was asked for on any node has begun on this one."""
+        if lease.claim and lease.node != node and node in self._nodes:
+            lease.node, lease.kind, lease.stale = node, self._nodes[node].kind, True
 
     def _see(self, lease: Lease) -> None:
         """Say it if the batch system gives leases no GPUs, and ask for no more after some."""
@@ -318,16 +331,7 @@ class LeaseBook:
         if held.state in WAITING:
             await self._waits(lease, held, now)
         elif held.state in THERE:
-            lease.stale |= lease.claim
-            lease.claim = False
-            if held.stopped:
-                await self._stopped(lease, held, now)
-            else:
-                lease.stopped_at = None
-            if lease.ends_at is None or abs((held.end_s or 0.0) - lease.ends_at) > MOVED_S:
-                lease.ends_at = held.end_s
-                if lease.joined and not lease.leaving:
-                    self._join(lease)
+            await self._runs(lease, held, now)
         elif held.state != UNKNOWN:
             lost = held.state == "node_fail" or lease.node in self._lost
             if not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
@@ -342,11 +346,24 @@ class LeaseBook:
         if lease.stale and lease.number in self.leases:
             self._write(lease)
 
+    async def _runs(self, lease: Lease, held: Held, now: float) -> None:
+        if lease.claim and self._nodes:
+            self._place(lease, held.node)
+            lease.claim, lease.stale = False, True
+        if held.stopped:
+            await self._stopped(lease, held, now)
+        else:
+            lease.stopped_at = None
+        if lease.ends_at is None or abs((held.end_s or 0.0) - lease.ends_at) > MOVED_S:
+            lease.ends_at = held.end_s
+            if lease.joined and not lease.leaving:
+                self._join(lease)
+
     async def _waits(self, lease: Lease, held: Held, now: float) -> None:
         if lease.ends_at is not None or lease.devices:
             # It has run, and has ended; its job, which is to begin again, is a stray now.
             self._over(lease)
-        elif lease.claim or lease.node in self._neighbours.leased:
+        elif lease.claim or lease.node in self._neighbours.leased or self._has(lease):
             # Another harvester has it, or was faster: that says nothing of the node.
             if not lease.claim or now - lease.asked_at > CLAIM_S:
                 await self._withdraw(lease, held.job_id)
@@ -359,6 +376,12 @@ class LeaseBook:
                 self._refused[lease.node] = now + REFUSED_S
                 self._passed_over.add(lease.node)
             await asyncio.to_thread(self._system.cancel, held.job_id)
+
+    def _has(self, lease: Lease) -> bool:
+        """Whether we have its node already: a claim was faster there."""
+        return any(
+            each.node == lease.node and each.ends_at is not None for each in self.leases.values()
+        )
 
     async def _stopped(self, lease: Lease, held: Held, now: float) -> None:
         """Its node is others' now. An agent that has heard of it leaves; one that cannot is killed,
@@ -387,7 +410,12 @@ class LeaseBook:
         # Twice in a row: what was asked one after the other may not fit together.
         over = part is not None and sum(not lease.leaving for lease in own) > part
         self._soon |= over and not self._over_part
-        limits = [want] * self._bound + [part or 0] * (over and self._over_part)
+        # Nobody is given what nobody waits for: two that see the queue at different times may
+        # divide it differently, and no node is to stay idle for it.
+        there = sum(not lease.leaving for lease in own)
+        waiting = self._neighbours.waiting - sum(lease.released for lease in own)
+        least = max(part or 0, there - max(0, waiting))
+        limits = [want] * self._bound + [least] * (over and self._over_part)
         self._over_part = over
         if not limits:
             return
@@ -404,8 +432,9 @@ class LeaseBook:
             return
         now = time.time()
         # Before the nodes: one that is given back in between is counted twice, and not left out.
-        others = await asyncio.to_thread(self._system.others, self._terms.partition, self._name)
+        others = await asyncio.to_thread(self._system.others, self._terms.partition, "")
         nodes = await asyncio.to_thread(self._system.idle, self._terms.partition)
+        self._nodes = nodes
         idle = [name for name, node in nodes.items() if node.idle and self._suits(node)]
         # Somebody else had the hole; the next one is another.
         down = {name for name, node in nodes.items() if node.lost}
@@ -420,13 +449,14 @@ class LeaseBook:
         }
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         steady = self._steady(idle)
-        self._neighbours.see(others, bool(steady), now)
-        taken = {lease.node for lease in self.leases.values()}
+        # What waits for any node may not fit into a hole.
+        self._neighbours.see(others, any(not nodes[name].planned for name in steady), now)
+        taken = {lease.node for lease in self.leases.values() if not lease.claim}
         new = set(idle) - steady - taken - self._refused.keys()
         self._soon = not self._soon and bool(new) and self._want() > len(taken)
         self._soon |= any(lease.stopped_at is not None for lease in self.leases.values())
         free = [name for name in idle if name in steady and name not in taken]
-        asks = bool(free) or bool(others)
+        asks = bool(free) or bool(self._neighbours.leased)
         ends = await asyncio.to_thread(self._system.ends, self._name) if asks else {}
 
         def hole(name: str) -> Hole:
@@ -457,8 +487,10 @@ class LeaseBook:
         for request in takes:
             await self._request(request, nodes[request.node])
         missing = 0 if part is None else min(want, self._terms.max_nodes) - len(own) - len(takes)
-        claimable = [name for name in self._neighbours.to_give() if name in nodes]
-        await self._claim(missing, [hole(name) for name in claimable], nodes)
+        # Who is next waits in the queue, so that no node is nobody's until we look again.
+        missing += self._neighbours.next and len(own) < self._terms.max_nodes
+        suits = (name for name, node in nodes.items() if self._suits(node))
+        await self._claim(missing, map(hole, self._neighbours.to_ask(suits)), nodes)
 
     def _part(self, idle: Collection[str]) -> int | None:
         """How many nodes we are to have beside other harvesters; None where there are none."""
@@ -468,19 +500,21 @@ class LeaseBook:
         want = min(self._want(), self._terms.most(len(nodes)))
         return self._neighbours.divide(len(set(idle)), len(own), have, want)
 
-    async def _claim(self, missing: int, holes: Sequence[Hole], nodes: Mapping[str, Idle]) -> None:
-        """Have others see in the queue that so many nodes are missing: by leases that wait for
-        nodes of those that have too many, and begin as soon as one is given back."""
+    async def _claim(self, missing: int, holes: Iterable[Hole], nodes: Mapping[str, Idle]) -> None:
+        """Have others see in the queue that so many nodes are missing: by leases that wait until
+        those that have too many give any of theirs back, or one comes free otherwise."""
         there = [each for each in self.leases.values() if each.claim and not each.withdrawn]
         for lease in there[max(0, missing) :]:
             await self._withdraw(lease, lease.job_id)
         now = time.time()
         known = {lease.node for lease in self.leases.values()}
         more = min(missing, AT_ONCE) - len(there)
-        able = [(each.node, self._terms.minutes(each, now)) for each in holes]
-        able = [(node, minutes) for node, minutes in able if minutes and node not in known]
-        for node, minutes in able[: max(0, more)]:
-            await self._request(Request(node, minutes), nodes[node], claim=True)
+        for each in holes:
+            if more <= 0:
+                break
+            if each.node not in known and (minutes := self._terms.minutes(each, now)):
+                await self._request(Request(each.node, minutes), nodes[each.node], claim=True)
+                more -= 1
 
     def _fits_s(self, node: str) -> float:
         now = time.time()
@@ -541,6 +575,7 @@ class LeaseBook:
             gpus=0 if terms.logical else terms.gpus,
             minutes=request.minutes,
             directory=directory,
+            anywhere=claim,
         )
         try:
             lease.job_id = await asyncio.to_thread(self._system.submit, order, script)

@@ -2,15 +2,29 @@
 
 Nobody deals nodes out. Each harvester computes the parts of all of them from what the queue shows,
 by the same rule, and does what follows for itself: it takes idle nodes up to its part, it asks for
-nodes of those that have more than theirs, and it gives back what it has beyond its own.
+nodes when it has less, and it gives back what it has beyond its own and another asks for.
 """
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
+
+WINDOW_S = 300.0
+"""What was had before does not count."""
+
+SLACK = 0.1
+"""Who had more than the others lately, by this part of the mean, is counted as one node more."""
+
+SLACK_NODE_S = 20.0
+"""By less than that nobody is behind: so long it takes until a node has changed hands."""
+
+AHEAD = 2
+"""Nobody is counted with more nodes than these for what it had: it is left one less than equal
+parts, or two of them where parts are equal but for one."""
 
 
 class Stake(NamedTuple):
@@ -23,20 +37,24 @@ class Stake(NamedTuple):
         Nodes.
     want : int
         Nodes, those that it has included.
+    used : float
+        Node-seconds that it had in the last :data:`WINDOW_S`.
     """
 
     user: str
     have: int
     want: int
+    used: float = 0.0
 
 
 def parts(nodes: int, stakes: Mapping[str, Stake], turn: int = 0) -> dict[str, int]:
     """How many nodes each harvester is to have.
 
     The users get equal parts, and the harvesters of a user equal parts of theirs; who wants less
-    than its part leaves the rest to the others (max-min fairness). What is left over of a division
-    stays where it is, so that no node changes hands for it; where nobody has it yet, it is
-    another's in each turn.
+    than its part leaves the rest to the others (max-min fairness). Who had more node-seconds
+    lately is dealt as if it had a node or two already, so that what was unequal is made up for.
+    What is left over of a division stays where it is, so that no node changes hands for it; where
+    nobody has it yet, it is of who had least lately, and of another in each turn.
 
     Parameters
     ----------
@@ -47,41 +65,60 @@ def parts(nodes: int, stakes: Mapping[str, Stake], turn: int = 0) -> dict[str, i
     turn : int
         The same number for all who compute at the same time.
     """
-    users: dict[str, list[str]] = defaultdict(list)
+    users: dict[str, dict[str, Stake]] = defaultdict(dict)
     for name, stake in stakes.items():
-        users[stake.user].append(name)
+        users[stake.user][name] = stake
     sums = {
-        user: (
-            sum(stakes[name].have for name in names),
-            sum(stakes[name].want for name in names),
+        user: Stake(
+            user,
+            sum(stake.have for stake in own.values()),
+            sum(stake.want for stake in own.values()),
+            sum(stake.used for stake in own.values()),
         )
-        for user, names in users.items()
+        for user, own in users.items()
     }
     of_users = _divided(nodes, sums, turn)
     found = {}
-    for user, names in users.items():
-        own = {name: (stakes[name].have, stakes[name].want) for name in names}
+    for user, own in users.items():
         found.update(_divided(of_users[user], own, turn))
     return found
 
 
-def _divided(nodes: int, asking: Mapping[str, tuple[int, int]], turn: int) -> dict[str, int]:
-    """Name → its part; `asking` has what each has, and wants."""
-    found: dict[str, int] = {}
-    # Who wants less than an equal part of what is left gets all that it wants.
-    rest = sorted(asking, key=lambda name: (asking[name][1], name))
-    left = max(0, nodes)
-    while rest and asking[rest[0]][1] <= left // len(rest):
-        name = rest.pop(0)
-        found[name] = asking[name][1]
-        left -= found[name]
-    if rest:
-        each, over = divmod(left, len(rest))
-        # One more for some: for those that have it already, if there are such.
-        rest.sort(key=lambda name: (-min(asking[name][0], each + 1), drawn(name, str(turn))))
-        for place, name in enumerate(rest):
-            found[name] = each + (place < over)
+def _divided(nodes: int, stakes: Mapping[str, Stake], turn: int) -> dict[str, int]:
+    """Name → its part: each node to who has least by then."""
+    found = dict.fromkeys(stakes, 0)
+    ahead = _ahead(stakes)
+    order = {name: drawn(name, str(turn)) for name in stakes}
+
+    def place(name: str) -> tuple[int, bool, float, str, str]:
+        there, stake = found[name], stakes[name]
+        return there + ahead[name], there >= stake.have, stake.used, order[name], name
+
+    able = [place(name) for name, stake in stakes.items() if stake.want > 0]
+    heapq.heapify(able)
+    for _ in range(nodes):
+        if not able:
+            break
+        name = able[0][-1]
+        found[name] += 1
+        if found[name] < stakes[name].want:
+            heapq.heapreplace(able, place(name))
+        else:
+            heapq.heappop(able)
     return found
+
+
+def _ahead(stakes: Mapping[str, Stake]) -> dict[str, int]:
+    """Name → with how many nodes it is counted for what it had lately."""
+    had = [stake.used for stake in stakes.values()]
+    # Who has all that it wants is no measure for the others.
+    short = [stake.used for stake in stakes.values() if stake.want > stake.have]
+    least = min(short or had, default=0.0)
+    much = max(SLACK * sum(had) / max(1, len(had)), SLACK_NODE_S)
+    return {
+        name: min(AHEAD, max(0, int((stake.used - least) // much)))
+        for name, stake in stakes.items()
+    }
 
 
 def drawn(seed: str, node: str) -> str:

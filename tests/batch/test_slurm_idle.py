@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcext.batch import slurm_idle
-from hpcext.batch.leasing import Held, Idle, Other
+from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.slurm_idle import Planned
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -23,9 +23,40 @@ def said(request: pytest.FixtureRequest) -> Path:
 
 def test_idle_nodes(said: Path) -> None:
     nodes = slurm_idle.parse_idle((said / "sinfo-idle.txt").read_text())
-    assert [name for name, node in nodes.items() if node.idle] == ["n4"]
-    assert nodes["n4"] == Idle("n4", True, True, 6, "", 24, 12000)
+    assert [name for name, node in nodes.items() if node.idle and not node.shared] == ["n4"]
+    assert nodes["n4"]._replace(limit_s=math.inf) == Idle("n4", True, True, 6, "", 24, 12000)
     assert not nodes["n3"].planned
+    # A job without GPUs has two CPUs there, and 200 MB; as much again is left to the next one.
+    assert nodes["n3"] == Idle("n3", True, False, 6, "", 20, 11600, 86400.0, shared=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("mixed|gpu:a100:4|32|9000|up|infinite|gpu:a100:0(IDX:N/A)|1/31/0/32|100", (30, 8800)),
+        ("MIXED|gpu:4|32|9000|up|infinite|gpu:(null):0(IDX:N/A)|10/22/0/32|4000", (12, 2500)),
+        ("mixed-|gpu:4|32|9000|up|infinite|gpu:0|1/31/0/32|0", (30, 9000)),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:0,mps:0|1/1/30/32|0", (1, 9000)),
+        # Half of it, or a GPU, is in use; or that is not known.
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:0|16/16/0/32|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:0|1/31/0/32|4500", None),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:1(IDX:0)|1/31/0/32|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:(null):2(IDX:0-1)|1/31/0/32|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite||1/31/0/32|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite|gpu:0|N/A|100", None),
+        ("mixed|gpu:4|32|9000|up|infinite", None),
+        ("mixed|(null)|32|9000|up|infinite|(null)|1/31/0/32|100", None),
+        # It does not answer, or is to be had by nobody.
+        ("mixed*|gpu:4|32|9000|up|infinite|gpu:0|1/31/0/32|100", None),
+        ("draining|gpu:4|32|9000|up|infinite|gpu:0|1/31/0/32|100", None),
+        ("mixed|gpu:4|32|9000|down|infinite|gpu:0|1/31/0/32|100", None),
+    ],
+)
+def test_nodes_of_which_small_jobs_use_no_gpu(said: str, expected: tuple[int, int] | None) -> None:
+    node = slurm_idle.parse_idle(f"a|{said}\n")["a"]
+    assert (node.idle, node.shared) == (expected is not None, expected is not None)
+    if expected is not None:
+        assert (node.cpus, node.memory_mb) == expected
 
 
 def test_planned_jobs(said: Path) -> None:
@@ -45,14 +76,27 @@ def test_leases(said: Path) -> None:
     assert (jobs["8"].state, jobs["8"].node) == ("cancelled", "")
 
 
-def test_leases_of_others() -> None:
+def test_leases_of_others(said: Path) -> None:
     """Known by the name and the comment of their jobs; what else is in the queue is none."""
-    text = (RECORDED / "slurm-22.05" / "squeue-others.txt").read_text()
+    text = (said / "squeue-others.txt").read_text()
     name = "hpcext-trainers-20261124-120000-ab12"
-    leases = (Other(name, "root", "n4", False), Other(name, "root", "n4", True))
-    assert slurm_idle.parse_others(text) == leases
+    leases = slurm_idle.parse_others(text)
+    # One that has ended, though not the one that never had a node; those that wait, for any node
+    # and for one; and one that runs.
+    assert sorted(each[:4] for each in leases) == [
+        (name, "root", "", False), (name, "root", "n4", False),
+        (name, "root", "n4", True), (name, "root", "n4", True),
+    ]  # fmt: skip
+    (ended,) = (each for each in leases if each.until_s is not None)
+    (runs,) = (each for each in leases if each.begun and each is not ended)
+    waits = [each for each in leases if not each.begun]
+    assert 1.7e9 < (ended.asked_s or 0) <= (ended.since_s or 0) <= (ended.until_s or 0)
+    # When it ends is its limit, and when they may begin is only expected.
+    assert (ended.until_s or 0) <= (runs.since_s or 0)
+    assert {each.since_s for each in waits} == {None}
+    assert all((each.asked_s or 0) > 1.7e9 for each in (runs, *waits))
     more = "".join(
-        f"RUNNING|n1|n1|bob|{what}\n"
+        f"RUNNING|n1|n1|bob|1|1|1|{what}\n"
         for what in (f"{name}|", f"{name}|x", "train|7", f"a|{name}|7", f"{name}-|7", "|", "")
     )
     assert slurm_idle.parse_others(text + more) == leases
@@ -74,7 +118,7 @@ def test_states(state: str, idle: bool, planned: bool) -> None:
     node = slurm_idle.parse_idle(f"a|{state}|gpu:a100:2(S:0-1),gpu:v100:1|24+|900\n")["a"]
     assert (node.idle, node.planned) == (idle, planned)
     assert node[3:8] == (3, "", 24, 900, math.inf)
-    assert node.lost == state.endswith("*")
+    assert (node.lost, node.shared) == (state.endswith("*"), False)
 
 
 @pytest.mark.parametrize(

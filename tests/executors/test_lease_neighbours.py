@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 from test_lease_book import Harvester, ScriptedSlurm
 
+from hpcext import documents
 from hpcext.batch.leasing import Other
+from hpcext.core.facts import NodeJoined
 from hpcext.executors import lease_account
 from hpcext.executors.neighbours import Neighbours
+from hpcext.launch import agent
 
 THEIRS = "hpcext-theirs-20261124-120000-ab12"
 NODES = ("n1", "n2", "n3", "n4")
 
 
 def other(node: str, state: str = "RUNNING", user: str = "bob") -> tuple[str, ...]:
-    """A lease of theirs, as squeue shows it."""
-    has, asks = ("", node) if state == "PENDING" else (node, node)
-    return (state, has, asks, user, THEIRS, "1795441398")
+    """A lease of theirs, as squeue shows it: it began just now."""
+    has, asks, since = ("", node, "N/A") if state == "PENDING" else (node, node, _now())
+    return (state, has, asks, user, _now(), since, "2000000000", THEIRS, "1795441398")
+
+
+def _now() -> str:
+    return str(int(time.time()))
 
 
 @pytest.fixture
@@ -74,8 +85,54 @@ def test_another_that_wants_less_than_its_part_gets_no_more(
     slurm.others = [other("n4")]
     one.cycle(4)
     assert one.released() == set()
-    assert one.claims() == set()
     assert lease_account.load(one.path.parent).others == 1
+
+
+def test_who_is_next_waits_in_the_queue_for_whatever_comes_free(
+    tmp_path: Path, slurm: ScriptedSlurm
+) -> None:
+    """One lease of it, and no one that has more than its part, or all that it wants."""
+    one = Beside(tmp_path, slurm, 2)
+    slurm.others = [other("n3"), other("n4")]
+    one.cycle(3)
+    # They want no more.
+    assert len(one.claims()) == 1
+    # They do, and have less.
+    slurm.others = [other("n3"), other("n4", "PENDING")]
+    one.cycle(2)
+    assert one.claims() == set()
+    slurm.others = [other("n3"), other("n4")]
+    one.want = 2
+    one.cycle(2)
+    assert one.claims() == set()
+
+
+def test_who_is_next_does_not_wait_before_those_that_have_less_than_their_part() -> None:
+    """It would take the node that it has given back for them."""
+    beside = Neighbours("hpcext-h", 45.0)
+    beside.see([Other(THEIRS, "bob", "", False)], True, 0.0)
+    # Three of ours, and one that is idle, which is theirs.
+    assert beside.divide(1, 3, 3, 9) == 3
+    assert not beside.next
+    beside.see([Other(THEIRS, "bob", "n4", True)], False, 0.0)
+    assert beside.divide(0, 3, 3, 9) == 3
+    assert beside.next
+
+
+def test_it_waits_also_when_main_jobs_have_taken_all(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    """Then nobody else is in the queue, and yet the next node should not be nobody's."""
+    one = Beside(tmp_path, slurm, 0)
+    slurm.others = [other(node) for node in NODES]
+    one.cycle()
+    slurm.others = []
+    one.cycle(3)
+    assert len(one.claims()) == 1
+
+
+def test_who_is_alone_waits_for_nothing(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    one = Beside(tmp_path, slurm, 2)
+    one.cycle(3)
+    assert len(one.book.leases) == 2
 
 
 def test_nodes_of_who_has_too_many_are_asked_for_and_waited_for(
@@ -104,6 +161,65 @@ def test_nodes_of_who_has_too_many_are_asked_for_and_waited_for(
     assert one.claims() == claimed - {first}
 
 
+def test_a_claim_begins_wherever_a_node_comes_free(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    """Not on the node alone that somebody had when it was made: main jobs may take that one."""
+    one = Beside(tmp_path, slurm, 0)
+    one.want = 1
+    slurm.others = [other(node) for node in NODES[:3]]
+    one.cycle()
+    (claimed,) = one.claims()
+    (command,) = slurm.said("sbatch")
+    assert not any(word.startswith("--nodelist") for word in command)
+    assert one.took() == []
+    slurm.begin(one.book, 1, "n4")
+    # Its agent is there, and nobody has asked Slurm since; the next manager neither.
+    (lease,) = one.book.leases.values()
+    documents.write_json(
+        lease.directory / agent.AGENT_FILE,
+        {"schema": agent.AGENT, "devices": ["0", "1"], "node": "n4"},
+    )
+    one.book = one.another()
+    for each in one.book.leases.values():
+        one.book._look(each)
+    assert one.took() == []
+    one.cycle(2)
+    joined = [fact.node.name for fact in one.took() if isinstance(fact, NodeJoined)]
+    assert set(joined) == {"n4"} != {claimed}
+    assert one.claims() == set()
+    assert {lease.node for lease in one.another().leases.values()} == {"n4"}
+
+
+def test_nothing_is_given_back_that_nobody_waits_for(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    """Two that see the queue at different times may divide it differently."""
+    one = Beside(tmp_path, slurm, 3)
+    one.book._neighbours.divide = lambda *_: 1  # type: ignore[method-assign]
+    slurm.others = [other("n4")]
+    one.cycle(4)
+    assert one.released() == set()
+    slurm.others.append(other("n4", "PENDING"))
+    one.cycle(2)
+    assert len(one.released()) == 1
+
+
+def test_a_lease_that_others_want_has_the_queue_asked_soon(
+    tmp_path: Path, slurm: ScriptedSlurm
+) -> None:
+    """What is left is divided anew then."""
+    one = Beside(tmp_path, slurm, 2)
+    one.book._terms = replace(one.terms, cycle_s=3600.0)
+    one.cycle(2)
+    looks = len(slurm.said("sinfo"))
+    lease = next(iter(one.book.leases.values()))
+    (lease.directory / agent.LEAVING_FILE).touch()
+    one.book.look()
+    one.book._asked_s -= 1200.0
+    one.cycle()
+    assert len(slurm.said("sinfo")) == looks + 1
+    one.book._asked_s -= 1200.0
+    one.cycle()
+    assert len(slurm.said("sinfo")) == looks + 1
+
+
 def test_a_claim_is_taken_back_when_another_node_is_idle(
     tmp_path: Path, slurm: ScriptedSlurm
 ) -> None:
@@ -129,11 +245,11 @@ def test_a_node_that_another_was_faster_to_take_is_not_waited_for(
     slurm.nodes["n1"] = "allocated"
     slurm.others = [other("n1")]
     one.cycle(3)
-    assert not one.book.leases
+    assert all(lease.claim for lease in one.book.leases.values())
     # It says nothing of the node: when that is idle it is asked for at once.
     slurm.others, slurm.nodes["n1"] = [], "idle"
-    one.cycle(2)
-    assert [lease.node for lease in one.book.leases.values()] == ["n1"]
+    one.cycle(3)
+    assert [(lease.node, lease.claim) for lease in one.book.leases.values()] == [("n1", False)]
 
 
 def test_nodes_that_another_has_asked_for_are_left_to_it(
@@ -157,16 +273,15 @@ def test_a_share_is_one_of_what_all_harvesters_have(tmp_path: Path, slurm: Scrip
 
 
 def test_a_second_harvester_of_ones_own_does_not_count_as_another_user() -> None:
-    me = pwd.getpwuid(os.getuid()).pw_name
+    me = _me()
     mine = "hpcext-mine-20261124-120000-cd34"
     beside = Neighbours("hpcext-h", 45.0)
     beside.see([Other(mine, me, f"n{number}", True) for number in range(3)], False, 0.0)
     assert beside.divide(0, 3, 3, 9) == 3
     beside.see([Other(mine, "bob", f"n{number}", True) for number in range(3)], False, 0.0)
     assert beside.divide(3, 0, 0, 9) == 3
-    assert beside.to_give() == []
     assert beside.divide(0, 0, 0, 9) is not None
-    assert len(beside.to_give()) == 3
+    assert beside.to_ask(["n4", "n2"]) == ["n2", "n4"]
 
 
 def test_no_node_stays_idle_for_a_lease_that_does_not_begin() -> None:
@@ -189,6 +304,105 @@ def test_who_waits_while_nothing_is_idle_waits_for_good() -> None:
     for at_s in (0.0, 100.0, 1000.0):
         beside.see([Other(THEIRS, "bob", "n1", False)], False, at_s)
         assert beside.divide(0, 4, 4, 9) == 3
+
+
+def lease(
+    user: str, node: str, since_s: float | None, until_s: float | None = None, name: str = ""
+) -> Other:
+    """One that was asked for when it began."""
+    begun = since_s is not None
+    return Other(name or f"{THEIRS}-{user}", user, node, begun, since_s, until_s, since_s)
+
+
+def test_what_cannot_be_divided_goes_to_who_had_less() -> None:
+    """As the queue shows it, and as long as it does; what it forgets is remembered."""
+    me = _me()
+    mine = [lease(me, "n1", 0.0, name="hpcext-h"), lease(me, "n2", 0.0, name="hpcext-h")]
+    theirs = [lease("bob", "n3", 0.0), lease("bob", "n4", 0.0, 45.0)]
+    waits = lease("bob", "", None)
+    beside = Neighbours("hpcext-h", 45.0)
+    beside.see([*mine, *theirs, waits], False, 60.0)
+    assert (beside.waiting, beside.asked) == (1, frozenset())
+    assert beside.divide(0, 2, 2, 9) == 2
+    beside.see([*mine, theirs[0], waits], False, 70.0)
+    assert beside.divide(0, 2, 2, 9) == 1
+    # Another that sees it for the first time comes to the same.
+    other = Neighbours("hpcext-h", 45.0)
+    other.see([*mine, *theirs, waits], False, 70.0)
+    assert other.divide(0, 2, 2, 9) == 1
+    # Five minutes later nobody thinks of it any more.
+    mine = [each._replace(since_s=600.0) for each in mine[:1]]
+    theirs = [each._replace(since_s=600.0, until_s=None) for each in theirs]
+    beside.see([*mine, *theirs], False, 615.0)
+    assert beside.divide(0, 1, 1, 9) == 1
+
+
+def test_who_has_only_just_come_is_not_owed_what_nobody_else_wanted() -> None:
+    me = _me()
+    mine = [lease(me, f"n{number}", 0.0, name="hpcext-h") for number in range(4)]
+    beside = Neighbours("hpcext-h", 45.0)
+    waits = lease("bob", "n1", None)._replace(asked_s=290.0)
+    beside.see([*mine, waits, waits], False, 300.0)
+    assert beside.divide(0, 4, 4, 9) == 2
+    # Where others' leases do not say when they began it is as if nobody had been there before.
+    unsaid = [each._replace(since_s=None, asked_s=None) for each in (*mine, waits, waits)]
+    beside = Neighbours("hpcext-h", 45.0)
+    beside.see(unsaid, False, 300.0)
+    assert beside.divide(0, 4, 4, 9) == 2
+
+
+def test_a_user_is_charged_with_what_harvesters_had_that_have_ended() -> None:
+    """Another name makes nobody poorer."""
+    me = _me()
+    mine = [lease(me, "n1", 0.0, name="hpcext-h")]
+    before = [lease("bob", "n3", 0.0, 200.0), lease("bob", "n4", 0.0, 200.0)]
+    now = [lease("bob", node, 200.0, name=THEIRS) for node in ("n3", "n4")]
+    beside = Neighbours("hpcext-h", 45.0)
+    beside.see([*mine, *before, *now], False, 210.0)
+    assert beside.divide(0, 1, 1, 9) == 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ann", "bob", "cy"]),
+            st.sampled_from(["", *NODES]),
+            st.none() | st.floats(0.0, 290.0),
+            st.none() | st.floats(0.0, 10.0),
+        ),
+        max_size=12,
+    ),
+    st.integers(0, 4),
+)
+def test_all_of_them_come_to_the_same_division(
+    said: list[tuple[str, str, float | None, float | None]], idle: int
+) -> None:
+    """Without a word to each other, from the same queue."""
+    shown = []
+    for user, node, since_s, took_s in said:
+        ended = since_s is not None and took_s is not None
+        until_s = (since_s or 0.0) + (took_s or 0.0) if ended else None
+        shown.append(lease(user, node, since_s, until_s, f"{THEIRS}-{user}"))
+    there = [each for each in shown if each.until_s is None]
+    nodes = {each.node for each in there if each.begun}
+    # Each node has one lease at most.
+    if len(nodes) < sum(each.begun for each in there):
+        return
+    found = {}
+    for user in {each.user for each in there}:
+        name = f"{THEIRS}-{user}"
+        beside = Neighbours(name, 45.0)
+        beside._user = user
+        beside.see(shown, False, 300.0)
+        own = [each for each in there if each.harvester == name]
+        have = sum(each.begun for each in own)
+        if beside.divide(idle, have, have, len(own)) is not None:
+            found[user] = beside._parts
+    assert all(each == next(iter(found.values())) for each in found.values())
+
+
+def _me() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def _part(beside: Neighbours, others: list[Other], at_s: float) -> int | None:

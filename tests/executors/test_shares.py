@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcext.executors.shares import Stake, drawn, parts
+from hpcext.executors.shares import WINDOW_S, Stake, drawn, parts
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,58 @@ def test_the_parts(
         assert found["c"] == 2
     else:
         assert found["a"] + found["a2"] == found["b"] == 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "stakes", "expected"),
+    [
+        # What is left over goes to who had less; but not for little, and nobody pays twice.
+        (3, {"a": ("ann", 2, 9, 600.0), "b": ("bob", 1, 9, 400.0)}, {"a": 1, "b": 2}),
+        (3, {"a": ("ann", 2, 9, 410.0), "b": ("bob", 1, 9, 400.0)}, {"a": 2, "b": 1}),
+        (3, {"a": ("ann", 1, 9, 410.0), "b": ("bob", 2, 9, 400.0)}, {"a": 1, "b": 2}),
+        (3, {"a": ("ann", 2, 9, 40.0), "b": ("bob", 1, 9, 10.0)}, {"a": 1, "b": 2}),
+        # Equal parts are left for who had much less, by one node.
+        (4, {"a": ("ann", 2, 9, 900.0), "b": ("bob", 2, 9, 300.0)}, {"a": 1, "b": 3}),
+        (40, {"a": ("ann", 20, 99, 9000.0), "b": ("bob", 20, 99, 0.0)}, {"a": 19, "b": 21}),
+        (1, {"a": ("ann", 1, 9, 60.0), "b": ("bob", 0, 9, 0.0)}, {"a": 0, "b": 1}),
+        # Who wants no more is no measure: what it did not want is not owed to it, or to others.
+        (5, {"a": ("ann", 2, 9, 600.0), "b": ("bob", 2, 9, 400.0), "c": ("cy", 1, 1, 0.0)},
+         {"a": 1, "b": 3, "c": 1}),
+        (4, {"a": ("ann", 3, 9, 900.0), "c": ("cy", 1, 1, 0.0)}, {"a": 3, "c": 1}),
+        # Who is alone has all, whatever it had.
+        (4, {"a": ("ann", 4, 9, 9000.0)}, {"a": 4}),
+        # So it is between harvesters of one user.
+        (3, {"a": ("ann", 2, 9, 600.0), "a2": ("ann", 1, 9, 400.0)}, {"a": 1, "a2": 2}),
+    ],
+)  # fmt: skip
+def test_the_parts_of_those_that_had_more_or_less_lately(
+    nodes: int, stakes: dict[str, tuple[str, int, int, float]], expected: dict[str, int]
+) -> None:
+    assert parts(nodes, {name: Stake(*each) for name, each in stakes.items()}) == expected
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_main_jobs_that_come_and_go_leave_users_equal(names: str) -> None:
+    """They take nodes away at random; over five minutes users had as much, but for 10 %."""
+    draw = random.Random(7)
+    held, look_s = dict.fromkeys(names, 0), 15.0
+    past: list[dict[str, int]] = []
+    off = []
+    window = int(WINDOW_S / look_s)
+    for at in range(400):
+        if at % 2 == 0:
+            nodes = draw.randint(len(names), 3 * len(names))
+        while sum(held.values()) > nodes:
+            held[draw.choice([name for name in names if held[name]])] -= 1
+        used = {name: look_s * sum(each[name] for each in past[-window:]) for name in names}
+        held = parts(nodes, {name: Stake(name, held[name], 99, used[name]) for name in names})
+        past.append(held)
+        if at > window:
+            found = [sum(each[name] for each in past[-window:]) for name in names]
+            mean = sum(found) / len(found)
+            off.append(max(abs(each - mean) for each in found) / mean)
+    assert sum(each <= 0.1 for each in off) > 0.9 * len(off)
+    assert sum(off) / len(off) < 0.07
 
 
 STAKES = st.dictionaries(

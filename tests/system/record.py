@@ -81,11 +81,16 @@ def record_idle(one: Cluster, say: Callable[..., None]) -> None:
     held = slurm_idle.held_command("hpcext-h")
     say("squeue-held", held, SLURM_TIME_FORMAT="%s")
     named = "--job-name=hpcext-trainers-20261124-120000-ab12"
-    waits = [*lease, named, "--nodelist=n4", "--time=3", "--comment=9", "--wrap=true"]
-    one.run("sbatch", *waits)
     one.run("scontrol", "update", "job=6", named.removeprefix("--job-"))
-    say("squeue-others", slurm_idle.others_command("harvest"))
-    one.run("scancel", "6", "8")
+    one.run("sbatch", *lease, named, "--nodelist=n4", "--time=3", "--comment=9", "--wrap=sleep 600")
+    one.run("scancel", "6")
+    one.wait_for(lambda: one.job(8)["JobState"] == "RUNNING", "job 8")
+    for comment, words in (("10", ["--nodelist=n4"]), ("11", [])):
+        one.run("sbatch", *lease, named, *words, f"--comment={comment}", "--wrap=true")
+    one.run("scancel", "9")
+    one.run("sbatch", *lease, named, "--nodelist=n4", "--comment=12", "--wrap=true")
+    say("squeue-others", slurm_idle.others_command("harvest"), SLURM_TIME_FORMAT="%s")
+    one.run("scancel", "8", "10", "11")
     one.wait_for(lambda: "planned" in one.run(*slurm_idle.idle_command("harvest")).stdout, "a plan")
     say("sinfo-idle", slurm_idle.idle_command("harvest"))
     say("squeue-planned", slurm_idle.planned_command(), SLURM_TIME_FORMAT="%s")
