@@ -108,7 +108,7 @@ class Harvest(Site):
             with contextlib.suppress(lsf_site.RefusedError):
                 lsf_run.kill(self.lsf, job.id)
         wait_for(
-            lambda: all(job.state in lsf_run.ENDED for job in self.lsf.jobs()),
+            lambda: all(job.over() for job in self.lsf.jobs()),
             "the end of all jobs",
         )
 

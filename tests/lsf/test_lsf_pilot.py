@@ -69,9 +69,8 @@ class OnLsf(Site):
 
     def over(self, job: int, state: str = "DONE") -> dict[str, dict[str, Any]]:
         """Wait for the end of a pilot; its jobs by name."""
-        wait_for(lambda: self.lsf.job(job).state in lsf_run.ENDED, "the end of the pilot")
-        log = "".join(path.read_text() for path in self.pilot.glob("lsf-*.out"))
-        assert self.lsf.job(job).state == state, log
+        wait_for(lambda: self.lsf.job(job).over(), "the end of the pilot")
+        assert self.lsf.job(job).state == state, self.lsf.printed()
         document = self.document("status", str(self.pilot))
         return {each["name"]: each for each in document["jobs"]}
 
@@ -117,7 +116,7 @@ class OnLsf(Site):
             with contextlib.suppress(lsf_site.RefusedError):
                 lsf_run.kill(self.lsf, job.id)
         wait_for(
-            lambda: all(job.state in lsf_run.ENDED for job in self.lsf.jobs()),
+            lambda: all(job.over() for job in self.lsf.jobs()),
             "the end of all jobs",
         )
 

@@ -84,8 +84,8 @@ class Cluster:
         assert [int(line[1]) for line in self.steps()] == list(range(1, 41))
 
     def output(self) -> str:
-        path = self.site.directory / "out"
-        return path.read_text() if path.exists() else ""
+        """Of all runs, which nobody but this engine keeps."""
+        return self.site.printed()
 
     def trainings(self) -> list[int]:
         """Processes of trainings that are left."""
@@ -250,7 +250,7 @@ def test_killed_at_once_nothing_of_it_goes_on(make_cluster: MakeCluster) -> None
     cluster = make_cluster(queue={"requeue_exit_values": (85,)})
     job = cluster.submit()
     cluster.at_gate()
-    os.kill(cluster.job(job).group, signal.SIGKILL)
+    os.killpg(cluster.job(job).group, signal.SIGKILL)
     cluster.wait_state(job, "EXIT")
     wait_for(lambda: cluster.trainings() == [], "that its training ends, too")
 

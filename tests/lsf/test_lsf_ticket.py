@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import lsf_controls
-import lsf_run
 import lsf_site
 import pytest
 from lsf_site import Host, Job, Queue
@@ -110,8 +109,8 @@ class Tickets(Site):
             raise AssertionError(f"{error}\n{self.said()}") from None
 
     def said(self) -> str:
-        paths = [*self.path.glob("*.out"), self.harvester / "manager.log"]
-        return "\n".join(path.read_text(errors="replace") for path in paths if path.exists())
+        log = self.harvester / "manager.log"
+        return self.lsf.printed() + (log.read_text(errors="replace") if log.exists() else "")
 
     def output(self, name: str) -> str:
         path = self.path / f"{name}.out"
@@ -135,11 +134,7 @@ class Tickets(Site):
             return 0
 
     def leases(self) -> list[Job]:
-        return [
-            job
-            for job in self.lsf.jobs()
-            if job.queue == "killable" and job.state not in lsf_run.ENDED
-        ]
+        return [job for job in self.lsf.jobs() if job.queue == "killable" and not job.over()]
 
     def clear(self) -> None:
         for process in self.started:

@@ -42,7 +42,7 @@ def bsub(site: Site, argv: Sequence[str]) -> int:
     _begin(site, job)
     if "-K" not in argv:
         return 0
-    while site.job(job.id).state not in lsf_run.ENDED:
+    while not site.job(job.id).over():
         time.sleep(lsf_run.POLL_S)
     return site.job(job.id).exit_code or 0
 
@@ -111,20 +111,22 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
         empty = "-" if site.quirks.empty_is_dash else ""
         said = {**_times(site, job), **{name: str(read(job)) for name, read in FIELDS.items()}}
         rows.append({name.upper(): said[name] or empty for name in fields})
+    none = REFUSED if site.quirks.none_fails and not rows else 0
     if as_json:
         print(json.dumps({"COMMAND": "bjobs", "JOBS": len(rows), "RECORDS": rows}))
-        return 0
-    if header:
-        print(delimiter.join(fields).upper())
-    for row in rows:
-        print(delimiter.join(row.values()))
-    return 0
+    elif none:
+        raise RefusedError("No unfinished job found")
+    else:
+        lines = [row.values() for row in rows]
+        heading = [map(str.upper, fields)] if header else []
+        sys.stdout.writelines(f"{delimiter.join(line)}\n" for line in [*heading, *lines])
+    return none
 
 
 def _named(site: Site, name: str) -> list[int]:
     """Jobs of a name; all of them, if it is empty."""
     found = [job.id for job in site.jobs() if name in {"", job.name}]
-    if name and not found:
+    if name and not found and not site.quirks.none_fails:
         raise RefusedError(f"Job <{name}> is not found")
     return found
 
@@ -178,6 +180,10 @@ def brequeue(site: Site, argv: Sequence[str]) -> int:
     return _each(site, words, again, "is being requeued")
 
 
+def bmig(site: Site, argv: Sequence[str]) -> int:
+    return _each(site, argv, lsf_controls.migrate, "is being migrated")
+
+
 def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], said: str) -> int:
     for word in argv:
         if not word.isdecimal():
@@ -187,7 +193,7 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
     return 0
 
 
-CONTROLS = (bkill, bstop, bresume, brequeue, bchkpnt, brestart)
+CONTROLS = (bkill, bstop, bresume, brequeue, bmig, bchkpnt, brestart)
 LAUNCHERS = (lsf_launch.blaunch, lsf_launch.jsrun)
 COMMANDS = {each.__name__: each for each in (bsub, bjobs, *CONTROLS, *LAUNCHERS)}
 COMMANDS |= lsf_hosts.COMMANDS

@@ -13,7 +13,7 @@ OPTIONS = {
     "bhosts": {"-w", "-X", "-o", "-json", "-gpu"},
 }
 BSUB = lsf_submit.VALUES | lsf_submit.SWITCHES
-SHOWN = {"RUN", "SSUSP", "USUSP"}
+SHOWN = {"RUN", "SSUSP", "USUSP", "UNKWN"}
 HEADER = "RSVID        TYPE      USER       NCPUS          RSV_HOSTS     TIME_WINDOW"
 
 
@@ -22,6 +22,8 @@ def options(site: Site, name: str) -> set[str]:
     known = set(BSUB if name == "bsub" else OPTIONS.get(name, ()))
     if site.quirks.no_gpus:
         known.discard("-gpu")
+    if site.quirks.no_rn:
+        known.discard("-rn")
     if site.quirks.no_json:
         known -= {"-json", "-o"} if name == "bhosts" else {"-json"}
     return known
@@ -75,7 +77,7 @@ def _row(site: Site, host: Host) -> dict[str, str]:
         slots[job.state if job.state in slots else "RUN"] += job.hosts[host.name]
     used = sum(slots.values()) + host.kept
     # bhosts(1): closed_Full where all slots are used, and RSV counts.
-    status = "unavail" if host.name in site.down() else host.closed
+    status = "unavail" if host.name in site.shown_down() else host.closed
     status = status or ("closed_Full" if used >= host.slots else "ok")
     gpus = sum(len(job.gpus.get(host.name, [])) for job in here)
     empty = "-" if site.quirks.empty_is_dash else ""
