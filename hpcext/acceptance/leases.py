@@ -31,8 +31,9 @@ def lease(stage: Stage, scenario: Scenario) -> Seen:
         found = _running(stage, name)
         seen_s = None
         if stage.terms.above:
-            gpus = next((each.gpus for each in stage.hosts if each.name == found.node), 0)
-            seen_s = main_job(stage, f"{scenario.name}-above", found.node, gpus)
+            # It may be another one than those of the run: the harvester chooses.
+            host = stage.system.idle(stage.terms.partition)[found.node]
+            seen_s = main_job(stage, f"{scenario.name}-above", host)
             it.began(2, 2 * BEGIN_S)
         it.finish()
         stage.wait(lambda: harvester.poll() is not None, f"its end; {_said(place)}", ANSWER_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hpcext.acceptance.systems import Order
+from hpcext.acceptance.systems import FINAL, Order
 from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
 from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.lsf_leasing import LsfLeasing
@@ -27,6 +27,7 @@ class Lsf:
     }
     # PIM looks at a job's processes after half a minute, and signals reach them all from then on.
     ages = True
+    stop_frees = True
     queries: tuple[str, ...] = ("bjobs", "bhosts", "bqueues")
     silent = "LSF is down. Please wait ..."
     task = "LSB_JOBINDEX"
@@ -64,16 +65,15 @@ class Lsf:
 
     def words(self, order: Order, *, flags: bool) -> list[str]:
         """Submit it; bsub(1)."""
-        slots = [self.idle(order.partition)[host].cpus for host in order.hosts if order.whole]
-        count = max([1, *slots]) * len(order.hosts)
+        slots = max(1, order.slots)
         settings = [f"suspendable,lead={order.lead_s}"] if order.lead_s and flags else []
         settings += [f"scaling={order.profile}"] if order.profile else []
         words = [
             *("-J", f"{order.name}[1-{order.tasks}]" if order.tasks else order.name),
             *("-q", order.partition),
             *("-m", " ".join(order.hosts)),
-            *("-n", str(count)),
-            *(["-R", f"span[ptile={count // len(order.hosts)}]"] if order.whole else []),
+            *("-n", str(slots * len(order.hosts))),
+            *(["-R", f"span[ptile={slots}]"] if order.slots else []),
             *(["-gpu", f"num={order.gpus}/host:j_exclusive=yes"] if order.gpus else []),
             *("-W", str(order.minutes)),
             *("-o", str(order.output)),
@@ -92,8 +92,10 @@ class Lsf:
         return lsf.Commands().states(jobs)
 
     def cancel_named(self, name: str) -> None:
-        """End them; bkill(1), job 0 is all that fit."""
-        runner.everything_said(["bkill", "-J", name, "0"])
+        """End them; bkill(1)."""
+        if found := [str(job.job_id) for job in self.held(name) if job.state not in FINAL]:
+            # Of those that have ended meanwhile it complains.
+            runner.everything_said(["bkill", *found])
 
     def held(self, name: str) -> tuple[Held, ...]:
         """What mbatchd knows of them."""

@@ -26,6 +26,9 @@ class Slurm:
         "begin": ("scontrol", "update", "JobId=JOB", "StartTime=now"),
     }
     ages = False
+    # Its nodes stay its own. With proctrack/linuxproc only the group of the batch script is
+    # stopped, with cgroups all of the job: seen on 22.05.
+    stop_frees = False
     queries: tuple[str, ...] = ("squeue", "scontrol", "sacct", "sinfo")
     silent = "error: Unable to contact slurm controller (connect failure)"
     task = "SLURM_ARRAY_TASK_ID"
@@ -70,7 +73,7 @@ class Slurm:
             f"--chdir={order.output.parent}",
             # Whatever the site's default is, our variables have to arrive.
             "--export=ALL",
-            *(["--exclusive", "--mem=0"] if order.whole else ["--ntasks=1", "--mem=700M"]),
+            *(["--exclusive", "--mem=0"] if order.slots else ["--ntasks=1", "--mem=700M"]),
             *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
             *([f"--array=0-{order.tasks - 1}"] if order.tasks else []),
             *([f"--hpcext-scaling={order.profile}"] if order.profile else []),

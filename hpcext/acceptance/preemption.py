@@ -9,6 +9,7 @@ from hpcext.acceptance.stage import Stage
 from hpcext.acceptance.systems import Order
 from hpcext.acceptance.trial import Suspendable
 from hpcext.acceptance.verbs import GOES_ON
+from hpcext.batch.leasing import Idle
 
 MOST_WAIT_S = 90.0
 """So long a main job may wait for a host that is given up: a cycle of the scheduler, and the
@@ -18,7 +19,7 @@ WAIT_S = 300.0
 MAIN_S = 5
 
 
-def main_job(stage: Stage, name: str, host: str, gpus: int) -> float:
+def main_job(stage: Stage, name: str, host: Idle) -> float:
     """Submit a job to the partition above that wants a whole host; how long it waits for it.
 
     Only for a host that a job of ours has for itself, so that no job of others makes room.
@@ -35,18 +36,18 @@ def main_job(stage: Stage, name: str, host: str, gpus: int) -> float:
     order = Order(
         name=stage.name(place),
         partition=stage.terms.above,
-        hosts=(host,),
+        hosts=(host.name,),
         output=place / "output.txt",
         minutes=2,
-        whole=True,
-        gpus=gpus,
+        slots=max(1, host.cpus),
+        gpus=host.gpus,
     )
     try:
         job = stage.submit(order, f"#!/bin/sh\ntouch '{began}'\nexec sleep {MAIN_S}\n")
     except FailedError as error:
         raise NotTriedError(f"the job above: {error.what}") from None
     asked_s = time.monotonic()
-    stage.wait(began.exists, f"job {job} above to have {host}", WAIT_S)
+    stage.wait(began.exists, f"job {job} above to have {host.name}", WAIT_S)
     waited_s = time.monotonic() - asked_s
     stage.ends(job)
     return waited_s
@@ -71,8 +72,7 @@ def preempt(stage: Stage, scenario: Scenario) -> Seen:
     """It leaves, and goes on when it has its host again."""
     it = Suspendable(stage, scenario, whole=True)
     it.runs()
-    host = stage.hosts[-1]
-    waited_s = main_job(stage, f"{scenario.name}-above", host.name, host.gpus)
+    waited_s = main_job(stage, f"{scenario.name}-above", stage.hosts[-1])
     it.again()
     it.ends()
     return waited(it.judged("it went on in its second run"), waited_s)

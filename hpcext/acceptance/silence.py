@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 
 from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
 from hpcext.acceptance.stage import Stage
-from hpcext.acceptance.trial import LEAD_S, Suspendable
+from hpcext.acceptance.trial import BEGIN_S, LEAD_S, Suspendable
 from hpcext.acceptance.verbs import GOES_ON
 from hpcext.text import clean
 
-MINUTES = 3
+
+def minutes(cut_s: float) -> int:
+    """A limit before which it leaves only when there are answers again."""
+    return math.ceil((cut_s + LEAD_S + BEGIN_S / 4) / 60)
+
 
 _WRAPPER = """#!/bin/sh
 if [ -e {cut} ]; then
@@ -33,7 +38,7 @@ def silence(stage: Stage, scenario: Scenario) -> Seen:
     place = stage.place("cut")
     cut, path = _wrap(stage, place)
     cut.touch()
-    it = Suspendable(stage, scenario, minutes=MINUTES, environ={"PATH": path})
+    it = Suspendable(stage, scenario, minutes=minutes(stage.terms.cut_s), environ={"PATH": path})
     it.runs()
     stage.pause(stage.terms.cut_s / 2)
     words = stage.hpcext("pilot", "list", path=path)
@@ -71,6 +76,7 @@ def _wrap(stage: Stage, place: Path) -> tuple[Path, str]:
 
 def scenarios(cut_s: float) -> list[Scenario]:
     """The one."""
-    tried = f"no answers for {cut_s:g} s, a limit of {MINUTES} min, left {LEAD_S} s before its end"
+    limit = f"a limit of {minutes(cut_s)} min, left {LEAD_S} s before its end"
+    tried = f"no answers for {cut_s:g} s, {limit}"
     expected = f"{GOES_ON}; nobody says what is not known"
     return [Scenario("silence", tried, expected, silence)]

@@ -23,7 +23,7 @@ from hpcext.core.errors import BatchError
 from hpcext.protocol import JobId
 from hpcext.text import clean
 
-LOOK_S = 0.5
+LOOK_S, PUSH_S = 0.5, 3.0
 ANSWER_S = 120.0
 """So long something may take that a batch system does at once."""
 
@@ -80,6 +80,7 @@ class Stage:
         self._jobs: list[JobId] = []
         self._states: dict[JobId, str] = {}
         self._asked_s = 0.0
+        self._pushed_s: dict[JobId, float] = {}
 
     def place(self, name: str) -> Path:
         """A new directory of a scenario."""
@@ -200,7 +201,11 @@ class Stage:
 
     def begin_now(self, job: JobId) -> None:
         """Have a job that was requeued begin, where it would wait for a while; no harm if not."""
-        if "begin" in self.system.verbs and self.waits(job):
+        now_s = time.monotonic()
+        if "begin" not in self.system.verbs or now_s < self._pushed_s.get(job, 0.0):
+            return
+        if self.waits(job):
+            self._pushed_s[job] = now_s + PUSH_S
             command = [w.replace("JOB", str(job)) for w in self.system.verbs["begin"]]
             runner.everything_said(command)
 

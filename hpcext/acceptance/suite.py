@@ -38,7 +38,7 @@ from hpcext.manager import state
 from hpcext.text import clean, did_you_mean
 
 MOST_HOSTS = 3
-MOST_S = 780.0
+MOST_S = 720.0
 """With the removal, a run is over within 15 minutes."""
 
 AT_ONCE = 8

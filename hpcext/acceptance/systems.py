@@ -31,8 +31,8 @@ class Order(NamedTuple):
     output : pathlib.Path
     minutes : int
         Its time limit.
-    whole : bool
-        It has its hosts for itself.
+    slots : int
+        Of each host that it has for itself; 0: it wants one slot.
     gpus : int
         On each of them.
     lead_s : int
@@ -48,7 +48,7 @@ class Order(NamedTuple):
     hosts: tuple[str, ...]
     output: Path
     minutes: int = 10
-    whole: bool = False
+    slots: int = 0
     gpus: int = 0
     lead_s: int = 0
     tasks: int = 0
@@ -65,6 +65,8 @@ class System(Protocol):
         What can be done to a job → the command, in which ``JOB`` stands for it.
     ages : bool
         Whether what a job hears differs by its age.
+    stop_frees : bool
+        Whether others get the host of a job that is stopped.
     queries : tuple of str
         The commands that only ask.
     silent : str
@@ -78,6 +80,7 @@ class System(Protocol):
     key: str
     verbs: Mapping[str, tuple[str, ...]]
     ages: bool
+    stop_frees: bool
     queries: tuple[str, ...]
     silent: str
     task: str

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcext.acceptance import account
 from hpcext.acceptance.scenario import FailedError, Scenario, Seen
 from hpcext.acceptance.stage import ANSWER_S, Stage, command
-from hpcext.acceptance.systems import Order
+from hpcext.acceptance.systems import FINAL, Order
 
 LEAD_S = 50
 """How long before its end a training is suspended."""
@@ -21,6 +21,13 @@ JOB = "job"
 
 BEGIN_S = 120.0
 """So long a training may take to its first steps once its job runs."""
+
+AGAIN_S = 300.0
+"""And so long to its next ones, once it has left: LSF tries again every minute or so."""
+
+OVER_S = 20.0
+"""A job that is over for so long does not come back; LSF shows one that is requeued as EXIT for
+some seconds."""
 
 FIRST_STEPS = 5
 STILL_S = 4.0
@@ -54,12 +61,12 @@ class Training:
     def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
         """Wait until a process of it, counted from 1, has made some steps."""
 
-        def there() -> bool:
-            lives = [each for each in self.lives() if each.steps]
-            return len(lives) >= life and len(lives[-1].steps) >= FIRST_STEPS
-
         what = "its first steps" if life == 1 else "its next steps"
-        self._stage.wait(there, what, within_s)
+        self._stage.wait(lambda: self._trains(life), what, within_s)
+
+    def _trains(self, life: int) -> bool:
+        lives = [each for each in self.lives() if each.steps]
+        return len(lives) >= life and len(lives[-1].steps) >= FIRST_STEPS
 
     def goes_on(self, within_s: float = BEGIN_S) -> None:
         """Wait until it has made steps more."""
@@ -135,7 +142,7 @@ class Suspendable(Training):
             hosts=(host.name,),
             output=self._place / "output.txt",
             minutes=minutes,
-            whole=whole,
+            slots=max(1, host.cpus) if whole else 0,
             gpus=host.gpus if whole else 0,
             lead_s=LEAD_S,
         )
@@ -152,33 +159,40 @@ class Suspendable(Training):
         """Wait until it trains, and has the age that it is to have."""
         self._stage.begins(self.job, "its begin")
         began_s = time.monotonic()
-        try:
-            self.began()
-        except FailedError as error:
-            raise FailedError(f"{error.what}; {self.said()}") from None
+        self.began()
         if self._old:
             self._stage.pause(max(0.0, began_s + self._stage.terms.age_s - time.monotonic()))
 
-    def again(self, life: int = 2, within_s: float = 3 * ANSWER_S) -> None:
+    def again(self) -> None:
         """Wait until it has gone back into the queue, and goes on."""
+        self.began(2, AGAIN_S)
+
+    def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
+        """Wait until a run of it has made some steps, as long as its job may come to that."""
+        over_s: list[float] = []
 
         def there() -> bool:
             self._stage.begin_now(self.job)
-            lives = [each for each in self.lives() if each.steps]
-            return len(lives) >= life and len(lives[-1].steps) >= FIRST_STEPS
+            if self._stage.state(self.job) not in FINAL:
+                over_s.clear()
+            elif not over_s:
+                over_s.append(time.monotonic())
+            elif time.monotonic() - over_s[0] > OVER_S:
+                raise FailedError(f"its job is over: {self._stage.state(self.job)}")
+            return self._trains(life)
 
+        what = "its first steps" if life == 1 else "it to go on"
         try:
-            self._stage.wait(there, "it to go on in another run", within_s)
+            self._stage.wait(there, what, within_s)
         except FailedError as error:
-            state = self._stage.state(self.job) or "not known any more"
-            raise FailedError(f"{error.what}: its job is {state}; {self.said()}") from None
+            raise FailedError(f"{error.what}; it said: {self.said()}") from None
 
     def ends(self) -> None:
         """Have it come to its end, and its job with it."""
         self.finish()
         state = self._stage.ends(self.job)
         if state != "completed":
-            raise FailedError(f"its job ended as {state}; {self.said()}")
+            raise FailedError(f"its job ended as {state}; it said: {self.said()}")
 
     def said(self) -> str:
         """The last that its job printed."""
@@ -186,7 +200,7 @@ class Suspendable(Training):
             text = (self._place / "output.txt").read_text(errors="replace").strip()
         except OSError:
             text = ""
-        return text.splitlines()[-1][:200] if text else "it printed nothing"
+        return text.splitlines()[-1][:200] if text else "nothing"
 
 
 def script(stage: Stage, line: str) -> str:

@@ -7,9 +7,9 @@ import importlib.util
 import shlex
 
 from hpcext.acceptance.scenario import FailedError, Scenario, Seen
-from hpcext.acceptance.stage import ANSWER_S, Stage
+from hpcext.acceptance.stage import Stage
 from hpcext.acceptance.systems import FINAL, System
-from hpcext.acceptance.trial import JOB, LEAD_S, STILL_S, Suspendable
+from hpcext.acceptance.trial import AGAIN_S, JOB, LEAD_S, STILL_S, Suspendable
 
 LIMIT_MINUTES = 2
 
@@ -40,24 +40,28 @@ def requeue(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def stop(stage: Stage, scenario: Scenario) -> Seen:
-    """Stopped by the batch system it does nothing, and goes on when it may."""
+    """Stopped by the batch system it does nothing where others get its host, and goes on then."""
     it = Suspendable(stage, scenario)
     it.runs()
     stage.do("stop", it.job)
-    it.stands()
-    before = it.step()
-    stage.pause(3 * STILL_S)
-    if it.step() != before:
-        raise FailedError("it went on by itself while it was stopped")
+    if stage.system.stop_frees:
+        it.stands()
+        before = it.step()
+        stage.pause(3 * STILL_S)
+        if it.step() != before:
+            raise FailedError("it went on by itself while it was stopped")
+    else:
+        stage.pause(3 * STILL_S)
+        before = it.step()
     stage.do("go", it.job)
 
     def on() -> bool:
         stage.begin_now(it.job)
         return it.step() > before
 
-    stage.wait(on, "it to go on", 2 * ANSWER_S)
+    stage.wait(on, "it to go on", AGAIN_S)
     it.ends()
-    return it.judged("it stood still, and went on")
+    return it.judged("it stood still, and went on" if stage.system.stop_frees else "it went on")
 
 
 def kill(stage: Stage, scenario: Scenario) -> Seen:
@@ -100,11 +104,12 @@ def scenarios(system: System) -> list[Scenario]:
     def lacks(verb: str) -> str:
         return "" if verb in system.verbs else _WITHOUT[verb]
 
+    stopped = f"it stands still; {GOES_ON}" if system.stop_frees else GOES_ON
     told = [
         Scenario("requeue", how("requeue"), GOES_ON, requeue),
         Scenario("migrate", how("migrate"), GOES_ON, requeue, lacks("migrate")),
         Scenario("notice", how("notice"), GOES_ON, requeue, lacks("notice")),
-        Scenario("stop", how("stop", "go"), GOES_ON, stop),
+        Scenario("stop", how("stop", "go"), stopped, stop),
         Scenario("kill", how("kill"), "it ends for good, and does not come back", kill),
     ]
     old = [dataclasses.replace(each, old=True) for each in told] if system.ages else []

@@ -1,0 +1,59 @@
+"""hpcext-admin accept: the suite for any site, on the LSF of the tests, as one was recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import lsf_run
+import pytest
+from lsf_site import RECORDED, Host, Queue
+from lsf_tools import MakeSite, put_in_place
+from site_of_test import Site
+
+ADMIN = ("-c", "import sys; from hpcext.__main__ import admin; sys.exit(admin())")
+KNOWN_S = 5.0
+"""So old is a job whose processes the engine knows; a real one takes half a minute."""
+
+ONLY = "time limit,suspend,kill,flags,preemption,pilot"
+"""The engine plays no job arrays."""
+
+
+@pytest.mark.timeout(900)
+def test_all_that_may_befall_a_job(make_site: MakeSite, tmp_path: Path) -> None:
+    starter = put_in_place(tmp_path / "lsf")
+    control = starter.with_name("hpcext-job-control")
+    training = Queue(
+        priority=20,
+        job_starter=f"command . {starter}; %USRCMD",
+        job_controls={"SUSPEND": f"{control} suspend", "RESUME": f"{control} resume"},
+        requeue_exit_values=(85,),
+        max_job_requeue=10,
+        rerunnable=True,
+        preemption="PREEMPTABLE[normal]",
+    )
+    lsf = make_site(
+        *RECORDED,
+        hosts=tuple(Host(name, 8, 2) for name in ("h1", "h2", "h3")),
+        queues={"training": training, "normal": Queue(priority=40, preemptive=True)},
+        pim_s=KNOWN_S,
+    )
+    environ = {key: value for key, value in os.environ.items() if "SLURM" not in key}
+    environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    environ |= {"LSF_ENVDIR": str(lsf.directory), "PATH": f"{lsf.directory}:{os.environ['PATH']}"}
+    place = Site(tmp_path, python=sys.executable, environ=environ)
+    words = ("--partition", "training", "--above", "normal", "--age", "8", "--silence", "20")
+    finished = place.run(
+        "accept", "lsf", "--json", "--only", ONLY, *words, python=ADMIN, timeout_s=900
+    )
+    said = json.loads(finished.out)
+    verdicts = {each["name"]: each["verdict"] for each in said["scenarios"]}
+    assert set(verdicts.values()) == {"passed"}, json.dumps(said, indent=1)
+    names = {name.partition(",")[0] for name in verdicts}
+    assert names == {*ONLY.split(","), "removal"}
+    assert "kill, old job" in verdicts
+    assert (finished.code, said["accepted"]) == (0, True)
+    assert all(job.state in lsf_run.ENDED for job in lsf.jobs())
+    assert not list((tmp_path / "state" / "hpcext").glob("hpcext-accept-*"))
