@@ -81,7 +81,7 @@ def options(order: Order) -> list[str]:
         *("-n", str(max(1, order.node.cpus))),
         *("-R", "span[hosts=1]"),
         # LSF preempts the GPUs of rerunnable jobs alone; GPU enhancements of 10.1 Fix Pack 7.
-        *(gpus if order.gpus else ["-rn"]),
+        *(gpus if order.gpus else []),
         # Else it would be scaled by the speed of another host; -W, "normalized run time".
         *("-W", f"{order.minutes}/{host}"),
         *("-o", str(order.directory / "lsf.out")),
@@ -136,7 +136,8 @@ class LsfLeasing:
         try:
             text = runner.run(held_command(name))
         except BatchError as error:
-            if error.stdout.strip() or not _NONE.search(error.stderr):
+            # Another engine says with the same status as a document that there are none.
+            if not _none(error):
                 raise
             return ()
         return parse_held(text, time.time()) if text.strip() else ()
@@ -151,7 +152,8 @@ class LsfLeasing:
 
     def submit(self, order: Order, script: Path) -> int:
         """Ask for a lease."""
-        command = lsf.submit_command(options(order))
+        never_again = ["-rn"] if not order.gpus and self._engine.takes("bsub", "-rn") else []
+        command = lsf.submit_command([*options(order), *never_again])
         # The manager may be in a job of LSF itself: a ticket.
         environ = lsf_inside.environ_of_others()
         return lsf.parse_job_id(runner.run(command, script=script, environ=environ))
@@ -185,6 +187,18 @@ class LsfLeasing:
                 raise
             # It has ended meanwhile, as bjobs will say, or else it is asked again.
             log.info("%s", error)
+
+
+def _none(error: BatchError) -> bool:
+    """Whether bjobs has failed only to say that there is no such job."""
+    if error.exit_code is None:
+        return False
+    if not error.stdout.strip():
+        return bool(_NONE.search(error.stderr))
+    try:
+        return not lsf.parse_jobs(error.stdout)
+    except BatchError:
+        return False
 
 
 def _script(command: str, directory: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.local import LocalExecutor
-from hpcext.protocol import NOTICE_SIGNAL, Process
+from hpcext.protocol import Process
 
 
 class LsfScript(AllocationExecutor, LocalExecutor):
@@ -28,16 +28,14 @@ class LsfScript(AllocationExecutor, LocalExecutor):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(system="lsf", **common)
-        # Nothing says that it comes early: it is JOB_CONTROLS, bsub -wa or the end of -W.
-        self._loop.add_signal_handler(
-            NOTICE_SIGNAL, self._walltime.preempt, "LSF wants the hosts back"
-        )
         self._leader = Process.of(os.getppid())
         self._later(self._follow())
 
     def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are what LSF has made them to be.
-        return {"allocation": self._allocation, "leader": self._leader}
+        # LSF sends what it sends a job to every process group that it has found, from half a minute
+        # after its begin on.
+        return {"notices": True, "allocation": self._allocation, "leader": self._leader}
 
     async def _follow(self) -> None:
         """Leave when the leader is gone, which would have told us of all but SIGKILL."""

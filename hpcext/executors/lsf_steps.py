@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -43,10 +44,15 @@ _PYTHON = (sys.executable, "-I", "-S")
 
 
 class LsfHost(AllocationExecutor, LocalExecutor):
-    """Carries out actions on the one host of an LSF job, where the manager is."""
+    """Carries out actions on the one host of an LSF job, where the manager is.
+
+    LSF may stop the manager and its script alone: trainings go by what is done to that script.
+    """
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        return {**super()._more(gpus), "notices": True, "allocation": self._allocation}
+        leader = protocol.Process.of(os.getppid())
+        told = {"notices": True, "allocation": self._allocation, "leader": leader}
+        return {**super()._more(gpus), **told}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +164,14 @@ class LsfSteps(StepExecutor):
             command = [*_PYTHON, supervise.__file__, str(files.directory), str(index)]
             erf = files.directory / f"resources-{index}.erf"
             launchers.append(self._launcher.argv(host, gpus, command, erf))
-        document = {"schema": spread.SPREAD, "launchers": launchers}
+        # The manager's script is on this host, as the spread is: what LSF does to it is to be done
+        # to the attempt on all of its hosts.
+        leader = protocol.Process.of(os.getppid())
+        document = {
+            "schema": spread.SPREAD,
+            "launchers": launchers,
+            "leader": str(leader) if leader else "none",
+        }
         documents.write_json(files.directory / spread.SPREAD_FILE, document)
 
     def _argv(self, watch: Watch) -> Sequence[str]:

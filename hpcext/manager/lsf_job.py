@@ -74,7 +74,8 @@ def submit(
         *("-J", batch_job.name_of(directory)),
         *shape,
         *("-o", str(directory / "lsf-%J.out")),
-        *(["-Q", str(EXIT_SUSPENDED)] if requeue else []),
+        # -r: so it does when its first host is lost, and the manager with it.
+        *(["-Q", str(EXIT_SUSPENDED), "-r"] if requeue else []),
         *options,
     ]
     return _submit(directory, words)

@@ -10,8 +10,8 @@ when NumPy is imported) do not block the signal, so the kernel gives it to one o
 ignored signal is lost there. Then, and only then, a handler sets a flag.
 
 A batch system that wants its node back sends SIGTERM to every process of a job (Slurm when the
-grace of a preemption begins). The supervisor makes a suspension of it; the processes that are to
-save themselves have to outlive it.
+grace of a preemption begins), or SIGINT before that (LSF's bkill, brequeue and bmig). The
+supervisor makes a suspension of it; the processes that are to save themselves have to outlive it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SuspendRequest:
         False: this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
         :meth:`asked` is always False.
     notices : bool
-        Outlive the SIGTERM of the batch system, which is no order to end.
+        Outlive SIGTERM and SIGINT of the batch system, which are no order to end.
 
     Raises
     ------
@@ -104,14 +104,17 @@ class News:
 
 
 def _outlive_notices() -> None:
-    """Neither this process nor the workers that it starts die of SIGTERM.
+    """Neither this process nor the workers that it starts die of SIGTERM or SIGINT.
 
     Blocked: a DataLoader's workers set a handler of their own, which ends them. Ignored: threads
-    that libraries made before do not block it.
+    that libraries made before do not block it. SIGINT, which nobody sets a handler for in workers,
+    a supervisor has had ignored; a launcher that catches it starts its ranks with the default.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if threading.current_thread() is threading.main_thread():
+        defaults = {signal.SIG_DFL, signal.default_int_handler}
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(signum) in defaults:
+                signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
 

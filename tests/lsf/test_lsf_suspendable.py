@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lsf_controls
+import psutil
 import pytest
-from lsf_site import Host, Job, Queue, Site
+from lsf_site import RECORDED, Host, Job, Queue, Site
 from lsf_tools import MakeSite, command, put_in_place
 from test_starter import hostile
 
@@ -118,10 +119,18 @@ def make_cluster(make_site: MakeSite, tmp_path: Path) -> MakeCluster:
     return made
 
 
+EARLY, LATE = 3600.0, 0.0
+"""Whether LSF sends to the leader's process group alone, or to all that the job has started."""
+BOTH = pytest.mark.parametrize("pim_s", [EARLY, LATE], ids=["early", "late"])
+
+
+@BOTH
 @pytest.mark.parametrize("quirks", [(), ("starter_gets_text",)])
-def test_preempted_it_goes_on_where_it_was(make_cluster: MakeCluster, quirks: list[str]) -> None:
+def test_preempted_it_goes_on_where_it_was(
+    make_cluster: MakeCluster, quirks: list[str], pim_s: float
+) -> None:
     """USR2 is what hpcext-job-control sends, and bsub -wa USR2."""
-    cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)})
+    cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)}, pim_s=pim_s)
     job = cluster.submit()
     cluster.at_gate()
     cluster.run("bkill", "-s", "USR2", str(job))
@@ -130,6 +139,22 @@ def test_preempted_it_goes_on_where_it_was(make_cluster: MakeCluster, quirks: li
     assert {line[0] for line in cluster.steps()} == {"1", "2"}
     assert cluster.output().count("goes back into the queue") == 1
     assert cluster.trainings() == []
+
+
+@BOTH
+@pytest.mark.parametrize("verb", ["brequeue", "bmig"])
+@pytest.mark.parametrize("quirks", [(), RECORDED], ids=["contract", "recorded"])
+def test_requeued_by_its_user_it_goes_on_where_it_was(
+    make_cluster: MakeCluster, verb: str, quirks: tuple[str, ...], pim_s: float
+) -> None:
+    """LSF sends SIGINT and SIGTERM, which are no failures of the training."""
+    cluster = make_cluster(*quirks, pim_s=pim_s)
+    job = cluster.submit()
+    cluster.at_gate()
+    assert cluster.run(verb, str(job)).returncode == 0
+    wait_for(lambda: cluster.job(job).runs == 2, "the second run")
+    cluster.at_gate(2)
+    cluster.ends(job)
 
 
 def controlled(tmp_path: Path) -> dict[str, object]:
@@ -180,8 +205,8 @@ def test_a_queue_of_higher_priority_has_its_host(
 
 
 def test_without_job_controls_it_leaves_its_gpus_too(make_cluster: MakeCluster) -> None:
-    """LSF stops the leader, and knows of nothing else."""
-    cluster = make_cluster()
+    """As long as LSF stops the leader, and knows of nothing else."""
+    cluster = make_cluster(pim_s=EARLY)
     job = cluster.submit()
     cluster.at_gate()
     cluster.run("bstop", str(job))
@@ -220,6 +245,22 @@ def test_a_warning_is_heard_and_not_needed(
     cluster.at_gate()
     wait_for(lambda: cluster.job(job).runs == 2, "the second run")
     assert why in cluster.output()
+    cluster.ends(job)
+
+
+def test_stopped_with_all_that_it_has_started_it_goes_on_when_resumed(
+    make_cluster: MakeCluster,
+) -> None:
+    """SIGSTOP, which nothing can catch: its GPUs stay its own."""
+    cluster = make_cluster(pim_s=LATE)
+    job = cluster.submit()
+    cluster.at_gate()
+    cluster.run("bstop", str(job))
+    cluster.wait_state(job, "USUSP")
+    (training,) = cluster.trainings()
+    cluster.gate.touch()
+    wait_for(lambda: psutil.Process(training).status() == psutil.STATUS_STOPPED, "its training")
+    cluster.run("bresume", str(job))
     cluster.ends(job)
 
 
