@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from hpcext.acceptance.scenario import FailedError, Scenario, Seen
 from hpcext.acceptance.stage import Stage
-from hpcext.acceptance.systems import Order
+from hpcext.acceptance.systems import Order, System
 from hpcext.text import clean
 
 PROFILE = "accepted"
-BAD_LEAD_S = 5
 
 
 def flags(stage: Stage, scenario: Scenario) -> Seen:
@@ -24,14 +23,14 @@ def flags(stage: Stage, scenario: Scenario) -> Seen:
     seen = place / "seen"
     text = f"#!/bin/sh\necho \"$HPCEXT_SCALING\" >'{seen}'\n"
     try:
-        job = stage.submit(order._replace(lead_s=BAD_LEAD_S), text)
+        job = stage.submit(order._replace(setting=stage.system.bad_setting), text)
     except FailedError as error:
-        if "hpcext" not in error.what and "lead" not in error.what:
+        if "hpcext" not in error.what:
             raise
         refused = error.what
     else:
-        raise FailedError(f"a lead of {BAD_LEAD_S} s was taken: job {job}")
-    job = stage.submit(order._replace(profile=PROFILE), text)
+        raise FailedError(f"{stage.system.bad_setting} was taken: job {job}")
+    job = stage.submit(order._replace(setting=f"scaling={PROFILE}"), text)
     stage.begins(job, "its begin")
     stage.ends(job)
     found = stage.wait(lambda: seen.exists() and seen.read_text().strip(), "its variable", 30)
@@ -40,8 +39,8 @@ def flags(stage: Stage, scenario: Scenario) -> Seen:
     return Seen(f"the variable arrived; refused: {clean(refused)[:80]}")
 
 
-def scenarios(lacks: str) -> list[Scenario]:
+def scenarios(system: System, lacks: str) -> list[Scenario]:
     """The one."""
-    tried = f"flags for a lead of {BAD_LEAD_S} s, and for a profile"
+    tried = f"{system.bad_setting}, and scaling={PROFILE}"
     expected = "the first is refused, the second reaches the job"
     return [Scenario("flags", tried, expected, flags, lacks)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from hpcext.acceptance.systems import FINAL, Order
@@ -27,12 +28,14 @@ class Lsf:
     }
     # PIM looks at a job's processes after half a minute, and signals reach them all from then on.
     ages = True
+    bad_setting = "lead=5"
     stop_frees = True
     queries: tuple[str, ...] = ("bjobs", "bhosts", "bqueues")
     silent = "LSF is down. Please wait ..."
     task = "LSB_JOBINDEX"
     changes: Mapping[str, str] = {
-        "flags": "LSF_SERVERDIR: hpcext-admin install lsf; lsb.queues: JOB_STARTER",
+        "flags": "LSF_SERVERDIR: hpcext-admin install lsf; an engine without arguments of -a has "
+        "variables, HPCEXT_SCALING and the others of docs/lsf.md",
         "suspend": "lsb.queues: JOB_STARTER as docs/lsf.md has it",
         "stop": _QUEUE,
         "notice": "lsb.queues: REQUEUE_EXIT_VALUES with 85, or a brequeue for everybody",
@@ -48,10 +51,13 @@ class Lsf:
         "removal": "bjobs -u $USER: bkill what is left",
     }
 
+    @functools.cached_property
+    def _engine(self) -> lsf_probe.Engine:
+        return lsf_probe.probe()
+
     def release(self) -> str:
         """``IBM Spectrum LSF Standard 10.1.0.15``, or what another engine calls itself."""
-        found = lsf_probe.parse_release(runner.run(["lsid"]))
-        return f"{found.product} {found.number}"
+        return f"{self._engine.release.product} {self._engine.release.number}"
 
     def flags(self, partition: str) -> str:
         """Whether the queue has our starter; that there is an esub, a job of the run finds out."""
@@ -66,22 +72,29 @@ class Lsf:
     def words(self, order: Order, *, flags: bool) -> list[str]:
         """Submit it; bsub(1)."""
         slots = max(1, order.slots)
-        settings = [f"suspendable,lead={order.lead_s}"] if order.lead_s and flags else []
-        settings += [f"scaling={order.profile}"] if order.profile else []
+        gpus = order.gpus > 0 and self._engine.takes("bsub", "-gpu")
+        settings = f"hpcext({order.setting})" if order.setting else "hpcext"
+        esub = bool(order.setting) or (flags and order.lead_s > 0)
         words = [
             *("-J", f"{order.name}[1-{order.tasks}]" if order.tasks else order.name),
             *("-q", order.partition),
             *("-m", " ".join(order.hosts)),
             *("-n", str(slots * len(order.hosts))),
             *(["-R", f"span[ptile={slots}]"] if order.slots else []),
-            *(["-gpu", f"num={order.gpus}/host:j_exclusive=yes"] if order.gpus else []),
+            *(["-gpu", f"num={order.gpus}/host:j_exclusive=yes"] if gpus else []),
             *("-W", str(order.minutes)),
             *("-o", str(order.output)),
-            *("-cwd", str(order.output.parent)),
-            *(["-a", f"hpcext({','.join(settings)})"] if settings else []),
+            *(["-cwd", str(order.output.parent)] if self._engine.takes("bsub", "-cwd") else []),
+            *(["-a", settings] if esub else []),
             *(["-r"] if order.lead_s else []),
         ]
         return lsf.submit_command(words)
+
+    def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
+        """Those of the esub: engines of the line may have no arguments of ``-a``."""
+        if not order.lead_s or not flags:
+            return {}
+        return {"HPCEXT_SUSPENDABLE": "1", "HPCEXT_LEAD_S": str(order.lead_s)}
 
     def job_id(self, said: str) -> JobId:
         """Which it is."""

@@ -28,6 +28,7 @@ class Slurm:
     ages = False
     # Its nodes stay its own. With proctrack/linuxproc only the group of the batch script is
     # stopped, with cgroups all of the job: seen on 22.05.
+    bad_setting = "suspendable=5"
     stop_frees = False
     queries: tuple[str, ...] = ("squeue", "scontrol", "sacct", "sinfo")
     silent = "error: Unable to contact slurm controller (connect failure)"
@@ -76,14 +77,19 @@ class Slurm:
             *(["--exclusive", "--mem=0"] if order.slots else ["--ntasks=1", "--mem=700M"]),
             *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
             *([f"--array=0-{order.tasks - 1}"] if order.tasks else []),
-            *([f"--hpcext-scaling={order.profile}"] if order.profile else []),
+            *([f"--hpcext-{order.setting}"] if order.setting else []),
         ]
         if order.lead_s:
+            # Said by the flag, too, where the site's Lua scripts load ours.
             words += ["--requeue", f"--signal=B:USR2@{order.lead_s}"]
             words += [f"{FLAG}={order.lead_s}"] if flags else []
         else:
             words += ["--no-requeue"]
         return slurm.submit_command(words)
+
+    def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
+        """None."""
+        return {}
 
     def job_id(self, said: str) -> JobId:
         """Which it is."""

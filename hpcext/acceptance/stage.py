@@ -146,9 +146,11 @@ class Stage:
         keeper.note(self.directory, keeper.NAME, order.name)
         path = self.directory / f"{order.name}.sh"
         documents.write_file(path, script.encode(), mode=0o700)
-        command = [*self.system.words(order, flags=not self.no_flags), *self.terms.options]
+        flags = not self.no_flags
+        command = [*self.system.words(order, flags=flags), *self.terms.options]
+        ours = {**self.environ(), **self.system.variables(order, flags=flags), **(environ or {})}
         try:
-            said = runner.run(command, script=path, environ={**self.environ(), **(environ or {})})
+            said = runner.run(command, script=path, environ=ours)
         except BatchError as error:
             raise FailedError(f"not submitted: {clean(error.what)}") from None
         job = self.system.job_id(said)

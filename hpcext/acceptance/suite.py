@@ -55,7 +55,7 @@ def table(system: System, terms: Terms, hosts: Sequence[Idle], no_flags: str) ->
         *silence.scenarios(terms.cut_s),
         *verbs.scenarios(system),
         *arrays.scenarios(system),
-        *flags.scenarios(no_flags),
+        *flags.scenarios(system, no_flags),
         *preemption.scenarios(terms.above),
         *leases.scenarios(terms.above),
         *pilots.scenarios(len(hosts), gpus),

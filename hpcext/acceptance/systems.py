@@ -39,8 +39,8 @@ class Order(NamedTuple):
         It is suspendable, so long before its end; 0: it is not.
     tasks : int
         It is a job array of so many; 0: it is none.
-    profile : str
-        That its flag for a scaling profile names.
+    setting : str
+        One that a flag has, as an esub takes it: ``scaling=NAME``.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Order(NamedTuple):
     gpus: int = 0
     lead_s: int = 0
     tasks: int = 0
-    profile: str = ""
+    setting: str = ""
 
 
 class System(Protocol):
@@ -67,6 +67,8 @@ class System(Protocol):
         Whether what a job hears differs by its age.
     stop_frees : bool
         Whether others get the host of a job that is stopped.
+    bad_setting : str
+        One that a flag refuses.
     queries : tuple of str
         The commands that only ask.
     silent : str
@@ -81,6 +83,7 @@ class System(Protocol):
     verbs: Mapping[str, tuple[str, ...]]
     ages: bool
     stop_frees: bool
+    bad_setting: str
     queries: tuple[str, ...]
     silent: str
     task: str
@@ -97,6 +100,9 @@ class System(Protocol):
 
     def words(self, order: Order, *, flags: bool) -> list[str]:
         """The command that submits it; its script is on standard input."""
+
+    def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
+        """What is to be in the environment of that command."""
 
     def job_id(self, said: str) -> JobId:
         """Which job that command has made."""
