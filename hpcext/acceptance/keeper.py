@@ -20,14 +20,15 @@ from pathlib import Path
 
 from hpcext.acceptance import on_lsf, on_slurm
 from hpcext.acceptance.systems import FINAL, System
+from hpcext.batch import slurm
 from hpcext.core.errors import HpcextError
-from hpcext.protocol import Process
+from hpcext.protocol import JobId, Process
 from hpcext.text import clean
 
 MADE = "made"
-NAME, PROCESS, PILOT = "name", "process", "pilot"
-"""What a line begins with: the name of jobs, a process of this machine, and the directory of a
-pilot, whose leases have names of their own."""
+NAME, JOB, PROCESS, PILOT = "name", "job", "process", "pilot"
+"""What a line begins with: the name of a job that is about to be submitted, its id once it has one,
+a process of this machine, and the directory of a pilot, whose leases have names of their own."""
 
 END_S = 120.0
 """So long jobs may take to end; LSF gives each of three signals ten seconds, Slurm KillWait."""
@@ -58,7 +59,8 @@ def remove(system: System, directory: Path) -> list[str]:
     left = _end_processes([what for kind, what in made if kind == PROCESS])
     names = {what for kind, what in made if kind == NAME}
     names |= {name for kind, what in made if kind == PILOT for name in _names_of(Path(what))}
-    left += _end_jobs(system, names)
+    ids = [found for kind, what in made if kind == JOB and (found := slurm.job(what)) is not None]
+    left += _end_jobs(system, names, ids)
     for _ in range(3):
         # What has just ended may write once more.
         shutil.rmtree(directory, ignore_errors=True)
@@ -97,29 +99,41 @@ def _end_processes(said: Iterable[str]) -> list[str]:
     return left
 
 
-def _end_jobs(system: System, names: set[str]) -> list[str]:
-    """Cancel until nothing is left: what goes back into the queue meanwhile is cancelled again."""
+def _end_jobs(system: System, names: set[str], ids: list[JobId]) -> list[str]:
+    """Cancel until nothing is left: what goes back into the queue meanwhile is cancelled again.
+
+    By their ids, and by names: of one that was submitted when the run was killed nobody knows more.
+    """
     until = time.monotonic() + END_S
     again_s = 0.0
-    left = dict.fromkeys(sorted(names), "not asked")
-    while left and time.monotonic() < until:
+    while True:
+        left = _left(system, names, ids)
+        if not left or time.monotonic() > until:
+            return [clean(what) for what in left]
         if time.monotonic() >= again_s:
             again_s = time.monotonic() + _AGAIN_S
-            for name in left:
+            with contextlib.suppress(HpcextError):
+                system.cancel(ids)
+            for name in names:
                 with contextlib.suppress(HpcextError):
                     system.cancel_named(name)
-        for name in list(left):
-            try:
-                jobs = [job for job in system.held(name) if job.state not in FINAL]
-            except HpcextError as error:
-                left[name] = f"jobs named {name}: {error.what}"
-                continue
-            left[name] = "; ".join(f"job {job.job_id} is {job.state}" for job in jobs)
-            if not jobs:
-                del left[name]
-        if left:
-            time.sleep(_LOOK_S)
-    return [clean(what) for what in left.values()]
+        time.sleep(_LOOK_S)
+
+
+def _left(system: System, names: set[str], ids: list[JobId]) -> list[str]:
+    """What has not ended, and what is not known; a sentence each."""
+    left = {}
+    try:
+        for job, state in system.states(ids).items():
+            if state not in FINAL:
+                left[str(job)] = f"job {job} is {state}"
+        for name in sorted(names):
+            for held in system.held(name):
+                if held.state not in FINAL:
+                    left[str(held.job_id)] = f"job {held.job_id} is {held.state}"
+    except HpcextError as error:
+        left[""] = f"whether jobs are left is not known: {error.what}"
+    return list(left.values())
 
 
 def main(words: list[str]) -> None:

@@ -27,7 +27,7 @@ def lease(stage: Stage, scenario: Scenario) -> Seen:
             it.began(1, 2 * BEGIN_S)
         except FailedError as error:
             raise FailedError(f"{error.what}; {_said(place)}") from None
-        name = f"hpcext-{pilots.load(place / 'harvester').id}"
+        name = f"hpcext-{pilots.load(place / stage.name(place)).id}"
         found = _running(stage, name)
         seen_s = None
         if stage.terms.above:
@@ -49,7 +49,7 @@ def lease(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def _start(stage: Stage, place: Path) -> subprocess.Popen[bytes]:
-    directory = place / "harvester"
+    directory = place / stage.name(place)
     words = command(place / "account", place / "finish")
     job = {"name": "training", "command": list(words), "gpus": 1, "nodes": {"min": 1, "max": 1}}
     (place / "jobs.toml").write_text(toml({**job, "retries": 0}), encoding="utf-8")

@@ -104,11 +104,15 @@ class Lsf:
         """What mbatchd says."""
         return lsf.Commands().states(jobs)
 
-    def cancel_named(self, name: str) -> None:
+    def cancel(self, jobs: Sequence[JobId]) -> None:
         """End them; bkill(1)."""
-        if found := [str(job.job_id) for job in self.held(name) if job.state not in FINAL]:
-            # Of those that have ended meanwhile it complains.
-            runner.everything_said(["bkill", *found])
+        if jobs:
+            # Of those that have ended it complains.
+            runner.everything_said(["bkill", *map(str, jobs)])
+
+    def cancel_named(self, name: str) -> None:
+        """End them."""
+        self.cancel([job.job_id for job in self.held(name) if job.state not in FINAL])
 
     def held(self, name: str) -> tuple[Held, ...]:
         """What mbatchd knows of them."""

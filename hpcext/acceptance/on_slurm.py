@@ -74,7 +74,11 @@ class Slurm:
             f"--chdir={order.output.parent}",
             # Whatever the site's default is, our variables have to arrive.
             "--export=ALL",
-            *(["--exclusive", "--mem=0"] if order.slots else ["--ntasks=1", "--mem=700M"]),
+            *(
+                ["--exclusive", "--mem=0"]
+                if order.slots
+                else ["--ntasks=1", f"--mem={order.memory_mb}M"]
+            ),
             *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
             *([f"--array=0-{order.tasks - 1}"] if order.tasks else []),
             *([f"--hpcext-{order.setting}"] if order.setting else []),
@@ -98,6 +102,12 @@ class Slurm:
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
         """By the commands: pyslurm would be one more thing to be accepted."""
         return slurm_reads.Commands().states(jobs)
+
+    def cancel(self, jobs: Sequence[JobId]) -> None:
+        """End them."""
+        if jobs:
+            # Of those that have ended it complains.
+            runner.everything_said(["scancel", *map(str, jobs)])
 
     def cancel_named(self, name: str) -> None:
         """End them."""

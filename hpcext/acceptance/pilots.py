@@ -17,7 +17,8 @@ MINUTES = 10
 def pilot(stage: Stage, scenario: Scenario) -> Seen:
     """A training on each host; one of them is suspended and goes on."""
     place = stage.place(scenario.name)
-    directory = place / "pilot"
+    # Its job is called by it, and no other pilot of the user may be.
+    directory = place / stage.name(place)
     hosts = stage.hosts[-scenario.hosts :]
     names = [f"training-{number}" for number in range(1, len(hosts) + 1)]
     its = [Training(stage, place / name, place / "finish") for name in names]

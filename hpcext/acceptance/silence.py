@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from pathlib import Path
 
 from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
 from hpcext.acceptance.stage import Stage
-from hpcext.acceptance.trial import BEGIN_S, LEAD_S, Suspendable
+from hpcext.acceptance.trial import LEAD_S, Suspendable
 from hpcext.acceptance.verbs import GOES_ON
 from hpcext.text import clean
 
 
+MARGIN_S = 20.0
+"""There are answers again so long before it has to leave, however late it began to train."""
+
+
 def minutes(cut_s: float) -> int:
     """A limit before which it leaves only when there are answers again."""
-    return math.ceil((cut_s + LEAD_S + BEGIN_S / 4) / 60)
+    return math.ceil((cut_s + MARGIN_S + LEAD_S) / 60) + 1
 
 
 _WRAPPER = """#!/bin/sh
@@ -38,11 +43,14 @@ def silence(stage: Stage, scenario: Scenario) -> Seen:
     place = stage.place("cut")
     cut, path = _wrap(stage, place)
     cut.touch()
-    it = Suspendable(stage, scenario, minutes=minutes(stage.terms.cut_s), environ={"PATH": path})
+    limit = minutes(stage.terms.cut_s)
+    it = Suspendable(stage, scenario, minutes=limit, environ={"PATH": path})
+    stage.begins(it.job, "its begin")
+    latest_s = time.monotonic() + 60 * limit - LEAD_S - MARGIN_S
     it.runs()
-    stage.pause(stage.terms.cut_s / 2)
+    until_s = min(latest_s, time.monotonic() + stage.terms.cut_s)
     words = stage.hpcext("pilot", "list", path=path)
-    stage.pause(stage.terms.cut_s / 2)
+    stage.pause(max(0.0, until_s - time.monotonic()))
     asked = (place / "asked").exists()
     cut.unlink()
     it.again()

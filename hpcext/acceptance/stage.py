@@ -154,6 +154,7 @@ class Stage:
         except BatchError as error:
             raise FailedError(f"not submitted: {clean(error.what)}") from None
         job = self.system.job_id(said)
+        keeper.note(self.directory, keeper.JOB, job)
         self.follow(job)
         return job
 

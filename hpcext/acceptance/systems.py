@@ -35,6 +35,8 @@ class Order(NamedTuple):
         Of each host that it has for itself; 0: it wants one slot.
     gpus : int
         On each of them.
+    memory_mb : int
+        Of a job that has no host for itself.
     lead_s : int
         It is suspendable, so long before its end; 0: it is not.
     tasks : int
@@ -50,6 +52,7 @@ class Order(NamedTuple):
     minutes: int = 10
     slots: int = 0
     gpus: int = 0
+    memory_mb: int = 700
     lead_s: int = 0
     tasks: int = 0
     setting: str = ""
@@ -109,6 +112,9 @@ class System(Protocol):
 
     def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
         """States of jobs, in Slurm's words."""
+
+    def cancel(self, jobs: Sequence[JobId]) -> None:
+        """End these jobs, as far as they have not ended."""
 
     def cancel_named(self, name: str) -> None:
         """End all jobs of ours that have this name."""

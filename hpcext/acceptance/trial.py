@@ -29,6 +29,9 @@ OVER_S = 20.0
 """A job that is over for so long does not come back; LSF shows one that is requeued as EXIT for
 some seconds."""
 
+TORCH_MB = 2000
+"""What PyTorch, its libraries and a manager need."""
+
 FIRST_STEPS = 5
 STILL_S = 4.0
 """A training that has made no step for so long stands still: a step takes a tenth of a second."""
@@ -144,6 +147,7 @@ class Suspendable(Training):
             minutes=minutes,
             slots=max(1, host.cpus) if whole else 0,
             gpus=host.gpus if whole else 0,
+            memory_mb=TORCH_MB if torch else Order._field_defaults["memory_mb"],
             lead_s=LEAD_S,
         )
         words = command(self._directory, self._finish, torch=torch)
@@ -199,6 +203,9 @@ class Suspendable(Training):
         try:
             text = (self._place / "output.txt").read_text(errors="replace").strip()
         except OSError:
+            # LSF writes it when the job ends, Slurm before it begins.
+            if not self.lives() and self._stage.system.key == "slurm":
+                return "nothing that is seen here: state_dir must be where all hosts see it"
             text = ""
         return text.splitlines()[-1][:200] if text else "nothing"
 

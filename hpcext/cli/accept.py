@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
         description="For an ordinary user, after an installation or an upgrade.",
         epilog="example: hpcext-admin accept slurm --partition preemptible --above gpu",
     )
+    parser.set_defaults(rest=())
     system = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
     for key, name in systems.NAMES.items():
         _add_system(system, key, name)
@@ -78,7 +79,7 @@ def _add_system(commands: Any, key: str, name: str) -> None:
         help="so long the batch system answers no question (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.set_defaults(rest=(), run=functools.partial(run, key))
+    parser.set_defaults(run=functools.partial(run, key))
 
 
 def run(key: str, args: argparse.Namespace, out: Output) -> int:

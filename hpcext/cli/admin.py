@@ -343,13 +343,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     InputError
         It is none of ours.
     """
-    parser, _ = make_parser()
+    parser, commands = make_parser()
     completion.answer(parser)
-    rest: Sequence[str] = ()
-    if next((word for word in argv if not word.startswith("-")), "") == "accept" and "--" in argv:
-        # They are for another program: argparse would take some of them for its own.
-        end = argv.index("--")
-        argv, rest = argv[:end], argv[end + 1 :]
+    argv, rest = cli.without_rest(argv, commands)
     args, extra = parser.parse_known_args(argv)
     if extra:
         args.parser.refuse(extra)

@@ -17,7 +17,7 @@ ADMIN = ("-c", "import sys; from hpcext.__main__ import admin; sys.exit(admin())
 KNOWN_S = 5.0
 """So old is a job whose processes the engine knows; a real one takes half a minute."""
 
-ONLY = "time limit,suspend,kill,flags,preemption,pilot"
+ONLY = "time limit,requeue,migrate,notice,stop,kill,suspend,flags,preemption,lease,pilot"
 """The engine plays no job arrays."""
 
 
@@ -53,7 +53,9 @@ def test_all_that_may_befall_a_job(make_site: MakeSite, tmp_path: Path) -> None:
     assert set(verdicts.values()) == {"passed"}, json.dumps(said, indent=1)
     names = {name.partition(",")[0] for name in verdicts}
     assert names == {*ONLY.split(","), "removal"}
-    assert "kill, old job" in verdicts
+    assert {f"{name}, old job" for name in ("requeue", "migrate", "notice", "stop", "kill")} < {
+        *verdicts
+    }
     assert (finished.code, said["accepted"]) == (0, True)
     assert all(job.state in lsf_run.ENDED for job in lsf.jobs())
     assert not list((tmp_path / "state" / "hpcext").glob("hpcext-accept-*"))
