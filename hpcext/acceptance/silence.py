@@ -13,14 +13,13 @@ from hpcext.acceptance.trial import LEAD_S, Suspendable
 from hpcext.acceptance.verbs import GOES_ON
 from hpcext.text import clean
 
-
 MARGIN_S = 20.0
 """There are answers again so long before it has to leave, however late it began to train."""
 
 
 def minutes(cut_s: float) -> int:
     """A limit before which it leaves only when there are answers again."""
-    return math.ceil((cut_s + MARGIN_S + LEAD_S) / 60) + 1
+    return math.ceil((cut_s + MARGIN_S + LEAD_S) / 60)
 
 
 _WRAPPER = """#!/bin/sh
