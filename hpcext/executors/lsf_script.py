@@ -7,6 +7,7 @@ what the leader has to do (``launch/supervisor.py``), and so does the manager.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -14,10 +15,30 @@ from typing import Any
 
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.local import LocalExecutor
-from hpcext.protocol import Process
+from hpcext.executors.processes import Watch
+from hpcext.protocol import NEWS_SIGNAL, Process
+
+log = logging.getLogger(__name__)
 
 
-class LsfScript(AllocationExecutor, LocalExecutor):
+class OnLsf(AllocationExecutor, LocalExecutor):
+    """What runs attempts beside the manager in a job of LSF.
+
+    LSF sends what it sends a job to every process group that it has found, from half a minute after
+    its begin on: SIGTERM is its word to a supervisor there, and not the manager's.
+    """
+
+    def _end(self, watch: Watch, supervisor: Process) -> None:
+        try:
+            watch.files.order("end")
+        except OSError as error:
+            log.warning("job %s could not be told to end: %s", watch.files.job, error.strerror)
+            super()._end(watch, supervisor)
+        else:
+            supervisor.send(NEWS_SIGNAL)
+
+
+class LsfScript(OnLsf):
     """Carries out actions on the first host of one allocation.
 
     Parameters
@@ -33,8 +54,6 @@ class LsfScript(AllocationExecutor, LocalExecutor):
 
     def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are what LSF has made them to be.
-        # LSF sends what it sends a job to every process group that it has found, from half a minute
-        # after its begin on.
         return {"notices": True, "allocation": self._allocation, "leader": self._leader}
 
     async def _follow(self) -> None:

@@ -15,6 +15,7 @@ import dataclasses
 import logging
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,9 +26,8 @@ from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action, Node
-from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.attempts import AttemptFiles
-from hpcext.executors.local import LocalExecutor
+from hpcext.executors.lsf_script import OnLsf
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import spread, supervise, sweep
@@ -43,7 +43,7 @@ CORE_THREADS = 4
 _PYTHON = (sys.executable, "-I", "-S")
 
 
-class LsfHost(AllocationExecutor, LocalExecutor):
+class LsfHost(OnLsf):
     """Carries out actions on the one host of an LSF job, where the manager is.
 
     LSF may stop the manager and its script alone: trainings go by what is done to that script.
@@ -122,6 +122,9 @@ class LsfSteps(StepExecutor):
     **common
         Those of :class:`~hpcext.executors.steps.StepExecutor`.
     """
+
+    # LSF may send SIGTERM to all that a job has started, and a spread outlives it.
+    _end_signal = signal.SIGKILL
 
     def __init__(self, *, nodes: Sequence[Node], launcher: Launcher, **common: Any) -> None:
         super().__init__(addresses={}, **common)

@@ -44,6 +44,8 @@ def spread(directory: Path) -> int:
     """Start them, wait; 0 if every node has ended well."""
     for signum in HARMLESS:
         signal.signal(signum, signal.SIG_IGN)
+    # So is this one, of bkill: supervisors hear it, too. Launchers begin with it as by default.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     document = documents.read_json(directory / SPREAD_FILE, SPREAD)
     with open(directory / SPREAD_FILE, "rb") as file:
         # A manager that died before it had noted us starts another one of us: that waits, and finds

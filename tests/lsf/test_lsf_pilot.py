@@ -321,9 +321,10 @@ def test_its_first_host_is_lost(place: OnLsf) -> None:
     place.never_twice("only")
 
 
-def test_one_bkill_leaves_time_to_save(place: OnLsf) -> None:
-    """SIGTERM, which follows SIGINT, is no order to leave at once."""
-    dataclasses.replace(place.lsf, pim_s=3600.0, terminate_interval_s=10.0).save()
+@pytest.mark.parametrize("pim_s", [3600.0, 0.0], ids=["early", "late"])
+def test_one_bkill_leaves_time_to_save(place: OnLsf, pim_s: float) -> None:
+    """SIGTERM, which follows SIGINT, is no order to leave at once, whoever of the job hears it."""
+    dataclasses.replace(place.lsf, pim_s=pim_s, terminate_interval_s=10.0).save()
     one = place.counter("only", gated=True, gpus=SIX)
     place.write_jobs({**one, "env": {**one["env"], "COUNTER_SAVE_S": "13"}})
     job = place.submit(time="6000")

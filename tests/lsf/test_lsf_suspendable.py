@@ -182,6 +182,23 @@ def test_stopped_it_leaves_its_host_and_resumed_it_goes_on(
     cluster.ends(job)
 
 
+@BOTH
+@pytest.mark.parametrize("quirks", [(), ("parallel_killed_at_once",), RECORDED])
+def test_on_several_slots_it_is_held_until_it_is_resumed(
+    make_cluster: MakeCluster, tmp_path: Path, quirks: tuple[str, ...], pim_s: float
+) -> None:
+    """Its own brequeue may kill it at once: it has saved itself before."""
+    queue = {**controlled(tmp_path), "requeue_exit_values": (85,)}
+    cluster = make_cluster(*quirks, queue=queue, pim_s=pim_s)
+    job = cluster.submit("-n", "2")
+    cluster.at_gate()
+    assert cluster.run("bstop", str(job)).returncode == 0
+    cluster.wait_state(job, "PSUSP")
+    assert cluster.trainings() == []
+    cluster.run("bresume", str(job))
+    cluster.ends(job)
+
+
 @pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
 def test_a_queue_of_higher_priority_has_its_host(
     make_cluster: MakeCluster, tmp_path: Path, values: tuple[int, ...]
