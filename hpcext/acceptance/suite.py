@@ -116,10 +116,11 @@ class Run:
         state_dir: Path,
         only: Sequence[str] = (),
     ) -> None:
+        no_flags = system.flags(terms.partition)
         state.make(state_dir)
         directory = Path(tempfile.mkdtemp(dir=state_dir, prefix="hpcext-accept-"))
-        self.stage = Stage(system, terms, directory, hosts, system.flags(terms.partition))
-        every = table(system, terms, hosts, self.stage.no_flags)
+        self.stage = Stage(system, terms, directory, hosts, no_flags)
+        every = table(system, terms, hosts, no_flags)
         self.scenarios = [each for each in every if not only or each.name in only]
         self._left: list[str] | None = None
         self._lock = threading.Lock()

@@ -117,7 +117,7 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
 
     with _told() as told, suite.Run(system, terms, hosts, load_settings().state_dir, only) as it:
         it.go(told.end, tell)
-        out.line("what was made is removed")
+        out.line("all that was made is removed now, which may take two minutes")
         results.append(it.remove())
     _show(results, out)
     failed = any(result.verdict == "failed" for result in results)
