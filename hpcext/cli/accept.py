@@ -118,6 +118,8 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
     with _told() as told, suite.Run(system, terms, hosts, load_settings().state_dir, only) as it:
         it.go(told.end, tell)
         out.line("all that was made is removed now, which may take two minutes")
+        order = [each.title for each in it.scenarios]
+        results.sort(key=lambda result: order.index(result.name))
         results.append(it.remove())
     _show(results, out)
     failed = any(result.verdict == "failed" for result in results)
