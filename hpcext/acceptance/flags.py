@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from hpcext.acceptance.scenario import FailedError, Scenario, Seen
 from hpcext.acceptance.stage import Stage
 from hpcext.acceptance.systems import Order, System
@@ -21,7 +23,7 @@ def flags(stage: Stage, scenario: Scenario) -> Seen:
         minutes=2,
     )
     seen = place / "seen"
-    text = f"#!/bin/sh\necho \"$HPCEXT_SCALING\" >'{seen}'\n"
+    text = f'#!/bin/sh\necho "$HPCEXT_SCALING" >{shlex.quote(str(seen))}\n'
     try:
         job = stage.submit(order._replace(setting=stage.system.bad_setting), text)
     except FailedError as error:

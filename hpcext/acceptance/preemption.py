@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
@@ -43,7 +44,9 @@ def main_job(stage: Stage, name: str, host: Idle) -> float:
         gpus=host.gpus,
     )
     try:
-        job = stage.submit(order, f"#!/bin/sh\ntouch '{began}'\nexec sleep {MAIN_S}\n")
+        job = stage.submit(
+            order, f"#!/bin/sh\ntouch {shlex.quote(str(began))}\nexec sleep {MAIN_S}\n"
+        )
     except FailedError as error:
         raise NotTriedError(f"the job above: {error.what}") from None
     asked_s = time.monotonic()

@@ -17,6 +17,7 @@ from hpcext import __version__
 from hpcext.acceptance import keeper, suite
 from hpcext.acceptance.scenario import Result
 from hpcext.acceptance.stage import Terms
+from hpcext.acceptance.systems import System
 from hpcext.batch import system as systems
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
@@ -84,18 +85,8 @@ def _add_system(commands: Any, key: str, name: str) -> None:
 
 def run(key: str, args: argparse.Namespace, out: Output) -> int:
     """Run all of it; exit status 0 if all that was tried has passed."""
-    for flag, value, (least, most) in (
-        ("--hosts", args.hosts, (1, suite.MOST_HOSTS)),
-        ("--age", args.age, _AGES),
-        ("--silence", args.silence, _CUTS),
-    ):
-        if not least <= value <= most:
-            raise InputError(str(value), where=flag, valid=f"{least} to {most}")
     system = keeper.system_of(key)
-    only = [name.strip() for name in args.only.split(",") if name.strip()]
-    suite.check_names(system, only)
-    if args.above == args.partition:
-        raise InputError(f"{args.above}: jobs do not preempt those beside them", where="--above")
+    only = _check(system, args)
     try:
         release = system.release()
         hosts = suite.choose_hosts(system, args.partition, args.hosts)
@@ -109,20 +100,10 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
     began_s, began = time.time(), time.monotonic()
     named = [host.name for host in hosts]
     out.line(f"hpcext {__version__} on {release}, {args.partition}: {', '.join(named)}")
-    results: list[Result] = []
-
-    def tell(result: Result) -> None:
-        results.append(result)
-        out.line(f"[{time.monotonic() - began:6.1f} s] {result.name}: {result.verdict}")
-
     with _told() as told, suite.Run(system, terms, hosts, load_settings().state_dir, only) as it:
-        it.go(told.end, tell)
-        out.line("all that was made is removed now, which may take two minutes")
-        order = [each.title for each in it.scenarios]
-        results.sort(key=lambda result: order.index(result.name))
-        results.append(it.remove())
+        results = _go(it, told, out)
     _show(results, out)
-    failed = any(result.verdict == "failed" for result in results)
+    passed = all(result.verdict != "failed" for result in results)
     if args.json:
         document: dict[str, Any] = {
             "schema": "hpcext.accept/1",
@@ -135,13 +116,45 @@ def run(key: str, args: argparse.Namespace, out: Output) -> int:
             "started_at": began_s,
             "took_s": time.monotonic() - began,
             "whole": not told.signum,
-            "accepted": not failed and not told.signum,
+            "accepted": passed and not told.signum,
             "scenarios": [result._asdict() for result in results],
         }
         out.document(document)
     if told.signum:
         return 128 + told.signum
-    return 1 if failed else 0
+    return 0 if passed else 1
+
+
+def _check(system: System, args: argparse.Namespace) -> list[str]:
+    """Refuse what cannot be, before anything is asked; the scenarios that were chosen."""
+    for flag, value, (least, most) in (
+        ("--hosts", args.hosts, (1, suite.MOST_HOSTS)),
+        ("--age", args.age, _AGES),
+        ("--silence", args.silence, _CUTS),
+    ):
+        if not least <= value <= most:
+            raise InputError(str(value), where=flag, valid=f"{least} to {most}")
+    only = [name.strip() for name in args.only.split(",") if name.strip()]
+    suite.check_names(system, only)
+    if args.above == args.partition:
+        raise InputError(f"{args.above}: jobs do not preempt those beside them", where="--above")
+    return only
+
+
+def _go(it: suite.Run, told: _Told, out: Output) -> list[Result]:
+    """Try all, remove all; what came of each, in the order of the scenarios."""
+    results: list[Result] = []
+    began_s = time.monotonic()
+
+    def tell(result: Result) -> None:
+        results.append(result)
+        out.line(f"[{time.monotonic() - began_s:6.1f} s] {result.name}: {result.verdict}")
+
+    it.go(told.end, tell)
+    out.line("all that was made is removed now, which may take two minutes")
+    order = [each.title for each in it.scenarios]
+    results.sort(key=lambda result: order.index(result.name))
+    return [*results, it.remove()]
 
 
 def _show(results: Sequence[Result], out: Output) -> None:
