@@ -204,7 +204,8 @@ class Attempt(NamedTuple):
     notify : Process or None
         The supervisor, on the same node.
     notices : bool
-        The batch system sends SIGTERM to every process some time before it takes the node away.
+        The batch system sends SIGTERM (LSF SIGINT before) to every process some time before it
+        takes the node away.
     rungs : (int, int) or None
         Of a trial of a sweep: the first step at which it is compared with others, and the factor
         from each such step to the next. The session reports at once when it comes to one.

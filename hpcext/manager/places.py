@@ -242,10 +242,16 @@ def _lsf(pilot: Pilot, engine: Engine, directory: Path) -> Place:
         launcher = Launcher(pilot.launcher, dict(listed), gpus)
         more |= {"nodes": nodes, "launcher": launcher, "orphans": _orphans(engine)}
 
+    made: list[AllocationExecutor] = []
+
+    def executor(**common: Any) -> Executor:
+        made.append(kind(**more, **common))
+        return made[-1]
+
     def requeue() -> None:
         lsf_job.requeue(directory)
 
-    return Place(nodes, lambda **common: kind(**more, **common), _carry_on(times, requeue))
+    return Place(nodes, executor, _carry_on(times, requeue, made))
 
 
 def _lsf_script(pilot: Pilot, directory: Path) -> Place:

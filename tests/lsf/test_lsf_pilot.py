@@ -309,6 +309,18 @@ def test_a_notice_that_comes_early_begins_nothing_again(place: OnLsf) -> None:
     place.never_twice("only")
 
 
+def test_preempted_before_anything_is_saved_it_goes_back_all_the_same(place: OnLsf) -> None:
+    go, begun = place.path / "go", place.path / "begun"
+    text = f"echo >>{begun}; while ! test -e {go}; do sleep 0.1; done"
+    place.write_jobs({"name": "plain", "command": ["sh", "-c", text], "gpus": 1})
+    job = place.submit("--lead", "10", "--requeue", time="6000")
+    wait_for(begun.exists, "the training")
+    lsf_run.send(place.lsf, job, "USR2")
+    wait_for(lambda: place.lsf.job(job).runs == 2, "the second run")
+    go.touch()
+    assert place.over(job)["plain"]["state"] == "completed"
+
+
 def test_its_first_host_is_lost(place: OnLsf) -> None:
     """With --requeue LSF begins it again, and what was saved is not done again."""
     place.write_jobs(place.counter("only", gated=True, gpus=SIX))
