@@ -3,6 +3,7 @@
 # make test-slow  the exhaustive tests
 # make test-slurm the tests on a real Slurm: the one that is installed, or RELEASE=24.11, RELEASE=26.05;
 #                 CGROUPS=yes: one that confines jobs by cgroups
+# make accept PARTITION=P ABOVE=Q  what a site runs after an installation, on the Slurm or LSF in PATH
 # python tests/random_faults/draws.py SEED   replays a draw of the random faults; 0-1999: the long run
 # make man        the manual pages, in build/man
 # make deb        Debian packages, in build/packages
@@ -18,12 +19,14 @@ SCRIPTS := .ci/run .ci/venv .ci/install-packages tests/system/in-release tests/s
 ROOTS := spank_hooks/prolog/hpcext-prolog spank_hooks/epilog/hpcext-epilog
 RELEASE ?=
 CGROUPS ?=
+PARTITION ?=
+ABOVE ?=
 # Packages are for the distribution's own Python.
 SYSTEM_PYTHON ?= /usr/bin/python3
 PAGES := $(patsubst man/%.rst,build/man/%,$(wildcard man/*.rst))
 export PYTHON
 
-.PHONY: demo test test-slow test-slurm test-environment lint man spank sdist wheels packages-environment deb rpm clean
+.PHONY: demo test test-slow test-slurm accept test-environment lint man spank sdist wheels packages-environment deb rpm clean
 
 demo:
 	@.ci/venv examples
@@ -41,6 +44,14 @@ test-slow: test-environment
 test-slurm: test-environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(CGROUPS),TEST_SLURM_CGROUPS=1) \
 		$(if $(RELEASE),tests/system/in-release $(RELEASE)) pytest tests/system
+
+# Those of a real site, or of `python tests/system/slurm_cluster.py`.
+accept:
+	@[ -n "$(PARTITION)" ] || { echo 'say PARTITION=NAME, and ABOVE=NAME if its jobs preempt those' >&2; exit 2; }
+	@.ci/venv examples
+	PATH="$(CURDIR)/$(BIN):$$PATH" hpcext-admin accept \
+		$$(if command -v bsub >/dev/null; then echo lsf; else echo slurm; fi) \
+		--partition "$(PARTITION)" $(if $(ABOVE),--above "$(ABOVE)")
 
 test-environment:
 	@.ci/install-packages shellcheck:shellcheck mandoc:mandoc unshare:util-linux mount:mount ip:iproute2 g++:g++ \

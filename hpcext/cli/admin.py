@@ -17,7 +17,7 @@ from hpcext.admin.install import Change, Place
 from hpcext.admin.manifest import Manifest
 from hpcext.admin.status import Status
 from hpcext.admin.trust import ROOT
-from hpcext.cli import completion
+from hpcext.cli import accept, completion
 from hpcext.cli import main as cli
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError
@@ -39,6 +39,7 @@ def make_parser() -> tuple[cli.Parser, dict[str, cli.Parser]]:
     _add_install(commands)
     _add_uninstall(commands)
     _add_status(commands)
+    accept.add(commands)
     return parser, dict(commands.choices)
 
 
@@ -342,11 +343,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     InputError
         It is none of ours.
     """
-    parser, _ = make_parser()
+    parser, commands = make_parser()
     completion.answer(parser)
+    argv, rest = cli.without_rest(argv, commands)
     args, extra = parser.parse_known_args(argv)
     if extra:
         args.parser.refuse(extra)
+    if rest:
+        args.rest = tuple(rest)
     for name in ("prefix", "usr", "conf_dir", "include", "hpcext", "serverdir"):
         path = getattr(args, name, None)
         if path is not None and (not path.is_absolute() or ".." in path.parts):

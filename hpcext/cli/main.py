@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from hpcext import __version__
@@ -188,18 +188,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser, commands = make_parser()
     completion.answer(parser)
-    word = next((word for word in argv if not word.startswith("-")), "")
-    rest: Sequence[str] = ()
-    if word in commands and commands[word].get_default("rest") is not None and "--" in argv:
-        # They are for another program: argparse would take some of them for its own.
-        end = argv.index("--")
-        argv, rest = argv[:end], argv[end + 1 :]
+    argv, rest = without_rest(argv, commands)
     args, extra = parser.parse_known_args(argv)
     if extra:
         args.parser.refuse(extra)
     if rest:
         args.rest = tuple(rest)
     return args
+
+
+def without_rest(
+    argv: Sequence[str], commands: Mapping[str, argparse.ArgumentParser]
+) -> tuple[Sequence[str], Sequence[str]]:
+    """A command line, and what follows ``--`` in one of a command that hands it on."""
+    word = next((word for word in argv if not word.startswith("-")), "")
+    if word not in commands or commands[word].get_default("rest") is None or "--" not in argv:
+        return argv, ()
+    # They are for another program: argparse would take some of them for its own.
+    end = argv.index("--")
+    return argv[:end], argv[end + 1 :]
 
 
 def main(

@@ -1,0 +1,140 @@
+"""What trainings say that they did, and whether that is each step once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcext import documents
+from hpcext.acceptance.training import SAVE_EVERY
+
+SKEW_S = 2.0
+"""Clocks of two hosts may differ by that, and so may two lives seem to overlap."""
+
+
+class Life(NamedTuple):
+    """One process of a training.
+
+    Attributes
+    ----------
+    began_s, last_s : float
+        Epoch; the latter of its last step.
+    attempt : int
+        0 outside hpcext.
+    steps : tuple of int
+    ended : bool
+        It came to its end by itself.
+    wrong : bool
+        Its state was not that of its steps.
+    """
+
+    began_s: float
+    last_s: float
+    attempt: int
+    steps: tuple[int, ...]
+    ended: bool
+    wrong: bool
+
+
+class Verdict(NamedTuple):
+    """What accounts come to.
+
+    Attributes
+    ----------
+    steps, lives : int
+        Steps there are in all, and processes that did them.
+    lost : int
+        Steps that were done twice, because what they had come to was not saved.
+    faults : tuple of str
+        What must not be, a sentence each.
+    """
+
+    steps: int
+    lives: int
+    lost: int
+    faults: tuple[str, ...]
+
+
+def parse(text: str) -> Life | None:
+    """One account; a last line that is not whole does not count, and one without a begin is None.
+
+    Examples
+    --------
+    >>> parse("begin 5.0 1\\nstep 1 5.1\\nstep 2 5.2\\nstep").steps
+    (1, 2)
+    """
+    lines = [line.split() for line in text.split("\n")[:-1]]
+    if not lines or lines[0][:1] != ["begin"]:
+        return None
+    done = [(int(words[1]), float(words[2])) for words in lines if words[0] == "step"]
+    said = {words[0] for words in lines}
+    began_s = float(lines[0][1])
+    last_s = done[-1][1] if done else began_s
+    steps = tuple(step for step, _ in done)
+    return Life(began_s, last_s, int(lines[0][2]), steps, "end" in said, "wrong" in said)
+
+
+def read(directory: Path) -> list[Life]:
+    """All lives of a training, the first one first."""
+    found = []
+    for path in directory.glob("*.txt"):
+        try:
+            life = parse(path.read_text(encoding="utf-8"))
+        except documents.UNFIT:
+            continue
+        if life is not None:
+            found.append(life)
+    return sorted(found)
+
+
+def last_step(lives: Sequence[Life]) -> int:
+    """The highest step that was done; 0 for none."""
+    return max((life.steps[-1] for life in lives if life.steps), default=0)
+
+
+def judge(lives: Sequence[Life], save_every: int = SAVE_EVERY) -> Verdict:
+    """Whether each step beyond the last checkpoint was done exactly once.
+
+    Parameters
+    ----------
+    lives : sequence of Life
+        In the order of their begins.
+    save_every : int
+        Steps between two checkpoints.
+
+    Examples
+    --------
+    >>> first = Life(0, 2, 1, (1, 2, 3), False, False)
+    >>> judge([first, Life(5, 7, 2, (4, 5), True, False)])
+    Verdict(steps=5, lives=2, lost=0, faults=())
+    >>> judge([first, Life(5, 7, 2, (3, 4), True, False)]).lost
+    1
+    >>> judge([first, Life(5, 7, 2, (5, 6), True, False)]).faults
+    ('step 4 is in no account',)
+    """
+    faults, lost, last = [], 0, 0
+    for life in lives:
+        if life.wrong:
+            faults.append(f"after step {life.steps[-1]} its state was not that of its steps")
+        if not life.steps:
+            continue
+        if life.steps != tuple(range(life.steps[0], life.steps[-1] + 1)):
+            faults.append("a process left steps out, or did one twice")
+        again = last + 1 - life.steps[0]
+        if again < 0:
+            missing = f"{last + 1} to {life.steps[0] - 1}" if again < -1 else str(last + 1)
+            faults.append(f"step{'s' * (again < -1)} {missing} {_are(-again)} in no account")
+        if again > save_every + 1:
+            faults.append(f"{again} steps were lost, more than since the last checkpoint")
+        lost += max(0, again)
+        last = life.steps[-1]
+    for one, other in pairwise(lives):
+        if other.began_s + SKEW_S < one.last_s:
+            faults.append("two processes of it trained at once")
+    return Verdict(last_step(lives), len(lives), lost, tuple(faults))
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

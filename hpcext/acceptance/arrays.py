@@ -1,0 +1,72 @@
+"""Job arrays: each task is a job of its own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
+from hpcext.acceptance.stage import Stage
+from hpcext.acceptance.systems import Order, System
+from hpcext.acceptance.trial import JOB, LEAD_S, Training, script
+
+TASKS = 2
+
+
+def array(stage: Stage, scenario: Scenario) -> Seen:
+    """One task is suspended and resumed where tasks can be; the other never notices."""
+    from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
+
+    place = stage.place(scenario.name)
+    order = Order(
+        name=stage.name(place),
+        partition=stage.terms.partition,
+        hosts=(stage.hosts[0].name,),
+        output=place / "output.txt",
+        lead_s=LEAD_S,
+        tasks=TASKS,
+    )
+    module = shlex.join([sys.executable, "-m", training.__name__])
+    accounts = f'{shlex.quote(str(place))}/"task-${stage.system.task}"'
+    line = f"{module} {accounts} {shlex.quote(str(place / 'finish'))}"
+    try:
+        job = stage.submit(order, script(stage, line))
+    except FailedError as error:
+        raise NotTriedError(error.what) from None
+    tasks = stage.system.tasks_of(job, TASKS)
+    stage.follow(*tasks)
+    for task in tasks:
+        stage.begins(task, "the begin of all tasks")
+    first = 0 if len(tasks) > 1 else 1
+    its = [
+        Training(stage, place / f"task-{number}", place / "finish")
+        for number in range(first, first + TASKS)
+    ]
+    for it in its:
+        it.began()
+    if len(tasks) > 1:
+        pilot = stage.system.pilot_of(tasks[-1])
+        stage.granted("suspend", pilot, JOB)
+        its[-1].stands()
+        its[0].goes_on()
+        stage.granted("resume", pilot, JOB)
+        its[-1].began(2)
+    its[0].finish()
+    for task in tasks:
+        if (state := stage.ends(task)) != "completed":
+            raise FailedError(f"task {task} ended as {state}")
+    if len(its[0].lives()) != 1:
+        raise FailedError("the task that nobody suspended was begun again")
+    found = [it.judged("all tasks ended") for it in its]
+    steps, lost = (sum(getattr(each, key) for each in found) for key in ("steps", "lost"))
+    return Seen(f"all {TASKS} tasks ended, {steps} steps, {lost} done twice", steps, lost)
+
+
+def scenarios(system: System) -> list[Scenario]:
+    """The one."""
+    if system.key == "lsf":
+        return [
+            Scenario("array", f"an array of {TASKS}", "it runs as without hpcext", array),
+        ]
+    expected = "that goes on where it was, and the other never notices"
+    return [Scenario("array", f"an array of {TASKS}, one of them suspended", expected, array)]

@@ -1,0 +1,157 @@
+"""Removes what an acceptance run has made, when that is over or has been killed.
+
+The run has the other end of its standard input, which the kernel closes whatever becomes of it:
+there is one way in which things are removed. Run as ``python -m hpcext.acceptance.keeper SYSTEM
+DIRECTORY``. What is to be ended is in a file of the directory, to which the run adds a line before
+it makes something; what could not be removed is printed, a line each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from hpcext.acceptance import on_lsf, on_slurm
+from hpcext.acceptance.systems import FINAL, System
+from hpcext.batch import slurm
+from hpcext.core.errors import HpcextError
+from hpcext.protocol import JobId, Process
+from hpcext.text import clean
+
+MADE = "made"
+NAME, JOB, PROCESS, PILOT = "name", "job", "process", "pilot"
+"""What a line begins with: the name of a job that is about to be submitted, its id once it has one,
+a process of this machine, and the directory of a pilot, whose leases have names of their own."""
+
+END_S = 120.0
+"""So long jobs may take to end; LSF gives each of three signals ten seconds, Slurm KillWait."""
+
+PROCESS_S = 60.0
+_AGAIN_S = 10.0
+_LOOK_S = 1.0
+
+
+def note(directory: Path, kind: str, what: object) -> None:
+    """Write down what is about to be made."""
+    file = os.open(directory / MADE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(file, f"{kind} {what}\n".encode())
+    finally:
+        os.close(file)
+
+
+def system_of(key: str) -> System:
+    """A batch system by its name."""
+    return on_lsf.Lsf() if key == "lsf" else on_slurm.Slurm()
+
+
+def remove(system: System, directory: Path) -> list[str]:
+    """End and remove all of it; a sentence for what is left."""
+    lines = [line.partition(" ") for line in _lines(directory / MADE)]
+    made = [(kind, what) for kind, _, what in lines]
+    left = _end_processes([what for kind, what in made if kind == PROCESS])
+    names = {what for kind, what in made if kind == NAME}
+    names |= {name for kind, what in made if kind == PILOT for name in _names_of(Path(what))}
+    ids = [found for kind, what in made if kind == JOB and (found := slurm.job(what)) is not None]
+    left += _end_jobs(system, names, ids)
+    for _ in range(3):
+        # What has just ended may write once more.
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return left
+        time.sleep(_LOOK_S)
+    return [*left, f"directory {clean(str(directory))}"]
+
+
+def _lines(path: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8").splitlines()
+    return []
+
+
+def _names_of(pilot: Path) -> Iterable[str]:
+    """What the jobs of a pilot are called: its own, and its leases."""
+    from hpcext.manager import batch_job  # noqa: PLC0415  (only where there is one)
+    from hpcext.manager import pilot as pilots  # noqa: PLC0415
+
+    yield batch_job.name_of(pilot)
+    with contextlib.suppress(HpcextError):
+        yield f"hpcext-{pilots.load(pilot).id}"
+
+
+def _end_processes(said: Iterable[str]) -> list[str]:
+    left = []
+    processes = [found for each in said if (found := Process.parse(each)) and found.alive()]
+    for signum, within_s in ((signal.SIGTERM, PROCESS_S), (signal.SIGKILL, _AGAIN_S)):
+        for process in processes:
+            process.send(signum)
+        until = time.monotonic() + within_s
+        while any(process.alive() for process in processes) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+    left += [f"process {process.pid}" for process in processes if process.alive()]
+    return left
+
+
+def _end_jobs(system: System, names: set[str], ids: list[JobId]) -> list[str]:
+    """Cancel until nothing is left: what goes back into the queue meanwhile is cancelled again.
+
+    By their ids, and by names: of one that was submitted when the run was killed nobody knows more.
+    """
+    until = time.monotonic() + END_S
+    again_s = 0.0
+    while True:
+        left = _left(system, names, ids)
+        if not left or time.monotonic() > until:
+            return [clean(what) for what in left]
+        if time.monotonic() >= again_s:
+            again_s = time.monotonic() + _AGAIN_S
+            with contextlib.suppress(HpcextError):
+                system.cancel(ids)
+            for name in names:
+                with contextlib.suppress(HpcextError):
+                    system.cancel_named(name)
+        time.sleep(_LOOK_S)
+
+
+def _left(system: System, names: set[str], ids: list[JobId]) -> list[str]:
+    """What has not ended, and what is not known; a sentence each."""
+    left = {}
+    try:
+        for job, state in system.states(ids).items():
+            if state not in FINAL:
+                left[str(job)] = f"job {job} is {state}"
+        for name in sorted(names):
+            for held in system.held(name):
+                if held.state not in FINAL:
+                    left[str(held.job_id)] = f"job {held.job_id} is {held.state}"
+    except HpcextError as error:
+        left[""] = f"whether jobs are left is not known: {error.what}"
+    return list(left.values())
+
+
+def main(words: list[str]) -> None:
+    """Wait until nobody wants it any more, and remove it."""
+    # Those who end a terminal's processes do not mean this one, which then has work to do.
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    system, directory = system_of(words[0]), Path(words[1])
+    select.select([0], [], [])
+    left = remove(system, directory)
+    try:
+        sys.stdout.write("".join(f"{line}\n" for line in left))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The run was killed, so its user is told here.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.stderr.write("".join(f"hpcext: not removed: {line}\n" for line in left))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

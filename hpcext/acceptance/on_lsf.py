@@ -1,0 +1,131 @@
+"""The acceptance run on an LSF, or on another engine of its line."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from hpcext.acceptance.systems import FINAL, Order
+from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
+from hpcext.batch.leasing import Held, Idle
+from hpcext.batch.lsf_leasing import LsfLeasing
+from hpcext.protocol import JobId
+
+_QUEUE = "lsb.queues: JOB_CONTROLS and JOB_STARTER as docs/lsf.md has them"
+
+
+class Lsf:
+    """As :class:`~hpcext.acceptance.systems.System` has it."""
+
+    key = "lsf"
+    verbs: Mapping[str, tuple[str, ...]] = {
+        "requeue": ("brequeue", "JOB"),
+        "migrate": ("bmig", "JOB"),
+        "stop": ("bstop", "JOB"),
+        "go": ("bresume", "JOB"),
+        "kill": ("bkill", "JOB"),
+        "notice": ("bkill", "-s", "USR2", "JOB"),
+    }
+    # PIM looks at a job's processes after half a minute, and signals reach them all from then on.
+    ages = True
+    bad_setting = "lead=5"
+    stop_frees = True
+    queries: tuple[str, ...] = ("bjobs", "bhosts", "bqueues")
+    silent = "LSF is down. Please wait ..."
+    task = "LSB_JOBINDEX"
+    changes: Mapping[str, str] = {
+        "flags": "LSF_SERVERDIR: hpcext-admin install lsf; an engine without arguments of -a has "
+        "variables, HPCEXT_SCALING and the others of docs/lsf.md",
+        "suspend": "lsb.queues: JOB_STARTER as docs/lsf.md has it",
+        "stop": _QUEUE,
+        "notice": "lsb.queues: REQUEUE_EXIT_VALUES with 85, or a brequeue for everybody",
+        "requeue": "lsb.params: JOB_TERMINATE_INTERVAL in which a checkpoint can be written",
+        "migrate": "lsb.queues: RERUNNABLE=yes; lsb.params: JOB_TERMINATE_INTERVAL",
+        "kill": "lsb.queues: JOB_CONTROLS must have no TERMINATE",
+        "time limit": "lsb.queues: REQUEUE_EXIT_VALUES with 85; lsb.params: MAX_JOB_REQUEUE",
+        "preemption": f"{_QUEUE}; PREEMPTION; lsb.params: PREEMPTABLE_RESOURCES",
+        "array": "lsb.queues: JOB_STARTER as docs/lsf.md has it",
+        "pilot": "hpcext.toml: lsf_launcher; Python and hpcext on a file system of all hosts",
+        "lease": "lsb.queues: JOB_CONTROLS = SUSPEND[SIGTSTP] of the queue below, PREEMPTION",
+        "silence": "lsf.conf: LSB_NTRIES; otherwise report it",
+        "removal": "bjobs -u $USER: bkill what is left",
+    }
+
+    @functools.cached_property
+    def _engine(self) -> lsf_probe.Engine:
+        return lsf_probe.probe()
+
+    def release(self) -> str:
+        """``IBM Spectrum LSF Standard 10.1.0.15``, or what another engine calls itself."""
+        return f"{self._engine.release.product} {self._engine.release.number}"
+
+    def flags(self, partition: str) -> str:
+        """Whether the queue has our starter; that there is an esub, a job of the run finds out."""
+        queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
+        there = "hpcext-starter" in queue.starter
+        return "" if there else f"queue {partition} has no hpcext-starter: docs/lsf.md"
+
+    def idle(self, partition: str) -> Mapping[str, Idle]:
+        """Host → what it is."""
+        return LsfLeasing().idle(partition)
+
+    def words(self, order: Order, *, flags: bool) -> list[str]:
+        """Submit it; bsub(1)."""
+        slots = max(1, order.slots)
+        gpus = order.gpus > 0 and self._engine.takes("bsub", "-gpu")
+        settings = f"hpcext({order.setting})" if order.setting else "hpcext"
+        esub = bool(order.setting) or (flags and order.lead_s > 0)
+        words = [
+            *("-J", f"{order.name}[1-{order.tasks}]" if order.tasks else order.name),
+            *("-q", order.partition),
+            *("-m", " ".join(order.hosts)),
+            *("-n", str(slots * len(order.hosts))),
+            *(["-R", f"span[ptile={slots}]"] if order.slots else []),
+            *(["-gpu", f"num={order.gpus}/host:j_exclusive=yes"] if gpus else []),
+            *("-W", str(order.minutes)),
+            *("-o", str(order.output)),
+            *(["-cwd", str(order.output.parent)] if self._engine.takes("bsub", "-cwd") else []),
+            *(["-a", settings] if esub else []),
+            *(["-r"] if order.lead_s else []),
+        ]
+        return lsf.submit_command(words)
+
+    def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
+        """Those of the esub: engines of the line may have no arguments of ``-a``."""
+        if not order.lead_s or not flags:
+            return {}
+        return {"HPCEXT_SUSPENDABLE": "1", "HPCEXT_LEAD_S": str(order.lead_s)}
+
+    def job_id(self, said: str) -> JobId:
+        """Which it is."""
+        return lsf.parse_job_id(said)
+
+    def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
+        """What mbatchd says."""
+        return lsf.Commands().states(jobs)
+
+    def cancel(self, jobs: Sequence[JobId]) -> None:
+        """End them; bkill(1)."""
+        if jobs:
+            # Of those that have ended it complains.
+            runner.everything_said(["bkill", *map(str, jobs)])
+
+    def cancel_named(self, name: str) -> None:
+        """End them."""
+        self.cancel([job.job_id for job in self.held(name) if job.state not in FINAL])
+
+    def held(self, name: str) -> tuple[Held, ...]:
+        """What mbatchd knows of them."""
+        return LsfLeasing().held(name)
+
+    def pilot_of(self, job: JobId) -> str:
+        """Its name; the number tells restarted jobs apart."""
+        return f"job-{job}.0"
+
+    def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
+        """bjobs(1) has the array's number for all of them."""
+        return (job,)
+
+    def pilot_options(self, order: Order) -> list[str]:
+        """Of bsub."""
+        return ["-q", order.partition, "-m", " ".join(order.hosts)]

@@ -1,0 +1,130 @@
+"""The acceptance run on a Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hpcext.acceptance.systems import Order
+from hpcext.batch import runner, slurm, slurm_reads
+from hpcext.batch.leasing import Held, Idle
+from hpcext.batch.slurm_leasing import SlurmLeasing
+from hpcext.doctor.slurm_plugin import FLAG
+from hpcext.protocol import JobId
+
+
+class Slurm:
+    """As :class:`~hpcext.acceptance.systems.System` has it."""
+
+    key = "slurm"
+    # --full: the batch script and its processes, too; scancel(1).
+    verbs: Mapping[str, tuple[str, ...]] = {
+        "requeue": ("scontrol", "requeue", "JOB"),
+        "stop": ("scancel", "--full", "--signal=STOP", "JOB"),
+        "go": ("scancel", "--full", "--signal=CONT", "JOB"),
+        "kill": ("scancel", "JOB"),
+        # A requeued job waits for the end of a credential, 120 s; docs/troubleshooting.md.
+        "begin": ("scontrol", "update", "JobId=JOB", "StartTime=now"),
+    }
+    ages = False
+    # Its nodes stay its own. With proctrack/linuxproc only the group of the batch script is
+    # stopped, with cgroups all of the job: seen on 22.05.
+    bad_setting = "suspendable=5"
+    stop_frees = False
+    queries: tuple[str, ...] = ("squeue", "scontrol", "sacct", "sinfo")
+    silent = "error: Unable to contact slurm controller (connect failure)"
+    task = "SLURM_ARRAY_TASK_ID"
+    changes: Mapping[str, str] = {
+        "flags": "plugstack.conf, cli_filter.lua: the lines that hpcext-admin status slurm shows",
+        "requeue": "slurm.conf: JobRequeue=1; a KillWait in which a checkpoint can be written",
+        "kill": "slurm.conf: KillWait",
+        "time limit": "slurm.conf: JobRequeue=1; a longer lead for slow file systems",
+        "preemption": "slurm.conf: GraceTime of the partition below, PreemptMode=REQUEUE, "
+        "and the signal at preemption that hpcext doctor names",
+        "array": "plugstack.conf: the plugin of this release",
+        "pilot": "hpcext doctor, on a node: Python and hpcext on a file system of all nodes",
+        "lease": "slurm.conf: GraceTime and PreemptMode of the partition below; "
+        "SchedulerParameters of hpcext-harvest(8)",
+        "silence": "slurm.conf: MessageTimeout; otherwise report it",
+        "removal": "squeue --me: scancel what is left",
+    }
+
+    def release(self) -> str:
+        """``slurm-wlm 22.05.8``."""
+        return runner.run(slurm.version_command()).strip()
+
+    def flags(self, partition: str) -> str:
+        """Whether the plugin is loaded."""
+        there = FLAG in runner.everything_said(["sbatch", "--help"])
+        return "" if there else f"sbatch has no {FLAG}: hpcext-admin install slurm"
+
+    def idle(self, partition: str) -> Mapping[str, Idle]:
+        """Node → what it is."""
+        return SlurmLeasing().idle(partition)
+
+    def words(self, order: Order, *, flags: bool) -> list[str]:
+        """Submit it; sbatch(1)."""
+        words = [
+            f"--job-name={order.name}",
+            f"--partition={order.partition}",
+            f"--nodelist={','.join(order.hosts)}",
+            f"--nodes={len(order.hosts)}",
+            f"--time={order.minutes}",
+            f"--output={order.output}",
+            "--open-mode=append",
+            f"--chdir={order.output.parent}",
+            # Whatever the site's default is, our variables have to arrive.
+            "--export=ALL",
+            *(
+                ["--exclusive", "--mem=0"]
+                if order.slots
+                else ["--ntasks=1", f"--mem={order.memory_mb}M"]
+            ),
+            *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
+            *([f"--array=0-{order.tasks - 1}"] if order.tasks else []),
+            *([f"--hpcext-{order.setting}"] if order.setting else []),
+        ]
+        if order.lead_s:
+            # Said by the flag, too, where the site's Lua scripts load ours.
+            words += ["--requeue", f"--signal=B:USR2@{order.lead_s}"]
+            words += [f"{FLAG}={order.lead_s}"] if flags else []
+        else:
+            words += ["--no-requeue"]
+        return slurm.submit_command(words)
+
+    def variables(self, order: Order, *, flags: bool) -> dict[str, str]:
+        """None."""
+        return {}
+
+    def job_id(self, said: str) -> JobId:
+        """Which it is."""
+        return slurm.parse_job_id(said)
+
+    def states(self, jobs: Sequence[JobId]) -> dict[JobId, str]:
+        """By the commands: pyslurm would be one more thing to be accepted."""
+        return slurm_reads.Commands().states(jobs)
+
+    def cancel(self, jobs: Sequence[JobId]) -> None:
+        """End them."""
+        if jobs:
+            # Of those that have ended it complains.
+            runner.everything_said(["scancel", *map(str, jobs)])
+
+    def cancel_named(self, name: str) -> None:
+        """End them."""
+        runner.run(slurm.cancel_named_command(name))
+
+    def held(self, name: str) -> tuple[Held, ...]:
+        """What slurmctld knows of them."""
+        return SlurmLeasing().held(name)
+
+    def pilot_of(self, job: JobId) -> str:
+        """Its name."""
+        return f"job-{job}"
+
+    def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
+        """``ARRAY_TASK``."""
+        return tuple(f"{job}_{task}" for task in range(count))
+
+    def pilot_options(self, order: Order) -> list[str]:
+        """Of sbatch."""
+        return [f"--partition={order.partition}", f"--nodelist={','.join(order.hosts)}"]

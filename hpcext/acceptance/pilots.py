@@ -1,0 +1,82 @@
+"""A pilot on several hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpcext.acceptance import keeper
+from hpcext.acceptance.scenario import FailedError, Scenario, Seen
+from hpcext.acceptance.stage import Stage, command, toml
+from hpcext.acceptance.systems import Order
+from hpcext.acceptance.trial import Training
+from hpcext.manager import lsf_job, slurm_job
+
+MINUTES = 10
+
+
+def pilot(stage: Stage, scenario: Scenario) -> Seen:
+    """A training on each host; one of them is suspended and goes on."""
+    place = stage.place(scenario.name)
+    # Its job is called by it, and no other pilot of the user may be.
+    directory = place / stage.name(place)
+    hosts = stage.hosts[-scenario.hosts :]
+    names = [f"training-{number}" for number in range(1, len(hosts) + 1)]
+    its = [Training(stage, place / name, place / "finish") for name in names]
+    jobs = [
+        {
+            "name": name,
+            "command": list(command(place / name, place / "finish")),
+            "gpus": 1,
+            "retries": 0,
+        }
+        for name in names
+    ]
+    (place / "jobs.toml").write_text(toml(*jobs), encoding="utf-8")
+    keeper.note(stage.directory, keeper.PILOT, directory)
+    order = Order("", stage.terms.partition, tuple(host.name for host in hosts), place)
+    stage.hpcext(
+        "pilot", "submit", str(place / "jobs.toml"), "--nodes", str(len(hosts)),
+        "--gpus-per-node", "1", "--time", str(MINUTES), "--lead", "20", "--dir", str(directory),
+        "--", *stage.system.pilot_options(order), *stage.terms.options,
+    )  # fmt: skip
+    submitted = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}[stage.system.key]
+    job = submitted.job_of(directory)
+    if job is None:
+        raise FailedError("which job it is was not written down")
+    stage.follow(job)
+    stage.begins(job, "its begin")
+    for it in its:
+        it.began()
+    stage.granted("suspend", str(directory), names[-1])
+    its[-1].stands()
+    its[0].goes_on()
+    stage.granted("resume", str(directory), names[-1])
+    its[-1].began(2)
+    its[0].finish()
+    state = stage.ends(job)
+    if state != "completed":
+        raise FailedError(f"its job ended as {state}")
+    found = [it.judged("") for it in its]
+    steps, lost = (sum(getattr(each, key) for each in found) for key in ("steps", "lost"))
+    says = f"{len(hosts)} hosts, {len(its)} trainings at once, {steps} steps, {lost} done twice"
+    return Seen(says, steps, lost)
+
+
+def scenarios(hosts: int, gpus: int) -> list[Scenario]:
+    """The one.
+
+    Parameters
+    ----------
+    hosts : int
+        That there are.
+    gpus : int
+        Of the host that has fewest.
+    """
+    lacks = "" if gpus else "its hosts have no GPUs"
+    if hosts < 2:
+        lacks = "one host only"
+    number = min(2, hosts)
+    tried = f"hpcext pilot submit --nodes {number}, a training on each, one of them suspended"
+    expected = "all train at once, and each to its end; no step is lost"
+    only = Scenario("pilot", tried, expected, pilot, lacks)
+    return [dataclasses.replace(only, hosts=number)]

@@ -1,0 +1,89 @@
+"""A job of a partition above takes the host of a training."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
+from hpcext.acceptance.stage import Stage
+from hpcext.acceptance.systems import Order
+from hpcext.acceptance.trial import Suspendable
+from hpcext.acceptance.verbs import GOES_ON
+from hpcext.batch.leasing import Idle
+
+MOST_WAIT_S = 90.0
+"""So long a main job may wait for a host that is given up: a cycle of the scheduler, and the
+seconds that a checkpoint takes. By the clock of a grace that is waited for it would be longer."""
+
+WAIT_S = 300.0
+MAIN_S = 5
+
+
+def main_job(stage: Stage, name: str, host: Idle) -> float:
+    """Submit a job to the partition above that wants a whole host; how long it waits for it.
+
+    Only for a host that a job of ours has for itself, so that no job of others makes room.
+
+    Raises
+    ------
+    FailedError
+        It did not begin.
+    NotTriedError
+        It was refused.
+    """
+    place = stage.place(name)
+    began = place / "began"
+    order = Order(
+        name=stage.name(place),
+        partition=stage.terms.above,
+        hosts=(host.name,),
+        output=place / "output.txt",
+        minutes=2,
+        slots=max(1, host.cpus),
+        gpus=host.gpus,
+    )
+    try:
+        job = stage.submit(
+            order, f"#!/bin/sh\ntouch {shlex.quote(str(began))}\nexec sleep {MAIN_S}\n"
+        )
+    except FailedError as error:
+        raise NotTriedError(f"the job above: {error.what}") from None
+    asked_s = time.monotonic()
+    stage.wait(began.exists, f"job {job} above to have {host.name}", WAIT_S)
+    waited_s = time.monotonic() - asked_s
+    stage.ends(job)
+    return waited_s
+
+
+def waited(seen: Seen, waited_s: float) -> Seen:
+    """The same, with how long the main job waited.
+
+    Raises
+    ------
+    FailedError
+        Too long.
+    """
+    if waited_s > MOST_WAIT_S:
+        raise FailedError(f"the job above waited {waited_s:.0f} s; {seen.says}")
+    return seen._replace(
+        says=f"{seen.says}; the job above waited {waited_s:.1f} s", waited_s=waited_s
+    )
+
+
+def preempt(stage: Stage, scenario: Scenario) -> Seen:
+    """It leaves, and goes on when it has its host again."""
+    it = Suspendable(stage, scenario, whole=True)
+    it.runs()
+    waited_s = main_job(stage, f"{scenario.name}-above", stage.hosts[-1])
+    it.again()
+    it.ends()
+    return waited(it.judged("it went on in its second run"), waited_s)
+
+
+def scenarios(above: str) -> list[Scenario]:
+    """The one of a suspendable job."""
+    tried = f"a job of {above} wants its host" if above else "a job above wants its host"
+    expected = f"{GOES_ON}; the job above waits {MOST_WAIT_S:g} s at most"
+    lacks = "" if above else "no --above"
+    return [Scenario("preemption", tried, expected, preempt, lacks, hosts=1)]

@@ -1,0 +1,89 @@
+"""The batch system answers no question for a while, from before the manager begins."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from pathlib import Path
+
+from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
+from hpcext.acceptance.stage import Stage
+from hpcext.acceptance.trial import LEAD_S, Suspendable
+from hpcext.acceptance.verbs import GOES_ON
+from hpcext.text import clean
+
+MARGIN_S = 20.0
+"""There are answers again so long before it has to leave, however late it began to train."""
+
+
+def minutes(cut_s: float) -> int:
+    """A limit before which it leaves only when there are answers again."""
+    return math.ceil((cut_s + MARGIN_S + LEAD_S) / 60)
+
+
+_WRAPPER = """#!/bin/sh
+if [ -e {cut} ]; then
+    echo >>{asked}
+    echo "{name}: {silent}" >&2
+    exit 255
+fi
+PATH={path}
+export PATH
+exec {name} "$@"
+"""
+
+UNTRUE = ("forgotten by", "no manager runs", "not running here")
+"""What nobody may say of a job that runs, only because the batch system does not answer."""
+
+
+def silence(stage: Stage, scenario: Scenario) -> Seen:
+    """It leaves in time before its limit all the same, and nobody says what is not known."""
+    place = stage.place("cut")
+    cut, path = _wrap(stage, place)
+    cut.touch()
+    limit = minutes(stage.terms.cut_s)
+    it = Suspendable(stage, scenario, minutes=limit, environ={"PATH": path})
+    stage.begins(it.job, "its begin")
+    latest_s = time.monotonic() + 60 * limit - LEAD_S - MARGIN_S
+    it.runs()
+    until_s = min(latest_s, time.monotonic() + stage.terms.cut_s)
+    words = stage.hpcext("pilot", "list", path=path)
+    stage.pause(max(0.0, until_s - time.monotonic()))
+    asked = (place / "asked").exists()
+    cut.unlink()
+    it.again()
+    it.ends()
+    seen = it.judged("it left in time, and went on in its second run")
+    lines = [line for line in words.splitlines() if any(each in line for each in UNTRUE)]
+    if lines:
+        raise FailedError(f"hpcext pilot list says of a job that runs: {clean(lines[0])[:100]}")
+    if not asked:
+        raise NotTriedError("its manager finds the commands by another PATH than its job's")
+    return seen
+
+
+def _wrap(stage: Stage, place: Path) -> tuple[Path, str]:
+    """Commands that fail while a file is there; that file, and a PATH that has them first."""
+    plain = stage.environ().get("PATH", "/usr/bin:/bin")
+    cut, folder = place / "cut", place / "bin"
+    folder.mkdir()
+    for name in stage.system.queries:
+        text = _WRAPPER.format(
+            cut=shlex.quote(str(cut)),
+            asked=shlex.quote(str(place / "asked")),
+            name=name,
+            silent=stage.system.silent,
+            path=shlex.quote(plain),
+        )
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    return cut, f"{folder}:{plain}"
+
+
+def scenarios(cut_s: float) -> list[Scenario]:
+    """The one."""
+    limit = f"a limit of {minutes(cut_s)} min, left {LEAD_S} s before its end"
+    tried = f"no answers for {cut_s:g} s, {limit}"
+    expected = f"{GOES_ON}; nobody says what is not known"
+    return [Scenario("silence", tried, expected, silence)]

@@ -1,0 +1,298 @@
+"""Where the scenarios of a run act: its directory, its hosts, its clock, and the batch system."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcext import documents, protocol
+from hpcext.acceptance import keeper
+from hpcext.acceptance.scenario import FailedError, NotTriedError, StoppedError
+from hpcext.acceptance.systems import FINAL, Order, System
+from hpcext.batch import runner
+from hpcext.batch.leasing import WAITING, Idle
+from hpcext.batch.lsf_inside import environ_of_others
+from hpcext.core.errors import BatchError
+from hpcext.protocol import JobId
+from hpcext.text import clean
+
+LOOK_S, PUSH_S = 0.5, 3.0
+ANSWER_S = 120.0
+"""So long something may take that a batch system does at once."""
+
+
+class Terms(NamedTuple):
+    """What a run was asked for.
+
+    Attributes
+    ----------
+    partition, above : str
+        Where its jobs run; whose jobs preempt them, empty if none do.
+    options : tuple of str
+        Others of the command that submits jobs.
+    age_s : float
+        So old is an old job.
+    cut_s : float
+        So long nobody answers.
+    most_s : float
+        All of it ends before.
+    """
+
+    partition: str
+    above: str
+    options: tuple[str, ...]
+    age_s: float
+    cut_s: float
+    most_s: float
+
+
+class Stage:
+    """One run.
+
+    Parameters
+    ----------
+    system : System
+    terms : Terms
+    directory : pathlib.Path
+        On a file system that all hosts share; removed at the end.
+    hosts : tuple of Idle
+        That the run uses.
+    flags : str
+        Why no flag makes jobs suspendable; empty: one does.
+    """
+
+    def __init__(
+        self, system: System, terms: Terms, directory: Path, hosts: tuple[Idle, ...], flags: str
+    ) -> None:
+        self.system, self.terms, self.directory = system, terms, directory
+        self.hosts = hosts
+        self.no_flags = flags
+        self.stopped = threading.Event()
+        self._until = time.monotonic() + terms.most_s
+        self._lock = threading.Lock()
+        self._jobs: list[JobId] = []
+        self._states: dict[JobId, str] = {}
+        self._asked_s = 0.0
+        self._pushed_s: dict[JobId, float] = {}
+
+    def place(self, name: str) -> Path:
+        """A new directory of a scenario."""
+        path = self.directory / name
+        path.mkdir(mode=0o700)
+        return path
+
+    def name(self, place: Path) -> str:
+        """What jobs of a scenario are called: of this run alone, so that no other is touched."""
+        return f"{self.directory.name}-{place.name}"
+
+    # -- waiting
+
+    def check_time(self) -> None:
+        """Raise NotTriedError if the run is over."""
+        if self.stopped.is_set():
+            raise StoppedError("ended before it began")
+        if time.monotonic() > self._until:
+            raise NotTriedError("no time was left: say --only, or try again on an idle system")
+
+    def wait(self, holds: Callable[[], Any], what: str, within_s: float = ANSWER_S) -> Any:
+        """Wait until something holds; what it gave.
+
+        Raises
+        ------
+        FailedError
+            It does not within that time, or before the run is over.
+        StoppedError
+        """
+        until = min(time.monotonic() + within_s, self._until)
+        began_s = time.monotonic()
+        while True:
+            try:
+                if value := holds():
+                    return value
+            except BatchError as error:
+                # It may be busy; who waits in vain is told what it said last.
+                last = f" ({error.what})"
+            else:
+                last = ""
+            if time.monotonic() > until:
+                waited_s = time.monotonic() - began_s
+                over = "" if until < self._until else ", as the run was over"
+                raise FailedError(f"waited {waited_s:.0f} s in vain for {what}{last}{over}")
+            if self.stopped.wait(LOOK_S):
+                raise StoppedError("ended before it was done")
+
+    def pause(self, seconds: float) -> None:
+        """Let time go by."""
+        if self.stopped.wait(seconds):
+            raise StoppedError("ended before it was done")
+
+    # -- the batch system
+
+    def submit(self, order: Order, script: str, environ: Mapping[str, str] | None = None) -> JobId:
+        """Submit a job; its id. It is written down before, so that it is removed whatever comes.
+
+        Raises
+        ------
+        FailedError
+            It was refused.
+        """
+        keeper.note(self.directory, keeper.NAME, order.name)
+        path = self.directory / f"{order.name}.sh"
+        documents.write_file(path, script.encode(), mode=0o700)
+        flags = not self.no_flags
+        command = [*self.system.words(order, flags=flags), *self.terms.options]
+        ours = {**self.environ(), **self.system.variables(order, flags=flags), **(environ or {})}
+        try:
+            said = runner.run(command, script=path, environ=ours)
+        except BatchError as error:
+            raise FailedError(f"not submitted: {clean(error.what)}") from None
+        job = self.system.job_id(said)
+        keeper.note(self.directory, keeper.JOB, job)
+        self.follow(job)
+        return job
+
+    def follow(self, *jobs: JobId) -> None:
+        """Ask for the states of these, too."""
+        with self._lock:
+            self._jobs += jobs
+            self._asked_s = 0.0
+
+    def state(self, job: JobId) -> str:
+        """That of a job; empty where the batch system does not know it. One question for all."""
+        with self._lock:
+            if time.monotonic() - self._asked_s > 2 * LOOK_S:
+                self._states = self.system.states(self._jobs)
+                self._asked_s = time.monotonic()
+            return self._states.get(job, "")
+
+    def waits(self, job: JobId) -> bool:
+        """Whether a job is in the queue."""
+        return self.state(job) in WAITING
+
+    def ends(self, job: JobId, within_s: float = ANSWER_S) -> str:
+        """Wait for the end of a job; the state that it has then."""
+        return str(
+            self.wait(lambda: (said := self.state(job)) in FINAL and said, "its end", within_s)
+        )
+
+    def begins(self, job: JobId, what: str) -> None:
+        """Wait until a job has left the queue; one that the site has no room for was not tried."""
+        try:
+            self.wait(lambda: self.state(job) and not self.waits(job), what, self.terms.most_s)
+        except FailedError as error:
+            raise NotTriedError(f"no room: {error.what}") from None
+
+    def do(self, verb: str, job: JobId) -> None:
+        """Have the batch system do something to a job of ours.
+
+        Raises
+        ------
+        FailedError
+        """
+        command = [word.replace("JOB", str(job)) for word in self.system.verbs[verb]]
+        try:
+            runner.run(command, environ=self.environ())
+        except BatchError as error:
+            raise FailedError(clean(error.what)) from None
+
+    def begin_now(self, job: JobId) -> None:
+        """Have a job that was requeued begin, where it would wait for a while; no harm if not."""
+        now_s = time.monotonic()
+        if "begin" not in self.system.verbs or now_s < self._pushed_s.get(job, 0.0):
+            return
+        if self.waits(job):
+            self._pushed_s[job] = now_s + PUSH_S
+            command = [w.replace("JOB", str(job)) for w in self.system.verbs["begin"]]
+            runner.everything_said(command)
+
+    # -- our own commands
+
+    def environ(self) -> dict[str, str]:
+        """That of all that a run starts: ours, with a state directory in that of the run."""
+        ours = protocol.without_slurm() if self.system.key == "slurm" else environ_of_others()
+        plain = {name: said for name, said in ours.items() if not name.startswith("HPCEXT_")}
+        return {
+            **plain,
+            "HPCEXT_STATE_DIR": str(self.directory / "state"),
+            "HPCEXT_BATCH": self.system.key,
+            "HPCEXT_REPORT_INTERVAL_S": "0.5",
+            # Numerical libraries start a thread for each core of a host.
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def hpcext(self, *words: str, path: str = "") -> str:
+        """Run a command of hpcext; what it said.
+
+        Raises
+        ------
+        FailedError
+            It failed.
+        """
+        environ = self.environ()
+        if path:
+            environ["PATH"] = path
+        ended = subprocess.run(
+            [sys.executable, "-m", "hpcext", *words],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
+        )
+        said = f"{ended.stdout}{ended.stderr}"
+        if ended.returncode:
+            raise FailedError(f"hpcext {shlex.join(words[:2])}: {clean(_last(said))}")
+        return said
+
+    def granted(self, *words: str) -> None:
+        """Run a command of hpcext until it is granted: a manager may have to begin first."""
+
+        def done() -> bool:
+            try:
+                self.hpcext(*words)
+            except FailedError as error:
+                said.append(error.what)
+                return False
+            return True
+
+        said: list[str] = []
+        try:
+            self.wait(done, f"hpcext {words[0]}", ANSWER_S)
+        except FailedError:
+            raise FailedError(said[-1] if said else f"hpcext {words[0]} gave no answer") from None
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no word"
+
+
+def toml(*jobs: Mapping[str, Any]) -> str:
+    """A job file: strings and numbers are written as in JSON, and tables inline."""
+    text = ""
+    for job in jobs:
+        text += "[[job]]\n"
+        for key, value in job.items():
+            if isinstance(value, dict):
+                inner = ", ".join(f"{name} = {json.dumps(each)}" for name, each in value.items())
+                text += f"{key} = {{{inner}}}\n"
+            else:
+                text += f"{key} = {json.dumps(value, ensure_ascii=False)}\n"
+    return text
+
+
+def command(directory: Path, finish: Path, *, torch: bool = False) -> Sequence[str]:
+    """The training, whose account is in a directory, and which ends when there is a file."""
+    from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
+
+    words = [sys.executable, "-m", training.__name__, *([training.TORCH] if torch else [])]
+    return [*words, str(directory), str(finish)]

@@ -1,0 +1,218 @@
+"""A training of a scenario: a suspendable job of its own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcext.acceptance import account
+from hpcext.acceptance.scenario import FailedError, Scenario, Seen
+from hpcext.acceptance.stage import ANSWER_S, Stage, command
+from hpcext.acceptance.systems import FINAL, Order
+
+LEAD_S = 50
+"""How long before its end a training is suspended."""
+
+JOB = "job"
+"""What the one job of a suspendable batch job is called."""
+
+BEGIN_S = 120.0
+"""So long a training may take to its first steps once its job runs."""
+
+AGAIN_S = 300.0
+"""And so long to its next ones, once it has left: LSF tries again every minute or so."""
+
+OVER_S = 20.0
+"""A job that is over for so long does not come back; LSF shows one that is requeued as EXIT for
+some seconds."""
+
+TORCH_MB = 2000
+"""What PyTorch, its libraries and a manager need."""
+
+FIRST_STEPS = 5
+STILL_S = 4.0
+"""A training that has made no step for so long stands still: a step takes a tenth of a second."""
+
+
+class Training:
+    """What keeps an account of itself in a directory, and ends when it is told to.
+
+    Parameters
+    ----------
+    stage : Stage
+    directory : pathlib.Path
+        Of its account.
+    finish : pathlib.Path
+    """
+
+    def __init__(self, stage: Stage, directory: Path, finish: Path) -> None:
+        self._stage = stage
+        self._directory = directory
+        self._finish = finish
+
+    def lives(self) -> list[account.Life]:
+        """All of it so far."""
+        return account.read(self._directory)
+
+    def step(self) -> int:
+        """The last step that it did."""
+        return account.last_step(self.lives())
+
+    def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
+        """Wait until a process of it, counted from 1, has made some steps."""
+
+        what = "its first steps" if life == 1 else "its next steps"
+        self._stage.wait(lambda: self._trains(life), what, within_s)
+
+    def _trains(self, life: int) -> bool:
+        lives = [each for each in self.lives() if each.steps]
+        return len(lives) >= life and len(lives[-1].steps) >= FIRST_STEPS
+
+    def goes_on(self, within_s: float = BEGIN_S) -> None:
+        """Wait until it has made steps more."""
+        before = self.step()
+        self._stage.wait(lambda: self.step() >= before + FIRST_STEPS, "its next steps", within_s)
+
+    def stands(self, within_s: float = ANSWER_S) -> None:
+        """Wait until it makes no steps."""
+        seen = [(self.step(), time.monotonic())]
+
+        def still() -> bool:
+            step = self.step()
+            if step != seen[-1][0]:
+                seen.append((step, time.monotonic()))
+            return time.monotonic() - seen[-1][1] > STILL_S
+
+        self._stage.wait(still, "it to stand still", within_s)
+
+    def finish(self) -> None:
+        """Have its next step be its last one."""
+        self._finish.touch()
+
+    def judged(self, says: str, *, most_lost: int = 0) -> Seen:
+        """What its account comes to.
+
+        Raises
+        ------
+        FailedError
+            It has faults, or more steps were lost than may be.
+        """
+        found = account.judge(self.lives())
+        faults = list(found.faults)
+        if found.lost > most_lost and not faults:
+            faults.append(f"{found.lost} steps were lost and done again")
+        if faults:
+            raise FailedError("; ".join(faults))
+        return Seen(
+            f"{says}, {found.steps} steps, {found.lost} done twice", found.steps, found.lost
+        )
+
+
+class Suspendable(Training):
+    """A training that is a suspendable batch job.
+
+    Parameters
+    ----------
+    stage : Stage
+    scenario : Scenario
+    minutes : int
+    whole : bool
+        It has a host for itself, the last one.
+    torch : bool
+    environ : Mapping[str, str], optional
+        More for its environment.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        scenario: Scenario,
+        *,
+        minutes: int = 14,
+        whole: bool = False,
+        torch: bool = False,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._place = stage.place(scenario.title.replace(", ", "-").replace(" ", "-"))
+        super().__init__(stage, self._place / "account", self._place / "finish")
+        host = stage.hosts[-1 if whole else 0]
+        order = Order(
+            name=stage.name(self._place),
+            partition=stage.terms.partition,
+            hosts=(host.name,),
+            output=self._place / "output.txt",
+            minutes=minutes,
+            slots=max(1, host.cpus) if whole else 0,
+            gpus=host.gpus if whole else 0,
+            memory_mb=TORCH_MB if torch else Order._field_defaults["memory_mb"],
+            lead_s=LEAD_S,
+        )
+        words = command(self._directory, self._finish, torch=torch)
+        self.job = stage.submit(order, script(stage, shlex.join(words)), environ)
+        self._old = scenario.old
+
+    @property
+    def pilot(self) -> str:
+        """What commands of hpcext call it."""
+        return self._stage.system.pilot_of(self.job)
+
+    def runs(self) -> None:
+        """Wait until it trains, and has the age that it is to have."""
+        self._stage.begins(self.job, "its begin")
+        began_s = time.monotonic()
+        self.began()
+        if self._old:
+            self._stage.pause(max(0.0, began_s + self._stage.terms.age_s - time.monotonic()))
+
+    def again(self) -> None:
+        """Wait until it has gone back into the queue, and goes on."""
+        self.began(2, AGAIN_S)
+
+    def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
+        """Wait until a run of it has made some steps, as long as its job may come to that."""
+        over_s: list[float] = []
+
+        def there() -> bool:
+            self._stage.begin_now(self.job)
+            if self._stage.state(self.job) not in FINAL:
+                over_s.clear()
+            elif not over_s:
+                over_s.append(time.monotonic())
+            elif time.monotonic() - over_s[0] > OVER_S:
+                raise FailedError(f"its job is over: {self._stage.state(self.job)}")
+            return self._trains(life)
+
+        what = "its first steps" if life == 1 else "it to go on"
+        try:
+            self._stage.wait(there, what, within_s)
+        except FailedError as error:
+            raise FailedError(f"{error.what}; it said: {self.said()}") from None
+
+    def ends(self) -> None:
+        """Have it come to its end, and its job with it."""
+        self.finish()
+        state = self._stage.ends(self.job)
+        if state != "completed":
+            raise FailedError(f"its job ended as {state}; it said: {self.said()}")
+
+    def said(self) -> str:
+        """The last that its job printed."""
+        try:
+            text = (self._place / "output.txt").read_text(errors="replace").strip()
+        except OSError:
+            # LSF writes it when the job ends, Slurm before it begins.
+            if not self.lives() and self._stage.system.key == "slurm":
+                return "nothing that is seen here: state_dir must be where all hosts see it"
+            text = ""
+        return text.splitlines()[-1][:200] if text else "nothing"
+
+
+def script(stage: Stage, line: str) -> str:
+    """A batch script that ends in a suspendable command."""
+    if stage.no_flags:
+        suspendable = [sys.executable, "-m", "hpcext", "suspendable", "--lead", str(LEAD_S), "--"]
+        return f"#!/bin/sh\nexec {shlex.join(suspendable)} {line}\n"
+    return f"#!/bin/sh\n{line}\n"

@@ -1,0 +1,123 @@
+"""What a batch system, or its user, does to one suspendable job."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import shlex
+
+from hpcext.acceptance.scenario import FailedError, Scenario, Seen
+from hpcext.acceptance.stage import Stage
+from hpcext.acceptance.systems import FINAL, System
+from hpcext.acceptance.trial import AGAIN_S, JOB, LEAD_S, STILL_S, Suspendable
+
+LIMIT_MINUTES = 2
+
+
+def suspend(stage: Stage, scenario: Scenario) -> Seen:
+    """Suspended and resumed by commands of hpcext, its job keeps its host."""
+    torch = importlib.util.find_spec("torch") is not None
+    it = Suspendable(stage, scenario, torch=torch)
+    it.runs()
+    stage.granted("suspend", it.pilot, JOB)
+    it.stands()
+    if stage.state(it.job) != "running":
+        raise FailedError(f"its job is {stage.state(it.job) or 'gone'} while it is suspended")
+    stage.granted("resume", it.pilot, JOB)
+    it.began(2)
+    it.ends()
+    return it.judged("PyTorch went on" if torch else "it went on")
+
+
+def requeue(stage: Stage, scenario: Scenario) -> Seen:
+    """Told to begin again, it goes on: requeued, migrated, or after a notice."""
+    it = Suspendable(stage, scenario)
+    it.runs()
+    stage.do(scenario.name, it.job)
+    it.again()
+    it.ends()
+    return it.judged("it went on in its second run")
+
+
+def stop(stage: Stage, scenario: Scenario) -> Seen:
+    """Stopped by the batch system it does nothing where others get its host, and goes on then."""
+    it = Suspendable(stage, scenario)
+    it.runs()
+    stage.do("stop", it.job)
+    if stage.system.stop_frees:
+        it.stands()
+        before = it.step()
+        stage.pause(3 * STILL_S)
+        if it.step() != before:
+            raise FailedError("it went on by itself while it was stopped")
+    else:
+        stage.pause(3 * STILL_S)
+        before = it.step()
+    stage.do("go", it.job)
+
+    def on() -> bool:
+        stage.begin_now(it.job)
+        return it.step() > before
+
+    stage.wait(on, "it to go on", AGAIN_S)
+    it.ends()
+    return it.judged("it stood still, and went on" if stage.system.stop_frees else "it went on")
+
+
+def kill(stage: Stage, scenario: Scenario) -> Seen:
+    """Killed it ends for good."""
+    it = Suspendable(stage, scenario)
+    it.runs()
+    stage.do("kill", it.job)
+    state = stage.ends(it.job)
+    it.stands()
+    before = it.step()
+    stage.pause(3 * STILL_S)
+    if it.step() != before or stage.state(it.job) not in {*FINAL, ""}:
+        raise FailedError(f"it came back: its job is {stage.state(it.job)}")
+    return it.judged(f"its job is {state}, and nothing came back")
+
+
+def limit(stage: Stage, scenario: Scenario) -> Seen:
+    """It outlives its time limit."""
+    it = Suspendable(stage, scenario, minutes=LIMIT_MINUTES)
+    it.runs()
+    it.again()
+    it.ends()
+    return it.judged("it went on in its second run")
+
+
+GOES_ON = "it goes on where it was, no step is lost"
+
+_WITHOUT = {
+    "migrate": "Slurm has no such command",
+    "notice": "Slurm's is that of the time limit and of a preemption",
+}
+
+
+def scenarios(system: System) -> list[Scenario]:
+    """Those of a system; once more with old jobs, where that makes a difference."""
+
+    def how(*verbs: str) -> str:
+        return ", ".join(shlex.join(system.verbs.get(verb, (verb,))) for verb in verbs)
+
+    def lacks(verb: str) -> str:
+        return "" if verb in system.verbs else _WITHOUT[verb]
+
+    stopped = f"it stands still; {GOES_ON}" if system.stop_frees else GOES_ON
+    told = [
+        Scenario("requeue", how("requeue"), GOES_ON, requeue),
+        Scenario("migrate", how("migrate"), GOES_ON, requeue, lacks("migrate")),
+        Scenario("notice", how("notice"), GOES_ON, requeue, lacks("notice")),
+        Scenario("stop", how("stop", "go"), stopped, stop),
+        Scenario("kill", how("kill"), "it ends for good, and does not come back", kill),
+    ]
+    old = [dataclasses.replace(each, old=True) for each in told] if system.ages else []
+    by_limit = f"a limit of {LIMIT_MINUTES} min, left {LEAD_S} s before its end"
+    return [
+        # First what takes longest.
+        Scenario("time limit", by_limit, GOES_ON, limit),
+        *old,
+        *told,
+        Scenario("suspend", "hpcext suspend, hpcext resume", GOES_ON, suspend),
+    ]

@@ -1,0 +1,198 @@
+"""``hpcext-admin accept``: does all of it work here, on the real batch system?"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from hpcext import __version__
+from hpcext.acceptance import keeper, suite
+from hpcext.acceptance.scenario import Result
+from hpcext.acceptance.stage import Terms
+from hpcext.acceptance.systems import System
+from hpcext.batch import system as systems
+from hpcext.cli import main as cli
+from hpcext.cli.output import Output
+from hpcext.config import load_settings
+from hpcext.core.errors import BatchError, InputError
+
+AGE_S, CUT_S = 45, 60
+_AGES, _CUTS = (0, 300), (10, 90)
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "accept",
+        help="try all that may befall a job, with trainings of its own, on the real batch system",
+        description="For an ordinary user, after an installation or an upgrade.",
+        epilog="example: hpcext-admin accept slurm --partition preemptible --above gpu",
+    )
+    parser.set_defaults(rest=())
+    system = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    for key, name in systems.NAMES.items():
+        _add_system(system, key, name)
+
+
+def _add_system(commands: Any, key: str, name: str) -> None:
+    noun = "queue" if key == "lsf" else "partition"
+    parser: cli.Parser = commands.add_parser(
+        key,
+        usage=f"hpcext-admin accept {key} --partition NAME [OPTION...] [-- OPTION...]",
+        help=f"on this machine's {name}",
+        description=f"On at most {suite.MOST_HOSTS} hosts, in at most 15 minutes.",
+    )
+    parser.epilog = f"{cli.EXAMPLE}{parser.prog} --partition preemptible"
+    parser.add_argument("--partition", required=True, metavar="NAME", help=f"{noun} of its jobs")
+    parser.add_argument(
+        "--above", default="", metavar="NAME", help=f"{noun} whose jobs preempt those"
+    )
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        default=suite.MOST_HOSTS,
+        help="most hosts to use (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="NAME,...", help="try these scenarios, and no others"
+    )
+    parser.add_argument(
+        "--age",
+        type=int,
+        default=AGE_S,
+        metavar="SECONDS",
+        help="so old is an old job, of which PIM of LSF knows all processes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--silence",
+        type=int,
+        default=CUT_S,
+        metavar="SECONDS",
+        help="so long the batch system answers no question (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=functools.partial(run, key))
+
+
+def run(key: str, args: argparse.Namespace, out: Output) -> int:
+    """Run all of it; exit status 0 if all that was tried has passed."""
+    system = keeper.system_of(key)
+    only = _check(system, args)
+    try:
+        release = system.release()
+        hosts = suite.choose_hosts(system, args.partition, args.hosts)
+        if args.above:
+            suite.check_above(system, args.above, hosts)
+    except BatchError as error:
+        raise InputError(error.what, do=error.do) from None
+    if os.geteuid() == 0:
+        out.note("this is root, whom batch systems treat otherwise: run it as an ordinary user")
+    terms = Terms(args.partition, args.above, args.rest, args.age, args.silence, suite.MOST_S)
+    began_s, began = time.time(), time.monotonic()
+    named = [host.name for host in hosts]
+    out.line(f"hpcext {__version__} on {release}, {args.partition}: {', '.join(named)}")
+    with _told() as told, suite.Run(system, terms, hosts, load_settings().state_dir, only) as it:
+        results = _go(it, told, out)
+    _show(results, out)
+    passed = all(result.verdict != "failed" for result in results)
+    if args.json:
+        document: dict[str, Any] = {
+            "schema": "hpcext.accept/1",
+            "hpcext": __version__,
+            "system": key,
+            "release": release,
+            "partition": args.partition,
+            "above": args.above or None,
+            "hosts": named,
+            "started_at": began_s,
+            "took_s": time.monotonic() - began,
+            "whole": not told.signum,
+            "accepted": passed and not told.signum,
+            "scenarios": [result._asdict() for result in results],
+        }
+        out.document(document)
+    if told.signum:
+        return 128 + told.signum
+    return 0 if passed else 1
+
+
+def _check(system: System, args: argparse.Namespace) -> list[str]:
+    """Refuse what cannot be, before anything is asked; the scenarios that were chosen."""
+    for flag, value, (least, most) in (
+        ("--hosts", args.hosts, (1, suite.MOST_HOSTS)),
+        ("--age", args.age, _AGES),
+        ("--silence", args.silence, _CUTS),
+    ):
+        if not least <= value <= most:
+            raise InputError(str(value), where=flag, valid=f"{least} to {most}")
+    only = [name.strip() for name in args.only.split(",") if name.strip()]
+    suite.check_names(system, only)
+    if args.above == args.partition:
+        raise InputError(f"{args.above}: jobs do not preempt those beside them", where="--above")
+    return only
+
+
+def _go(it: suite.Run, told: _Told, out: Output) -> list[Result]:
+    """Try all, remove all; what came of each, in the order of the scenarios."""
+    results: list[Result] = []
+    began_s = time.monotonic()
+
+    def tell(result: Result) -> None:
+        results.append(result)
+        out.line(f"[{time.monotonic() - began_s:6.1f} s] {result.name}: {result.verdict}")
+
+    it.go(told.end, tell)
+    out.line("all that was made is removed now, which may take two minutes")
+    order = [each.title for each in it.scenarios]
+    results.sort(key=lambda result: order.index(result.name))
+    return [*results, it.remove()]
+
+
+def _show(results: Sequence[Result], out: Output) -> None:
+    columns = ("scenario", "tried", "expected", "seen", "verdict", "what to change")
+    rows = [
+        (each.name, each.tried, each.expected, each.seen, each.verdict, each.change)
+        for each in results
+    ]
+    out.table(columns, rows)
+
+
+class _Told:
+    """Whether a signal has asked for the end.
+
+    Attributes
+    ----------
+    end : threading.Event
+    signum : int
+        0: none has.
+    """
+
+    def __init__(self) -> None:
+        self.end = threading.Event()
+        self.signum = 0
+
+    def hear(self, signum: int, _frame: FrameType | None) -> None:
+        """Be a signal handler."""
+        self.signum = signum
+        self.end.set()
+
+
+@contextmanager
+def _told() -> Iterator[_Told]:
+    """Have signals end a run in order, in place of the process."""
+    told = _Told()
+    before = {signum: signal.signal(signum, told.hear) for signum in _ENDS}
+    try:
+        yield told
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
