@@ -1,6 +1,7 @@
-"""Policies: a snapshot in, a target out. One paper, one module; this is their registry.
+"""Policies, which map a snapshot to a target, one paper per module; this is their registry.
 
-A policy is named as in ``pollux``, or with options of its own as in ``pollux:p=-1,interval_s=30``.
+A policy is given by its name, as in ``pollux``, or with options, as in
+``pollux:p=-1,interval_s=30``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from hpcext.text import did_you_mean, shown
 
 
 class Known(NamedTuple):
-    """A policy: its function and, where it has any, its options with their defaults."""
+    """A policy: its function, and its options with their defaults if it has any."""
 
     allocate: Callable[..., Target]
     options: type[msgspec.Struct] | None = None
@@ -55,12 +56,12 @@ POLICIES: dict[str, Known] = {
 
 
 def find_policy(text: str, where: str = "--policy") -> Policy:
-    """The policy of this name, with the options that are given behind it.
+    """Return the policy of this name, with the options that follow it.
 
     Raises
     ------
     InputError
-        There is none, or it has no such option, or not this value of it.
+        There is no such policy, or it has no such option, or the value is not valid.
     """
     name, _, given = text.partition(":")
     if name not in POLICIES:
