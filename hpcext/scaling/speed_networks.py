@@ -35,7 +35,7 @@ MOST_STEPS = 200
 
 DECAY = 1.0
 """Weight decay, on the mean square of the weights. Speeds are mostly noise, and some hundred
-weights would learn it. Of 0.0001 to 5, this predicted another recording than that of Table 3 best."""
+weights would learn it. Of 0.0001 to 5, this predicted best on a recording other than Table 3's."""
 
 CLIPPED = 5.0
 """Standard deviations to which inputs are clipped."""
