@@ -92,7 +92,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measurements: tuple[Measurement, ...] = ()
 
     def of_kind(self, gpu: str) -> tuple[Measurement, ...]:
-        """Return the measurements on a kind of GPU, or on the last measured kind if there are none."""
+        """Return the measurements on a kind of GPU, or on the last measured kind without any."""
         kinds = [each.gpu for each in self.measurements]
         wanted = gpu if gpu in kinds else (kinds[-1] if kinds else gpu)
         return tuple(each for each in self.measurements if each.gpu == wanted)
