@@ -56,7 +56,7 @@ def read_root(text: str) -> Root:
     Raises
     ------
     InputError
-        It is none of these.
+        The text is none of these.
     """
     if not text:
         return NO_PROXY

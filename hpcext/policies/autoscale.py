@@ -221,7 +221,7 @@ def loss(jobs: Iterable[Job], node: str) -> Loss | None:
 
 
 class Outlook(NamedTuple):
-    """How well nodes are used, and what one more would bring.
+    """The utility of the nodes, and the gain of one more.
 
     Attributes
     ----------

@@ -58,7 +58,7 @@ class Options(msgspec.Struct, frozen=True):
     Attributes
     ----------
     objective : str
-        As in :class:`hpcext.policies.bftrainer.Options`.
+        The objective, as in :class:`hpcext.policies.bftrainer.Options`.
     forward_s : float
         ``T_fwd``: how far ahead work counts, beyond the cost of the dearest change.
     parallel : int or None

@@ -1,4 +1,4 @@
-"""From the number of GPUs of each job to a target: who may change, shapes, placement."""
+"""The way from numbers of GPUs to a target: which jobs may change, their shapes and nodes."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class Ask(NamedTuple):
     shapes : Mapping[int, Shape]
         Shapes that it may have, by their total number of GPUs, ascending.
     by_kind : Mapping[str, Mapping[int, Shape]]
-        The same for each kind of GPUs on which it may run; empty where all are alike.
+        The shapes for each kind of GPU on which it may run; empty if all GPUs are alike.
     has : str
-        As in :class:`On`.
+        The kind of GPU that it has now, as in :class:`On`.
     """
 
     job: Job
@@ -114,7 +114,7 @@ class Plan(NamedTuple):
     kinds : sequence of str, or None
         Kind of GPUs of each job; None: any, but one kind for each.
     likes : sequence of sequence of str, or None
-        For each job the nodes that it is to have, the best first, as far as they have room.
+        Nodes that each job is to have, the best first, as far as they have room.
     placed : callable or None
         Given the number of the job, returns the value of some nodes to it, where that does not
         depend on their number alone.

@@ -50,7 +50,7 @@ class Holding(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How many more GPUs a job wants at some price.
+    """The number of further GPUs that a job wants at some price.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Answer(NamedTuple):
     value : float
         Value with these.
     part : Part
-        What it has with these.
+        The part of each class that it has then.
     """
 
     surplus: float
@@ -134,11 +134,11 @@ class Expected:
     has : array of int, shape (j,)
         GPUs of each job.
     own : sequence of Mapping[int, int]
-        For each job its GPUs by class, those that stay longest first.
+        GPUs of each job by class, those that stay longest first.
     free : array of int, shape (c,)
         Free GPUs of each class.
     lasting : array of int, shape (c,)
-        Those of them that count for the price of a GPU.
+        Free GPUs of each class that count for the price of a GPU.
     order : array of int, shape (c,)
         Classes by their value, the best first.
     """

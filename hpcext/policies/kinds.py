@@ -45,7 +45,7 @@ class Shares(NamedTuple):
     Attributes
     ----------
     choices : tuple of (str, int)
-        For each job the kind and how many of it; ``("", 0)`` for nothing.
+        Kind and number of GPUs of each job; ``("", 0)`` for none.
     value : float
         Sum of the jobs' values with these.
     bound : float

@@ -61,7 +61,7 @@ def grow(
     following : callable
         Given the sizes of a job and one of them, returns the one that is tried next; 0 for none.
     given : Mapping[int, int] or None
-        By the number of a job, the GPUs that it gets instead, first or not at all.
+        Number of a job → GPUs that it gets instead: first, or not at all.
     """
     given = given or {}
     counts, free, kind = [0] * len(asks), sum(gpus.values()), only(gpus)

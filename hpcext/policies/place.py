@@ -31,7 +31,7 @@ class Wish(NamedTuple):
     less : callable
         Returns the shapes to take if that has no place, the best first.
     now : Alloc
-        What it has; empty if it has nothing.
+        GPUs that it has on each node; empty if it has none.
     kind : str or None
         Kind of its GPUs; None: any, but all of one kind.
     likes : sequence of str

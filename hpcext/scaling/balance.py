@@ -25,7 +25,7 @@ STEP, WINDOW = 5, 5
 """Fast approach of Algorithm 2: samples to move, and iterations to look at."""
 
 FINE_STEP, FINE_WINDOW = 1, 20
-"""The same for the fine-tuning of Algorithm 2."""
+"""Fine-tuning of Algorithm 2: samples to move, and iterations to look at."""
 
 STRAGGLES = 1.05
 """A worker with its fewest samples is removable if it takes this many times as long as others."""
@@ -54,7 +54,7 @@ def level(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequenc
     Parameters
     ----------
     lines : sequence of Line
-        With slopes above 0.
+        Time by batch size of each worker; slopes are above 0.
     total : int
         Sum of the sizes.
     least, most : sequence of int

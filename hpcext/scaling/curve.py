@@ -80,9 +80,9 @@ def robust_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     Parameters
     ----------
     values : sequence of float
-        At least one.
+        Values, at least one.
     weights : sequence of float
-        As many, > 0.
+        Weight of each value, > 0.
 
     Returns
     -------

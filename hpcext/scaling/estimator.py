@@ -1,6 +1,6 @@
-"""From what a job states and reports to what policies believe of its speed and its end.
+"""Estimates of a job's speed and its end, from what the job states and reports.
 
-This is the only place for that, live and simulated. Nothing is remembered here: the same
+This is the only place that makes them, live and simulated. Nothing is remembered here: the same
 :class:`~hpcext.core.estimate.Estimate` gives the same answer, so a replayed journal decides alike.
 """
 

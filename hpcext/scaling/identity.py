@@ -12,7 +12,7 @@ MOST = 4096
 """Most answers to keep; their arguments are kept too, so that no other object gets their id."""
 
 FEW = 4
-"""The same for large arguments: all nodes of a machine."""
+"""Most answers to keep for large arguments, as all nodes of a machine."""
 
 
 def by_identity(function: Callable[..., T], most: int = MOST) -> Callable[..., T]:
@@ -37,4 +37,4 @@ def by_identity(function: Callable[..., T], most: int = MOST) -> Callable[..., T
 
 
 of_a_machine = functools.partial(by_identity, most=FEW)
-"""The same decorator for a function of all nodes."""
+""":func:`by_identity` for a function of all nodes."""

@@ -68,7 +68,7 @@ class Predictor(Protocol):
         Raises
         ------
         ValueError
-            It is not such a state.
+            The state is not one that such a predictor saved.
         """
 
 

@@ -1,4 +1,4 @@
-"""From progress reports to a speed: how much is warm-up, and when it is known well."""
+"""The steady speed of a training, from its progress reports: without warm-up, once it is known."""
 
 from __future__ import annotations
 

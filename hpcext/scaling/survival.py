@@ -58,7 +58,7 @@ class Survival:
         ----------
         ages_s : array of float, shape (n,)
         later_s : array of float, shape (k,)
-            From 0 on.
+            Times after the present, from 0 on.
 
         Returns
         -------

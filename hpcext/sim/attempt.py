@@ -38,7 +38,7 @@ class Attempt:
     gpus : tuple of str
         GPUs that it occupies, as ``HOST:INDEX``.
     ranks : tuple of str
-        Those of them that it trains on: fewer while it grows.
+        GPUs that it trains on: fewer than it occupies while it grows.
     phase : Phase
     turn : int
         Counts the changes of phase and of speed: events planned before a change are void.
@@ -53,7 +53,7 @@ class Attempt:
     trained_gpu_s : float
         GPU-seconds in which it had trained by then.
     held_s : float
-        When the GPUs that it occupies changed last.
+        Time at which the GPUs that it occupies changed last.
     saved : float
         Work in the newest checkpoint, as of `since_s`.
     done : float

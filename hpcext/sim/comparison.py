@@ -50,7 +50,7 @@ class Delay(msgspec.Struct, frozen=True):
     job, name : str
     seed : int
     delay_s : float or None
-        None: it completed in the baseline, and not here.
+        How much later it completed than in the baseline; None if it completed only there.
     """
 
     job: str
@@ -65,7 +65,7 @@ class Versus(msgspec.Struct, frozen=True):
     Attributes
     ----------
     ratios : dict of str to (float or None)
-        By measure, this run's figure as a multiple of the baseline's. Figures of jobs
+        Measure → this run's figure as a multiple of the baseline's. Figures of jobs
         (:func:`~hpcext.sim.metrics.jobwise`) are of the jobs that completed in both.
     both : int
         Number of jobs that completed in both.
@@ -97,7 +97,7 @@ class Row(msgspec.Struct, frozen=True):
     figures : dict of str to (Over or None)
         Every measure of :data:`~hpcext.sim.measures.MEASURES`.
     ratios : dict of str to (Over or None)
-        The same as multiples of the baseline's; empty for the baseline.
+        The figures as multiples of the baseline's; empty for the baseline.
     pairs : int
         Number of seeds that the baseline has too; comparisons are over these.
     both : Over or None
@@ -134,7 +134,7 @@ def compared(runs: Iterable[Run], watts: Watts | None = None) -> tuple[Row, ...]
     ----------
     runs : iterable of Run
     watts : Watts, optional
-        With it, the energy is computed.
+        Power of a GPU; if given, the energy is computed.
 
     Raises
     ------

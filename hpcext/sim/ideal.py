@@ -32,7 +32,7 @@ def ideal(
     found : Run
         The run on nodes that come and go.
     jobs : iterable of (Job, Physics)
-        The same jobs, for which nothing costs anything.
+        The jobs of that run, with all costs 0.
     policy : Policy
     gpus : int
         GPUs of a node.

@@ -37,7 +37,7 @@ class Start(NamedTuple):
     Attributes
     ----------
     job : SwfJob
-        With its submission relative to that of the first one, as `start_s` is.
+        The job; its submission is relative to that of the first job, as `start_s` is.
     start_s : float
     promised_s : float
         Its reservation, the latest start that was planned when it became the first that waits;
@@ -126,7 +126,7 @@ class MainQueue:
         Parameters
         ----------
         jobs : iterable of SwfJob
-            By their submission; the first one's is 0 s.
+            Jobs in the order of their submission; the first one's is 0 s.
         planned : bool
             Whether to include what is planned for the first waiting job; then there is a change,
             without nodes, where only the plan changes.

@@ -102,9 +102,9 @@ class Application:
     ----------
     name : str
     placed : Mapping[tuple of int, Curve]
-        By the GPUs of each node.
+        GPUs on each node → curve.
     spread : Mapping[int, Mapping[int, Curve]]
-        By nodes, then by total GPUs.
+        Number of nodes → total GPUs → curve.
     gradients : Gradients
     most_per_gpu : int, optional
         Most samples that fit on a GPU, if fewer than were measured.

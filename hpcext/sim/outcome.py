@@ -14,11 +14,11 @@ class JobRow(msgspec.Struct, frozen=True):
         `state` as :class:`~hpcext.core.values.State` names it, at the end of the run.
     submitted_s : float
     started_s, ended_s : float or None
-        When it was first given anything, and when it was done; None where that did not happen.
+        Times at which it was first given GPUs and at which it ended; None if that did not happen.
     gpu_s : float
         GPU-seconds that it held.
     idle_gpu_s : float
-        Those of them in which it made no progress: starting, saving, changing its size.
+        GPU-seconds in which it made no progress: starting, saving, changing its size.
     work, lost : float
         All of its work, and work that was lost and done again.
     attempts, suspends, rescales : int
@@ -97,7 +97,7 @@ class Reliability(msgspec.Struct, frozen=True):
     ----------
     horizon_s : float
     bins : tuple of Bin
-        By the probability: equal parts of 0 to 1, from the bottom.
+        Bins of the probability: equal parts of 0 to 1, from the bottom.
     squares : float
         Sum of the squared differences between the probability and the outcome, 1 for nodes that
         stayed.
@@ -145,12 +145,12 @@ class Run(msgspec.Struct, frozen=True):
         Distinguishes it from the other runs of one comparison, as ``pollux:p=-1``. Runs of one
         label differ in their seed alone, and are summarised together.
     workload, source, policy : str
-        As they were given.
+        Names as they were given.
     seed : int
     end_s : float
         End of the observed time: the end of the last job, or that of the trace.
     jobs : tuple of JobRow
-        By the time of their submission.
+        Jobs in the order of their submission.
     spans : tuple of Span
         All of the run, in order; at most a few thousand of them.
     events, decisions : int

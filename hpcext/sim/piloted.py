@@ -1,4 +1,4 @@
-"""From the journal of a pilot to a recording of it (:mod:`hpcext.sim.recording`)."""
+"""The recording of a pilot (:mod:`hpcext.sim.recording`), made from its journal."""
 
 from __future__ import annotations
 

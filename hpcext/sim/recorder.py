@@ -80,8 +80,8 @@ class Recorder:
     engine : Engine
     executor : Simulated
     shares : Shares, optional
-        With it, rows say how long jobs would have taken on an equal share of the machine. Jobs that
-        must wait for others count from their start on, and have no such figure.
+        If given, rows say how long jobs would have taken on an equal share of the machine. Jobs
+        that must wait for others count from their start on, and have no such figure.
     """
 
     def __init__(self, engine: Engine, executor: Simulated, shares: Shares | None = None) -> None:

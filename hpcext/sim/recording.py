@@ -151,7 +151,7 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The policy that shared its GPUs.
     nodes : tuple of Machine
     jobs : tuple of Ran
-        By the time of their submission.
+        Jobs in the order of their submission.
     report_s : float
         Mean seconds between two reports of a job.
     """

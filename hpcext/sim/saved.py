@@ -91,7 +91,7 @@ class Simulated(NamedTuple):
     Attributes
     ----------
     alone : Mapping[str, Alone]
-        By the job's id.
+        Id of the job → what it did on nodes of its own.
     busy_s : float
         Seconds in which there were unfinished jobs, all together under the pilot's own policy; to
         be compared with the pilot as it was (:func:`busy_s`).

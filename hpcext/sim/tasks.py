@@ -100,7 +100,7 @@ class Task(msgspec.Struct, frozen=True):
     report_s : float or None
         Seconds between reports of progress; None: as the workload has it.
     until_s : float or None
-        When to end; None: when all jobs have.
+        Time at which to end; None: when all jobs have ended.
     profiles, gpu : str
         The directory of measured speeds that a job file may name, and the kind of GPU that they are
         looked up for.

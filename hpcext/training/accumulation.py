@@ -49,7 +49,7 @@ def accumulated(loader: Iterable[Batch], count: int) -> Accumulated[Batch]:
     Parameters
     ----------
     loader : iterable
-        With ``sampler=session.sampler(data)``, or any other one.
+        A loader with ``sampler=session.sampler(data)``, or any other one.
     count : int
         Batches in a step, at least 1.
 
@@ -110,9 +110,9 @@ def microbatches(model: torch.nn.Module, parts: Sequence[Batch]) -> Iterator[tup
     Parameters
     ----------
     model : torch.nn.Module
-        From ``session.parallel``, or ``shard``, or DistributedDataParallel, compiled or not.
+        A model from ``session.parallel`` or ``shard``, or DistributedDataParallel, compiled or not.
     parts : sequence
-        What :func:`split` returned, or one list from :func:`accumulated`.
+        The parts that :func:`split` returned, or one list from :func:`accumulated`.
 
     Yields
     ------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcext.scaling.balance import Bounds, Rule, Seen
 
 MODES = ("auto", "cpu", "gpu")
-"""When ranks learn each other's times: at once ("cpu"), or while the next step computes ("gpu")."""
+"""Modes: ranks exchange their times at once ("cpu"), or while the next step computes ("gpu")."""
 
 RULES = ("affine", "speeds", "leader")
 """Names of rules for dividing a step; those of :data:`hpcext.scaling.balance_lines.RULES`."""
@@ -155,7 +155,7 @@ class Balance:
         Parameters
         ----------
         measured : Measured or None
-            None: the batch was not measured.
+            Measured times of the batch; None if it was not measured.
         memory : float
             Share of memory in use.
         drawn : int

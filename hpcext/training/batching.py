@@ -183,7 +183,7 @@ class ElasticBatches(Walk):
         Parameters
         ----------
         shares : sequence of int
-            The same on all ranks.
+            Samples of each rank, equal on all ranks.
         turn : int, optional
             The first batch of this iteration that is divided so, which must not be drawn yet;
             without it, the first one of the next iteration.

@@ -186,9 +186,9 @@ class Store:
     directory : pathlib.Path
         Created if it is not there.
     attempt : int or None
-        None: no manager counts attempts; it is one more than the last attempt.
+        Number of the attempt; None if no manager counts attempts: then one more than the last.
     keep : int
-        How many checkpoints to keep, at least 2: one that verifies and one before it.
+        Number of checkpoints to keep, at least 2: one that verifies and one before it.
     """
 
     def __init__(self, directory: Path, *, attempt: int | None = None, keep: int = 2) -> None:

@@ -20,7 +20,7 @@ class ElasticLoader:
     Parameters
     ----------
     data : torch.utils.data.Dataset
-        With a length.
+        A dataset with a length.
     global_batch, gpu_batch, seed, shuffle, last
         See :class:`~hpcext.training.batching.ElasticBatches`; `last` may not be "carried".
     **options

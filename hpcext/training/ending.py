@@ -109,9 +109,9 @@ def leave_suspended(
     failure : Exception or None
         Why this rank could not write.
     agreed_at : float
-        When all ranks agreed to stop, in seconds since the epoch.
+        Time at which all ranks agreed to stop, in seconds since the epoch.
     began_s : float
-        The same instant by the monotonic clock.
+        That time by the monotonic clock.
     ranks : Ranks
     request : SuspendRequest
     reporter : Reporter

@@ -61,7 +61,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     Attributes
     ----------
     session : hpcext.training.session.Session
-        With ``step``, ``rank``, ``world_size``, ``resumed``, ``report``.
+        The session, with ``step``, ``rank``, ``world_size``, ``resumed`` and ``report``.
     """
 
     def __init__(self, model: keras.Model, **options: Any) -> None:

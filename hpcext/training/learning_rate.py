@@ -328,7 +328,7 @@ class Rates:
     Parameters
     ----------
     rule : Rule or None
-        None: rates are left alone.
+        The rule; None if learning rates are left alone.
     warm_up : int
     base_batch : int, optional
         The batch for which the rates of the schedule are meant; by default the first one.

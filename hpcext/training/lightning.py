@@ -149,7 +149,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         Parameters
         ----------
         data : torch.utils.data.Dataset
-            With a length.
+            A dataset with a length.
         global_batch : int, optional
             Samples in a batch of all ranks together: the training is then the same at any number of
             ranks.

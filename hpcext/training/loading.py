@@ -34,9 +34,9 @@ def open_loader(
     Parameters
     ----------
     loader : iterable
-        With an :class:`ElasticBatches` as ``batch_sampler`` or a :class:`ResumableSampler` as
-        ``sampler`` it begins at the place; any other loader is read up to it. A sampler with
-        ``set_epoch`` is told the epoch.
+        The loader. With an :class:`ElasticBatches` as ``batch_sampler`` or a
+        :class:`ResumableSampler` as ``sampler`` it begins at the place; others are read up to it.
+        A sampler with ``set_epoch`` is told the epoch.
     place : Place
     resized : bool
         Whether the number of ranks has changed since the place was recorded.

@@ -83,7 +83,7 @@ class NoiseScale:
     size : float
         Running squared norm of the gradients of pieces, for normalising.
     scatter, pairs, last : float
-        Of |g|^2: half of the sum of squared differences between successive measurements, their
+        For |g|^2: half of the sum of squared differences between successive measurements, their
         number, and the last measurement. A plain variance would mistake real changes of gradients
         and batches for measurement errors.
     """

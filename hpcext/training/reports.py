@@ -28,7 +28,7 @@ class Reporter:
     Parameters
     ----------
     attempt : protocol.Attempt or None
-        None: nothing is ever written.
+        The attempt; None if nothing is ever written.
     world_size : int
 
     Attributes

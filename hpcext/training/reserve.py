@@ -43,7 +43,7 @@ class Reserve:
         Parameters
         ----------
         data : bytes
-            At most :data:`SIZE`; padded with blanks.
+            Data, at most :data:`SIZE` bytes, padded with blanks.
 
         Raises
         ------

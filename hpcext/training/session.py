@@ -251,7 +251,7 @@ class Session(Boundaries):
         Yields
         ------
         epoch : int
-            From 0.
+            Number of the epoch, from 0.
         """
         self._count = count
         self._join_group()
@@ -393,7 +393,7 @@ class Session(Boundaries):
         Parameters
         ----------
         **metrics : number or tensor
-            By name. Numbers on a device are fetched only when a report is written.
+            Metrics by name. Numbers on a device are fetched only when a report is written.
         """
         self._reporter.metrics(metrics)
         if self._keeper is None or self._reporter.registered or self.rank != 0:

@@ -25,7 +25,7 @@ def shard(
     Parameters
     ----------
     model : torch.nn.Module
-        The same on every rank.
+        The model, equal on every rank.
     *layers : type
         Submodules of these classes become units of their own: their parameters are gathered when
         they compute and freed afterwards. Without any, the model is one unit.

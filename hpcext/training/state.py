@@ -208,7 +208,7 @@ class State:
         Raises
         ------
         CheckpointError
-            It is not such a file.
+            The file is not one that a session wrote.
         """
         try:
             with np.load(path, allow_pickle=False) as arrays:

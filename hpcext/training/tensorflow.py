@@ -168,7 +168,7 @@ class Session(Balancing):
         Parameters
         ----------
         loader : iterable of batches
-            From :meth:`dataset`, a ``tf.data.Dataset``, or any other one.
+            A loader from :meth:`dataset`, a ``tf.data.Dataset``, or any other one.
 
         Yields
         ------

@@ -68,7 +68,7 @@ class DividedBatches:
     ----------
     batches : ElasticBatches
     load : callable
-        As of :class:`Batches`.
+        As for :class:`Batches`.
     ahead : int
         Batches that ``tf.data`` may read ahead in its threads. Their samples are drawn, so a new
         division applies after them.

@@ -34,7 +34,7 @@ class StarRanks(Ranks):
     Raises
     ------
     RuntimeError
-        From every method: a worker has ended.
+        A worker has ended; every method may raise it.
     """
 
     def __init__(self, directory: Path, rank: int, size: int) -> None:

@@ -51,7 +51,7 @@ def per_device(global_batch: int, *, accumulate: int = 1) -> int:
     global_batch : int
         Samples in an optimizer step of all ranks together.
     accumulate : int
-        The same as ``gradient_accumulation_steps``.
+        Number of passes in an optimizer step, as ``gradient_accumulation_steps``.
 
     Returns
     -------

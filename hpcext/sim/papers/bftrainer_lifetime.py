@@ -129,7 +129,7 @@ def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: Bounds) -> list[Ro
     kind : str
         A key of :data:`~hpcext.sim.papers.bftrainer_program.NAMES`.
     ran : Mapping[str, Replayed]
-        By a key of :data:`WAYS`.
+        Key of :data:`WAYS` → replay.
     bounds : Bounds
     """
     of, hpo = NAMES[kind], kind == "hpo"

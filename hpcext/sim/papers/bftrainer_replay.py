@@ -30,12 +30,12 @@ class Case(NamedTuple):
     Attributes
     ----------
     trainers : str
-        As :func:`~hpcext.sim.papers.bftrainer_setup.trainers` takes them.
+        Trainers, as :func:`~hpcext.sim.papers.bftrainer_setup.trainers` takes them.
     policy : str
     idle : Idle or int
         Nodes that come and go, or a number of nodes that stay.
     until_s : float
-        When to end; infinite: when all trainers are done.
+        Time at which to end; if infinite, when all trainers are done.
     marks_s : tuple of float
         Instants, ascending, at which the outcome is recorded.
     rescale : float
@@ -60,13 +60,13 @@ class Replayed(NamedTuple):
     Attributes
     ----------
     end_s : float
-        When the last trainer was done; else `until_s`.
+        Time at which the last trainer was done; else `until_s`.
     done : Done
     outcomes : tuple of Done
-        The same at each mark.
+        Work done by each mark.
     lost : Lost
     lost_at : tuple of Lost
-        The same at each mark.
+        Losses by each mark.
     ran : tuple of Ran
     held_node_s, trained_node_s : float
         Node-seconds that trainers held, and those in which they made progress.

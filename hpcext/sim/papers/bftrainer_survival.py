@@ -110,7 +110,7 @@ class Strata(NamedTuple):
     ----------
     edges_s : array of float, shape (n + 1,)
     stratum : array of int, shape (n,)
-        From 0 on.
+        Index of each interval's stratum, from 0.
     """
 
     edges_s: Floats

@@ -41,14 +41,14 @@ class Lost(NamedTuple):
     Attributes
     ----------
     rescaling : float
-        While they changed their size by choice of the policy, suspensions included, at the speed
-        before: what the paper subtracts (Eq. 16).
+        Work lost while they changed their size by choice of the policy, suspensions included, at
+        the speed before: what the paper subtracts (Eq. 16).
     preemption : float
-        The same, where lost nodes made it necessary. If a trainer gets others at the same instant,
-        the time by which growing takes longer than shrinking is `rescaling`.
+        Work lost while lost nodes made a change necessary. If a trainer gets other nodes at the
+        same instant, the time by which growing takes longer than shrinking is `rescaling`.
     starts : float
-        While they started, at the speed with which they went on. For the paper and its own program
-        a start from nothing is free.
+        Work lost while they started, at the speed with which they went on. For the paper and its
+        own program a start from nothing is free.
     """
 
     rescaling: float = 0.0

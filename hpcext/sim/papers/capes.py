@@ -45,7 +45,7 @@ class Strategy(NamedTuple):
     Attributes
     ----------
     policy : str
-        As :func:`~hpcext.policies.find_policy` takes it.
+        Name and options, as :func:`~hpcext.policies.find_policy` takes them.
     paper : tuple of float
         The paper's hours, by contention; empty where it has none.
     stated : bool

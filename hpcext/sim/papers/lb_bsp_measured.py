@@ -25,8 +25,8 @@ class Way(msgspec.Struct, frozen=True):
     ms : float
         Mean milliseconds of an iteration.
     of_ideal, of_ideal_second_half, of_plain : float
-        The same as a multiple of the ideal one, over all iterations and over the second half, and
-        of plain training's.
+        `ms` as a multiple of the ideal iteration's, over all iterations and over the second half,
+        and of plain training's.
     straggler_gap : float
         How much sooner the fastest worker is done than the slowest, as a share of the latter's
         time.

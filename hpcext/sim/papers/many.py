@@ -21,7 +21,7 @@ def many(
     simulate : callable
         A function of a module, which depends on its case alone.
     cases : sequence
-        Those that take longest should come first.
+        The cases; those that take longest should come first.
     workers : int
         Number of processes.
     """

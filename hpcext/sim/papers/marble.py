@@ -71,7 +71,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """When the last job ended, and the number of suspensions."""
+    """The end of the last job, and the number of suspensions."""
 
     time_s: float
     suspends: int

@@ -27,7 +27,7 @@ PAPER = Band(1 / 3, 2 / 3)
 """The paper's band: its U is the upper end, its L the middle."""
 
 LATER = Band(0.25, 0.55)
-"""Of five bands tried, the one whose training takes about as much longer as in the paper."""
+"""The band, of five tried, whose training takes about as much longer as in the paper."""
 
 HOUR_S = 3600.0
 

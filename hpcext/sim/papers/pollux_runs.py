@@ -27,7 +27,7 @@ class Case(NamedTuple):
     data : Path
         The folder of the measurements.
     policy : str
-        With its options.
+        Name of the policy, with its options.
     workload : int
         Number of a published workload; 0: a generated one.
     seed : int

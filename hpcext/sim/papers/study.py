@@ -17,9 +17,9 @@ class Row(msgspec.Struct, frozen=True):
     ----------
     what : str
     ours : float or None
-        None: not measured; `why` is the reason.
+        Our figure; None if it was not measured, for the reason in `why`.
     paper : float or None
-        None: the paper does not have it.
+        The paper's figure; None if it has none.
     unit : str
     why : str
         Why ours differs, or what else the reader should know.

@@ -35,7 +35,7 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
     folder : Path
         An existing folder.
     runs : sequence of Run
-        Those of one label together; the first label is the baseline.
+        Runs, those of one label together; the first label is the baseline.
     about : About
 
     Returns

@@ -28,7 +28,7 @@ class About(msgspec.Struct, frozen=True):
     assumed : tuple of str
         The assumptions, in sentences.
     stated : dict of str to str
-        What else a reader must know to reproduce it: options, digests of files.
+        Whatever else a reader must know to reproduce it: options, digests of files.
     watts : Watts or None
         Power of one GPU; with it the page has the energy.
     """

@@ -84,7 +84,7 @@ class Stretch(NamedTuple):
     ----------
     row : int
     start, end : float
-        On the axis of time.
+        Begin and end on the axis of time.
     colour : str
         Name of the colour.
     words : str
@@ -115,7 +115,7 @@ def allocation(plot: Plot, run: Run, time: Scale, most: Most) -> str:
     run : Run
     time : Scale
     most : Most
-        The same for all runs of a page, so that they can be compared.
+        Upper ends of the axes, equal for all runs of a page so that they can be compared.
     """
     edges, offered, held, training, waiting = thinned(
         run.spans, ("offered", "held", "training", "waiting")
@@ -194,8 +194,8 @@ def curves(
     ----------
     plot : Plot
     series : sequence of (x, y)
-        As returned by :func:`~hpcext.sim.report.thin.distribution`; the place in the sequence
-        decides the look.
+        Curves, as returned by :func:`~hpcext.sim.report.thin.distribution`; the place in the
+        sequence decides the look.
     xlabel, ylabel : str
     mark : float, optional
         Position of a line to mark a meaningful value.

@@ -61,7 +61,7 @@ def distribution(values: Floats, of: int, most: int = MOST_POINTS) -> tuple[Floa
     Returns
     -------
     x, y : ndarray
-        At x the share rises to y, in 0 to 1.
+        Values, and the shares, 0 to 1, to which the distribution rises at each.
     """
     ordered = np.sort(values)
     if len(ordered) > most:

@@ -42,7 +42,7 @@ class IdleStats(msgspec.Struct, frozen=True):
     events : int
         Changes in which some node joined or left.
     inc, dec : int
-        Those in which some joined, and in which some left.
+        Changes in which some node joined, and in which some node left.
     seen : int
         Number of different nodes.
     nodes : int
@@ -146,7 +146,7 @@ def idle_stats(
     nodes : int, optional
         Nodes of the machine; by default as many as are idle at some time.
     end_s : float, optional
-        When the trace ends; by default at its last change.
+        End of the trace; by default its last change.
     """
     tally = IdleTally()
     deque(tally(changes), maxlen=0)

@@ -125,7 +125,7 @@ def generate(machine: Machine, seed: int, hours: float = math.inf) -> Iterator[C
     ----------
     machine : Machine
     seed : int
-        The same seed gives the same trace.
+        Seed; equal seeds give equal traces.
     hours : float
         Its length; without end by default.
 

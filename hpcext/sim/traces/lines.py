@@ -168,9 +168,9 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     Parameters
     ----------
     path : pathlib.Path
-        With the suffix ``.gz`` it is compressed. The same lines give the same bytes.
+        Path of the file, compressed if it ends in ``.gz``. Equal lines give equal bytes.
     lines : iterable of str
-        Without their ends.
+        Lines without their ends.
     """
     if path.exists() and not path.is_file():  # /dev/stdout, a FIFO: nothing to rename onto
         with path.open("wb") as file:

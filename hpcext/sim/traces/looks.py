@@ -1,4 +1,4 @@
-"""From observations of a machine, every few seconds, to the changes between them."""
+"""The changes of a machine between observations of it, which are made every few seconds."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class SwfJob(NamedTuple):
     ----------
     number : int
     submit_s : float
-        From the beginning of the log, or as the log has it.
+        Submission, in seconds from the beginning of the log, or as the log has it.
     wait_s, run_s : float
     procs : int
         Processors that it had.
@@ -219,9 +219,9 @@ def write_swf(path: Path, jobs: Iterable[SwfJob], header: Mapping[str, object]) 
     path : pathlib.Path
         Compressed if it ends in ``.gz``. It is renamed into place when all is written.
     jobs : iterable of SwfJob
-        By their submission.
+        Jobs in the order of their submission.
     header : mapping
-        As returned by :func:`read_header`.
+        Header, as returned by :func:`read_header`.
     """
     write_lines(path, _lines(jobs, header))
 

@@ -64,7 +64,7 @@ class Way(NamedTuple):
     ----------
     machine : Machine
     policy : str
-        With its options.
+        Name of the policy, with its options.
     oracle : bool
         Whether policies know the true speeds and work; else they know only what is reported.
     adapt : bool or None

@@ -27,7 +27,7 @@ def read_job_file(
     elastic : bool
         Whether jobs that state their number of nodes can change it while they train.
     profiles : Profiles, optional
-        Where ``scaling = "NAME"`` is looked up.
+        The store in which ``scaling = "NAME"`` is looked up.
 
     Raises
     ------

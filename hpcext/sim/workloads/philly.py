@@ -152,14 +152,14 @@ def make_philly(seed: int, *, load: float = 1.0) -> tuple[Asked, ...]:
     Parameters
     ----------
     seed : int
-        The same seed gives the same workload.
+        Seed; equal seeds give equal workloads.
     load : float
         Factor on the paper's rate of 160 jobs in eight hours; > 0.
 
     Returns
     -------
     tuple of Asked
-        By their arrival; at least one.
+        Jobs in the order of their arrival, at least one.
     """
     rng = np.random.default_rng(seed)
     jobs = max(1, round(JOBS * load))

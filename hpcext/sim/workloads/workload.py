@@ -84,7 +84,7 @@ class Setting(NamedTuple):
         Whether jobs of a job file that state their number of nodes can change it while they train.
     costs : Costs
     profiles : Profiles or None
-        Where a job file's ``scaling = "NAME"`` is looked up.
+        The store in which a job file's ``scaling = "NAME"`` is looked up.
     data : Path or None
         The folder of recorded data.
     """
