@@ -60,7 +60,7 @@ class Answer(NamedTuple):
     value : float
         Value with these.
     part : Part
-        The part of each class that it has then.
+        The GPUs that it has then, over time.
     """
 
     surplus: float
