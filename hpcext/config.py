@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hpcext import protocol
+from hpcext import protocol, seams
 from hpcext.checks import integer, known_keys, number, parse_toml, placed, read_text, string
 from hpcext.core import ways
 from hpcext.core.band import NONE, read_band
@@ -30,7 +30,7 @@ POLICIES = (
     "marble", "exclusive", "equal_share", "bftrainer", "bftrainer-lifetime",
     "optimus", "doubling", "total_time", "pollux", "fixed", "tiresias",
 )  # fmt: skip
-"""Names of the policies, which themselves are a layer above; a test keeps both lists equal."""
+"""Names of hpcext's own policies, which are a layer above; a test keeps both lists equal."""
 
 
 def user_file() -> Path:
@@ -41,11 +41,12 @@ def user_file() -> Path:
 def _policy(value: Any) -> str:
     # Options may follow the name; the policy checks them.
     name = string(value).partition(":")[0]
-    if name not in POLICIES:
+    if name not in POLICIES and name not in (installed := seams.names(seams.POLICIES)):
+        known = (*POLICIES, *installed)
         raise InputError(
             f"unknown policy {shown(name)}",
-            valid=", ".join(POLICIES),
-            do=did_you_mean(name, POLICIES),
+            valid=", ".join(known),
+            do=did_you_mean(name, known),
         )
     return str(value)
 

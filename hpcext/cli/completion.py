@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext import protocol, seams
 from hpcext.cli.output import Output
 from hpcext.config import POLICIES, load_settings
 from hpcext.core.errors import HpcextError
@@ -86,7 +86,7 @@ def candidates(
     if action.metavar == "JOB":
         return job_names(getattr(parsed_args, "pilot", None))
     if action.dest == "policy":
-        return POLICIES
+        return (*POLICIES, *seams.names(seams.POLICIES))
     if action.metavar == "JOBS.toml":
         return _files(prefix, "toml")
     if action.type is Path or action.metavar == "COMMAND":

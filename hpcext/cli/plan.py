@@ -24,6 +24,7 @@ from hpcext.jobfile import read_jobs
 from hpcext.manager.refine import profiles_for
 from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
+from hpcext.policies import names as every_policy
 from hpcext.policies.apportion import Table
 from hpcext.policies.common import ONE_NODE
 from hpcext.policies.kinds import share
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     specs = read_jobs(args.jobs, profiles=profiles)
     check_specs(specs, nodes, str(args.jobs))
     jobs = admit(specs, 1, {})
-    names = list(POLICIES) if args.compare else [settings.policy]
+    names = list(every_policy()) if args.compare else [settings.policy]
     found = [_begin(name, jobs, nodes) for name in names]
     best = _best(jobs, nodes)
     if args.plot:

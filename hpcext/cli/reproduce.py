@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _say_left_out(name: str, out: Output) -> None:
     """Say before the work what will be missing of it."""
-    if wants := PAPERS[name].wants:
+    if name in PAPERS and (wants := PAPERS[name].wants):
         try:
             need(wants)
         except InputError as error:

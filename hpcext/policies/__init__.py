@@ -1,17 +1,20 @@
 """Policies, which map a snapshot to a target, one paper per module; this is their registry.
 
 A policy is given by its name, as in ``pollux``, or with options, as in
-``pollux:p=-1,interval_s=30``.
+``pollux:p=-1,interval_s=30``. Installed packages bring more of them
+(:data:`hpcext.seams.POLICIES`).
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
+from hpcext import seams as foreign
 from hpcext.checks import read_options
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
@@ -64,14 +67,7 @@ def find_policy(text: str, where: str = "--policy") -> Policy:
         There is no such policy, or it has no such option, or the value is not valid.
     """
     name, _, given = text.partition(":")
-    if name not in POLICIES:
-        raise InputError(
-            f"unknown policy {shown(name)}",
-            where=where,
-            valid=", ".join(POLICIES),
-            do=did_you_mean(name, POLICIES),
-        )
-    known = POLICIES[name]
+    known = POLICIES.get(name) or _installed(name, where)
     if known.options is None:
         if given:
             raise InputError(f"{name} has no options", where=where, do=f"say {name} alone")
@@ -79,3 +75,38 @@ def find_policy(text: str, where: str = "--policy") -> Policy:
     options = read_options(known.options, given, f"{where} {name}")
     policy = functools.partial(known.allocate, options=options)
     return functools.partial(seats.allocate, policy=policy)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all policies: ours, and those that installed packages bring."""
+    return (*POLICIES, *(each for each in foreign.names(foreign.POLICIES) if each not in POLICIES))
+
+
+def _installed(name: str, where: str) -> Known:
+    """Find a policy that an installed package brings.
+
+    Raises
+    ------
+    InputError
+        None does, or what it brings is no policy.
+    """
+    try:
+        module = foreign.load(foreign.POLICIES, name)
+    except KeyError:
+        raise InputError(
+            f"unknown policy {shown(name)}",
+            where=where,
+            valid=", ".join(names()),
+            do=did_you_mean(name, names()),
+        ) from None
+    except foreign.SeamError as error:
+        raise InputError(str(error), where=where) from None
+    allocate, options = getattr(module, "allocate", None), getattr(module, "Options", None)
+    is_struct = inspect.isclass(options) and issubclass(options, msgspec.Struct)
+    if not callable(allocate) or not (options is None or is_struct):
+        raise InputError(
+            f"{name} of {foreign.source(foreign.POLICIES, name)} is no policy",
+            where=where,
+            valid="a module with a function allocate and, for options, a msgspec.Struct Options",
+        )
+    return Known(allocate, options)

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcext import seams
+
 Floats = NDArray[np.float64]
 
 ALPHA = 0.2
@@ -282,7 +284,8 @@ def find_predictor(name: str, *, seed: int = 0, background: bool = True) -> Pred
     Parameters
     ----------
     name : str
-        ``memoryless``, ``ema``, ``arima``, ``rnn``, ``lstm`` or ``narx``.
+        ``memoryless``, ``ema``, ``arima``, ``rnn``, ``lstm`` or ``narx``; or what an installed
+        package brings (:data:`hpcext.seams.PREDICTORS`).
     seed : int
         Seed of the initial weights of networks.
     background : bool
@@ -305,9 +308,19 @@ def find_predictor(name: str, *, seed: int = 0, background: bool = True) -> Pred
     >>> predictor.predict()
     12.0
     """
-    if name not in MADE:
-        raise ValueError(f"predictor={name!r}: must be one of {', '.join(MADE)}")
-    return MADE[name](seed, background)
+    return (MADE.get(name) or _installed(name))(seed, background)
+
+
+def _installed(name: str) -> Callable[[int, bool], Predictor]:
+    """Find a predictor that an installed package brings."""
+    try:
+        found: Callable[[int, bool], Predictor] = seams.load(seams.PREDICTORS, name)
+    except KeyError:
+        known = ", ".join((*MADE, *seams.names(seams.PREDICTORS)))
+        raise ValueError(f"predictor={name!r}: must be one of {known}") from None
+    except seams.SeamError as error:
+        raise ValueError(f"predictor={name!r}: {error}") from None
+    return found
 
 
 def is_speed(speed: float) -> bool:

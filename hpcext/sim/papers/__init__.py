@@ -1,14 +1,17 @@
 """Registry of the papers' experiments on the simulator, and of the papers' results.
 
 A paper is a module with a function ``study(how: How) -> Study``, imported when it is asked for.
+Installed packages bring more of them (:data:`hpcext.seams.PAPERS`).
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from types import ModuleType
 from typing import NamedTuple
 
+from hpcext import seams
 from hpcext.core.errors import InputError
 from hpcext.sim.papers.study import How, Study
 from hpcext.text import did_you_mean, shown
@@ -43,7 +46,7 @@ ALL = "all"
 
 
 def find_papers(name: str, where: str) -> Sequence[str]:
-    """Return the names of the papers that a name stands for: its own, or all.
+    """Return the names of the papers that a name stands for: its own, or all of hpcext's.
 
     Raises
     ------
@@ -52,8 +55,8 @@ def find_papers(name: str, where: str) -> Sequence[str]:
     """
     if name == ALL:
         return tuple(PAPERS)
-    if name not in PAPERS:
-        known = (*PAPERS, ALL)
+    if name not in PAPERS and name not in (installed := seams.names(seams.PAPERS)):
+        known = (*PAPERS, *installed, ALL)
         raise InputError(
             f"unknown paper {shown(name)}",
             where=where,
@@ -64,7 +67,27 @@ def find_papers(name: str, where: str) -> Sequence[str]:
 
 
 def reproduce(name: str, how: How) -> Study:
-    """Run the experiments of a paper."""
-    module = importlib.import_module(f"{__name__}.{PAPERS[name].module}")
-    found: Study = module.study(how)
+    """Run the experiments of a paper.
+
+    Raises
+    ------
+    InputError
+        An installed package promises it, and does not bring it.
+    """
+    found: Study = _module(name).study(how)
     return found
+
+
+def _module(name: str) -> ModuleType:
+    if name in PAPERS:
+        return importlib.import_module(f"{__name__}.{PAPERS[name].module}")
+    try:
+        module: ModuleType = seams.load(seams.PAPERS, name)
+    except seams.SeamError as error:
+        raise InputError(str(error), where="PAPER") from None
+    if not callable(getattr(module, "study", None)):
+        package = seams.source(seams.PAPERS, name)
+        raise InputError(
+            f"{name} of {package} is no paper", where="PAPER", valid="a module with study(how)"
+        )
+    return module
