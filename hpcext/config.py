@@ -130,9 +130,11 @@ class Settings:
     suspend_timeout_s, report_interval_s : float
     state_dir : pathlib.Path
     batch : {"auto", "slurm", "lsf"}
-    lsf_launcher : {"blaunch", "jsrun"}
+    lsf_launcher : {"blaunch", "jsrun", "lsrun"}
     lsf_options : str
         Options of bsub for each pilot.
+    lsf_gpu_option : str
+        Value of bsub's ``-gpu``; empty: the option is not used.
     pilot_options : str
         Options of sbatch for each pilot.
     harvest_partition : str
@@ -189,7 +191,7 @@ class Settings:
     lsf_launcher: str = field(
         default="blaunch",
         metadata=_row(
-            _one_of("blaunch", "jsrun"),
+            _one_of("blaunch", "jsrun", "lsrun"),
             "what starts jobs of a pilot on the hosts of its LSF job",
             "HPCEXT_LSF_LAUNCHER",
         ),
@@ -197,6 +199,14 @@ class Settings:
     lsf_options: str = field(
         default="",
         metadata=_row(_words, "options of bsub for each pilot, as -P ABC", "HPCEXT_LSF_OPTIONS"),
+    )
+    lsf_gpu_option: str = field(
+        default="num={gpus}/host:mode=shared:j_exclusive=yes",
+        metadata=_row(
+            _words,
+            "what bsub -gpu asks for, {gpus} on each host; empty: jobs are submitted without -gpu",
+            "HPCEXT_LSF_GPU_OPTION",
+        ),
     )
     pilot_options: str = field(
         default="",

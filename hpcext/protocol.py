@@ -206,7 +206,8 @@ class Attempt(NamedTuple):
     notify : Process or None
         The supervisor on the same node.
     notices : bool
-        Whether the batch system sends SIGTERM to every process before it takes the node away.
+        Whether the batch system sends SIGTERM (LSF: SIGINT first) to every process before it takes
+        the node away.
     rungs : (int, int) or None
         For a trial of a sweep, the first step at which it is compared with others (a rung), and the
         factor from each rung to the next. The session reports at once when it reaches one.

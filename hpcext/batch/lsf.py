@@ -6,12 +6,10 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from hpcext.batch import runner
+from hpcext.batch import lsf_idle, lsf_jobs, lsf_probe, runner
 from hpcext.batch.slurm import UNKNOWN, End
 from hpcext.core.errors import BatchError
-from hpcext.documents import decoded
 from hpcext.numerals import whole
 from hpcext.protocol import JobId
 from hpcext.text import shown
@@ -34,7 +32,8 @@ MINUTE_S = 60.0
 _SUBMITTED = re.compile(r"Job <([0-9]{1,18})> is submitted")
 _LIMIT = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,9})\Z")
 _CLOCK = re.compile(r"([0-9]{1,9}):([0-9]{1,9})(?::([0-9]{1,9}))?")
-FIELDS = "jobid stat run_time runtimelimit time_left"
+FIELDS = ("jobid", "stat", "run_time", "runtimelimit", "time_left")
+"""What :func:`parse_end` goes by; bjobs(1), -o."""
 
 
 def submit_command(options: Sequence[str]) -> list[str]:
@@ -44,6 +43,11 @@ def submit_command(options: Sequence[str]) -> list[str]:
     waits for.
     """
     return ["bsub", *options]
+
+
+def cancel_named_command(name: str) -> list[str]:
+    """End all jobs of this user that have a name; bkill(1): 0 is all that ``-J`` chooses."""
+    return ["bkill", "-J", name, "0"]
 
 
 def parse_job_id(text: str) -> int:
@@ -64,37 +68,6 @@ def parse_time_limit(text: str) -> float | None:
     """
     found = _LIMIT.match(text.strip())
     return (60 * int(found[1] or 0) + int(found[2])) * MINUTE_S if found else None
-
-
-def jobs_command(job_ids: Sequence[JobId]) -> list[str]:
-    """Jobs in any state that LSF still holds; bjobs(1), -o and -json (10.1 Fix Pack 2)."""
-    return ["bjobs", "-a", "-o", FIELDS, "-json", *map(str, job_ids)]
-
-
-def parse_jobs(text: str) -> dict[int, dict[str, str]]:
-    """Job id → its fields by their names in capitals; what it does not know is left out.
-
-    All values are strings. One that is not there is empty, with another engine ``-``.
-    """
-    try:
-        found = {}
-        for record in _records(text):
-            fields = {str(name): _value(value) for name, value in record.items()}
-            if "ERROR" not in fields:
-                found[int(fields["JOBID"])] = fields
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
-    return found
-
-
-def _records(text: str) -> Any:
-    """Those of a document; while mbatchd is busy, commands say so before it."""
-    return decoded(text[text.index("{") :])["RECORDS"]
-
-
-def _value(value: Any) -> str:
-    text = str(value).strip()
-    return "" if text == "-" else text
 
 
 def state(text: str) -> str:
@@ -145,19 +118,6 @@ def _clock_s(text: str) -> float | None:
     return float((hours * 60 + minutes) * 60 + seconds)
 
 
-def hosts_command(names: Sequence[str]) -> list[str]:
-    """The states of hosts; bhosts(1), -o and -json."""
-    return ["bhosts", "-o", "host_name status", "-json", *names]
-
-
-def parse_hosts(text: str) -> dict[str, str]:
-    """Host → ``ok``, ``closed``, ``unavail``, ``unreach``, or with a reason as ``closed_Adm``."""
-    try:
-        return {str(each["HOST_NAME"]): str(each["STATUS"]).lower() for each in _records(text)}
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise BatchError(f"bhosts printed {shown(text.strip())}, and no hosts") from None
-
-
 class Commands:
     """What is asked of LSF about jobs; as :class:`hpcext.batch.system.Jobs` has it."""
 
@@ -165,26 +125,18 @@ class Commands:
         """States of jobs; one that nobody knows any more is left out."""
         if not job_ids:
             return {}
-        try:
-            printed = runner.run(jobs_command(job_ids))
-        except BatchError as error:
-            if error.exit_code is None:
-                raise
-            # Some releases fail for one that they have forgotten, and name the others too.
-            if not error.stdout.strip():
-                log.info("no jobs: %s", error)
-                return {}
-            printed = error.stdout
-        return {job_id: state(each.get("STAT", "")) for job_id, each in parse_jobs(printed).items()}
+        found = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
+        return {job_id: state(each.get("STAT", "")) for job_id, each in found.items()}
 
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
-        found = parse_jobs(runner.run(jobs_command([job_id])))
+        found = lsf_jobs.ask(FIELDS, [str(job_id)])
         if not isinstance(job_id, int) or job_id not in found:
             raise BatchError(f"LSF does not know job {job_id}")
         return parse_end(found[job_id], time.time())
 
     def gone(self, names: Sequence[str]) -> list[str]:
         """Which of these hosts LSF has given up."""
-        states = parse_hosts(runner.run(hosts_command(names)))
-        return [name for name in names if states.get(name) in GONE]
+        text = runner.run(lsf_idle.hosts_command(lsf_probe.known(), names))
+        loads = lsf_idle.parse_hosts(text)
+        return [name for name in names if name in loads and loads[name].status.lower() in GONE]

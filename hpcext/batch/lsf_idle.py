@@ -9,14 +9,15 @@ Summit's ``jobstat`` lists jobs without their hosts, so it says nothing of holes
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hpcext.batch.leasing import Idle
-from hpcext.batch.lsf_probe import Engine
+from hpcext.batch.lsf_engine import Engine
+from hpcext.batch.lsf_jobs import run_limit_minutes
 from hpcext.batch.lsf_reserved import Reserved
 from hpcext.core.errors import BatchError
 from hpcext.documents import decoded
@@ -99,8 +100,12 @@ class Queue(NamedTuple):
         Names and groups as it has them: ``all``, ``group/``, ``host+1``, ``~host``.
     backfill : bool
         Its jobs may have slots that are kept for others.
-    preemption, requeue, starter : str
-        PREEMPTION, REQUEUE_EXIT_VALUES, JOB_STARTER; empty where they are not set.
+    preemption, requeue, starter, terminate_when : str
+        PREEMPTION, REQUEUE_EXIT_VALUES, JOB_STARTER, TERMINATE_WHEN; empty where they are not set.
+    controls : Mapping[str, str]
+        What JOB_CONTROLS says instead of SUSPEND, RESUME, TERMINATE.
+    rerunnable : bool
+    priority : int or None
     """
 
     name: str
@@ -111,6 +116,10 @@ class Queue(NamedTuple):
     preemption: str = ""
     requeue: str = ""
     starter: str = ""
+    terminate_when: str = ""
+    controls: Mapping[str, str] = MappingProxyType({})
+    rerunnable: bool = False
+    priority: int | None = None
 
     @property
     def starts_jobs(self) -> bool:
@@ -255,6 +264,7 @@ def parse_queue(text: str) -> Queue:
     following = re.search(r"^QUEUE:", block[1:], re.M)
     block = block[: following.start() + 1] if following else block
     policies = _line(block, "SCHEDULING POLICIES").split()
+    priority = re.search(r"^.*\bPRIO\b.*\n[ \t]*([0-9]{1,9})\s", block, re.M)
     hosts = _line(block, "HOSTS").split()
     return Queue(
         named[1],
@@ -266,6 +276,10 @@ def parse_queue(text: str) -> Queue:
         _line(block, "PREEMPTION"),
         _line(block, "REQUEUE_EXIT_VALUES"),
         _line(block, "JOB_STARTER"),
+        _line(block, "TERMINATE_WHEN"),
+        dict(re.findall(r"^[ \t]*(SUSPEND|RESUME|TERMINATE):[ \t]*\[(.*)\][ \t]*$", block, re.M)),
+        _line(block, "RERUNNABLE").lower().startswith("y"),
+        whole(priority[1]) if priority else None,
     )
 
 
@@ -285,15 +299,8 @@ def _run_limit_s(block: str) -> float:
     """RUNLIMIT, in minutes below its name; a default limit is that of jobs that say none."""
     before, found, after = block.partition("MAXIMUM LIMITS:")
     part = after if found else before.partition("DEFAULT LIMITS:")[0]
-    lines = part.splitlines()
-    for above, below in itertools.pairwise(lines):
-        at = above.find("RUNLIMIT")
-        values = list(re.finditer(r"([0-9]+(?:\.[0-9]+)?)\s*min", below))
-        if at >= 0 and values:
-            # Other limits in minutes stand beside it.
-            nearest = min(values, key=lambda value: abs(value.start() - at))
-            return float(nearest[1]) * 60
-    return math.inf
+    minutes = run_limit_minutes(part)
+    return float(minutes) * 60 if minutes else math.inf
 
 
 # What a harvester is told.
@@ -374,4 +381,6 @@ def _records(text: str) -> list[dict[str, str]]:
             columns = words
         elif words:
             found.append(dict(zip(columns, words, strict=False)))
+    if not columns:
+        raise BatchError(f"bhosts printed {shown(text.strip())}, and no hosts")
     return found

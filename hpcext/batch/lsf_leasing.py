@@ -8,7 +8,6 @@ LSB_SIGSTOP.
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import shlex
@@ -16,15 +15,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpcext.batch import lsf, lsf_idle, lsf_inside, lsf_probe, lsf_reserved, runner
+from hpcext.batch import lsf, lsf_idle, lsf_inside, lsf_jobs, lsf_probe, lsf_reserved, runner
 from hpcext.batch.leasing import Held, Idle, Order, Other
+from hpcext.batch.lsf_engine import Engine
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 
 log = logging.getLogger(__name__)
 
-_FIELDS = f"{lsf.FIELDS} exec_host job_description pend_reason"
-_NONE = re.compile(r"\bis not found\b|\bNo (\w+ )?job found\b")
+_FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
+GPU_OPTION = "num={gpus}/host:mode=shared:j_exclusive=yes"
+"""What bsub's ``-gpu`` asks for by default: GPUs that nobody else has meanwhile."""
+
 _STOPPED = frozenset({"SSUSP", "USUSP"})
 
 # LSF may begin a job again, on another host too: where jobs of the queue are rerunnable, as they
@@ -32,26 +34,23 @@ _STOPPED = frozenset({"SSUSP", "USUSP"})
 _SCRIPT = """#!/bin/sh
 # A lease of an hpcext harvester: one host, for as long as nobody else needs it.
 [ -e {lease} ] && [ ! -e {agent_file} ] || exit 0
+cd /
 exec {agent}
 """
 
 
-def held_command(name: str) -> list[str]:
-    """Our jobs of a name, those that have ended lately too; bjobs(1), -a, -J, -o and -json."""
-    return ["bjobs", "-a", "-J", name, "-o", _FIELDS, "-json"]
-
-
-def parse_held(text: str, now_s: float) -> tuple[Held, ...]:
-    """Records of :func:`held_command`."""
+def held_of(jobs: Mapping[int, Mapping[str, str]], now_s: float) -> tuple[Held, ...]:
+    """Our jobs of a name, by what LSF says of each."""
     found = []
-    for job_id, fields in lsf.parse_jobs(text).items():
+    for job_id, fields in jobs.items():
         said = fields.get("STAT", "")
         # Of one that waits it says so, and so it does of one that was stopped while it waited.
         state = "pending" if said == "PSUSP" else lsf.state(said)
         found.append(
             Held(
                 job_id,
-                fields.get("JOB_DESCRIPTION", ""),
+                # Where bsub has no -Jd, the file of its output lies in the directory of its number.
+                fields.get("JOB_DESCRIPTION") or Path(fields.get("OUTPUT_FILE", "")).parent.name,
                 state,
                 fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2],
                 lsf.parse_end(fields, now_s).end_s if state in {"running", "suspended"} else None,
@@ -62,43 +61,62 @@ def parse_held(text: str, now_s: float) -> tuple[Held, ...]:
     return tuple(found)
 
 
-def options(order: Order) -> list[str]:
-    """Those of bsub for a lease; bsub(1).
+def options(order: Order, engine: Engine, gpu_option: str = GPU_OPTION) -> list[str]:
+    """Those of bsub for a lease, as far as this one has them; bsub(1).
 
     Parameters
     ----------
     order : Order
+    engine : Engine
+    gpu_option : str
+        For ``-gpu``; empty: LSF is not asked for GPUs by it.
     """
     host = order.node.name
-    gpus = ["-gpu", f"num={order.gpus}/host:mode=shared:j_exclusive=yes"]
+    gpu = gpu_words(order.gpus, engine, gpu_option)
+    # LSF preempts the GPUs of rerunnable jobs alone; GPU enhancements of 10.1 Fix Pack 7.
+    again = [] if gpu or engine.lacks("bsub", "-rn") else ["-rn"]
     return [
         *("-J", order.name),
-        *("-Jd", str(order.number)),
+        *([] if engine.lacks("bsub", "-Jd") else ["-Jd", str(order.number)]),
         *("-q", order.partition),
         *order.options,
         *("-m", host),
         # A host without a limit has as many slots as there are jobs.
         *("-n", str(max(1, order.node.cpus))),
         *("-R", "span[hosts=1]"),
-        # LSF preempts the GPUs of rerunnable jobs alone; GPU enhancements of 10.1 Fix Pack 7.
-        *(gpus if order.gpus else ["-rn"]),
+        *gpu,
+        *again,
         # Else it would be scaled by the speed of another host; -W, "normalized run time".
         *("-W", f"{order.minutes}/{host}"),
         *("-o", str(order.directory / "lsf.out")),
-        *("-cwd", "/"),
+        *([] if engine.lacks("bsub", "-cwd") else ["-cwd", "/"]),
     ]
 
 
-class LsfLeasing:
-    """As :class:`~hpcext.batch.leasing.Leasing` has it."""
+def gpu_words(gpus: int, engine: Engine, gpu_option: str) -> list[str]:
+    """How bsub is asked for GPUs on each host; no words where it is not asked, or has no -gpu."""
+    if not gpus or not gpu_option or engine.lacks("bsub", "-gpu"):
+        return []
+    return ["-gpu", gpu_option.replace("{gpus}", str(gpus))]
 
-    def __init__(self) -> None:
+
+class LsfLeasing:
+    """As :class:`~hpcext.batch.leasing.Leasing` has it.
+
+    Parameters
+    ----------
+    gpu_option : str
+        The setting ``lsf_gpu_option``.
+    """
+
+    def __init__(self, gpu_option: str = GPU_OPTION) -> None:
+        self._gpu_option = gpu_option
         self._loads: Mapping[str, lsf_idle.Load] = {}
         self._backfill = False
 
-    @functools.cached_property
-    def _engine(self) -> lsf_probe.Engine:
-        return lsf_probe.probe()
+    @property
+    def _engine(self) -> Engine:
+        return lsf_probe.known()
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
         """Node → what it is."""
@@ -133,13 +151,8 @@ class LsfLeasing:
 
     def held(self, name: str) -> tuple[Held, ...]:
         """Our jobs of a name."""
-        try:
-            text = runner.run(held_command(name))
-        except BatchError as error:
-            if error.stdout.strip() or not _NONE.search(error.stderr):
-                raise
-            return ()
-        return parse_held(text, time.time()) if text.strip() else ()
+        more = ("output_file",) if self._engine.lacks("bsub", "-Jd") else ()
+        return held_of(lsf_jobs.ask((*_FIELDS, *more), ["-J", name]), time.time())
 
     def others(self, partition: str, but: str) -> tuple[Other, ...]:
         """None: which hosts a pending job of others asks for is not known here."""
@@ -151,7 +164,7 @@ class LsfLeasing:
 
     def submit(self, order: Order, script: Path) -> int:
         """Ask for a lease."""
-        command = lsf.submit_command(options(order))
+        command = lsf.submit_command(options(order, self._engine, self._gpu_option))
         # The manager may be in a job of LSF itself: a ticket.
         environ = lsf_inside.environ_of_others()
         return lsf.parse_job_id(runner.run(command, script=script, environ=environ))
@@ -174,6 +187,8 @@ class LsfLeasing:
         found = []
         if "bslots" not in self._engine.commands:
             found.append("bslots is not here, so nobody says when holes end")
+        if self._gpu_option and self._engine.lacks("bsub", "-gpu"):
+            found.append("bsub has no -gpu here, so leases ask for slots alone")
         return tuple(found)
 
     @staticmethod

@@ -1,76 +1,36 @@
 """What the LSF of this machine can do, or an engine that is compatible: asked, not guessed.
 
-Commands that are there, options that their own help names (bsub(1), bjobs(1), bhosts(1): ``-h``
-prints to stderr and exits, with ``all`` every option), the release that lsid(1) prints, and what
-bparams(1) and bqueues(1) say. What help texts cannot tell, a job does: arguments of ``-a``, the
+Commands that are there, options that their own help names, the release that lsid(1) prints, and
+fields that bjobs(1) has refused. Asked once, and kept in a private file of the user's until the
+commands change (:func:`known`). What help texts cannot tell, a job does: arguments of ``-a``, the
 warning of ``-wa``, quotes in commands (:func:`trial_script`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
+import hashlib
+import logging
+import math
+import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
-from hpcext.batch import runner
+from hpcext import documents, private, protocol
+from hpcext.batch import lsf_engine, runner
+from hpcext.batch.lsf_engine import COMMANDS, HELP, Engine, Release
 from hpcext.core.errors import BatchError
-from hpcext.text import shown
+
+log = logging.getLogger(__name__)
 
 ANSWER_S = 20.0
 """So long a question waits: somebody sits in front of it."""
 
-COMMANDS = (
-    "bsub", "bjobs", "bkill", "bstop", "bresume", "bhosts", "bqueues", "bparams", "bslots",
-    "brsvs", "bresize", "blaunch", "jsrun",
-)  # fmt: skip
-"""Those that hpcext could use."""
-
-NEEDED = frozenset({"bsub", "bjobs", "bkill", "bhosts", "bqueues"})
-
-_HELP = {"bsub": ("-h", "all"), "bjobs": ("-h", "all"), "bhosts": ("-h",)}
-_OPTION = re.compile(r"(?<![\w-])-[A-Za-z]\w*")
-
-
-class Release(NamedTuple):
-    """What lsid(1) says.
-
-    Attributes
-    ----------
-    product : str
-        As ``IBM Spectrum LSF Standard``, or what a compatible engine calls itself.
-    number : str
-        As ``10.1.0.15``.
-    cluster : str
-        Empty where no cluster answers.
-    """
-
-    product: str
-    number: str
-    cluster: str
-
-
-class Engine(NamedTuple):
-    """What there is.
-
-    Attributes
-    ----------
-    release : Release
-    commands : frozenset of str
-        Of :data:`COMMANDS`.
-    options : Mapping[str, frozenset of str]
-        Command → the options that its help names.
-    """
-
-    release: Release
-    commands: frozenset[str]
-    options: Mapping[str, frozenset[str]]
-
-    def takes(self, command: str, *options: str) -> bool:
-        """Whether a command is there and its help names these options."""
-        known = self.options.get(command, frozenset())
-        return command in self.commands and all(option in known for option in options)
+KEPT_S = 86_400.0
+"""What commands say of their options is asked again after a day: a site may change a wrapper."""
 
 
 class Trial(NamedTuple):
@@ -91,70 +51,129 @@ class Trial(NamedTuple):
     warned: bool | None
 
 
-def parse_release(text: str) -> Release:
-    """The lines of lsid: ``PRODUCT NUMBER, DATE``, a copyright, and two that begin with ``My``.
-
-    Examples
-    --------
-    >>> parse_release("IBM Spectrum LSF Standard 10.1.0.15, May 13 2025")
-    Release(product='IBM Spectrum LSF Standard', number='10.1.0.15', cluster='')
-    """
-    for line in text.splitlines():
-        found = re.match(r"\s*(\S.*?)\s+v?([0-9]+(?:\.[0-9]+)+)(?=[\s,]|$)", line)
-        if found:
-            cluster = re.search(r"^\s*My cluster name is (\S+)", text, re.M)
-            return Release(found[1], found[2], cluster[1] if cluster else "")
-    raise BatchError(f"lsid printed {shown(text.strip())}, and no release")
-
-
-def parse_options(text: str) -> frozenset[str]:
-    """Every option that a help text names.
-
-    Examples
-    --------
-    >>> sorted(parse_options("bhosts [-w | -l] [-gpu] [host-name ...]"))
-    ['-gpu', '-l', '-w']
-    """
-    return frozenset(_OPTION.findall(text))
-
-
-def parse_parameters(text: str) -> dict[str, str]:
-    """``NAME = VALUE`` lines of ``bparams -a``."""
-    found = re.findall(r"^\s*([A-Z][A-Z0-9_]*)\s*=\s*(.*?)\s*$", text, re.M)
-    return dict(found)
-
-
 def is_there() -> bool:
     """Whether this machine has commands of an LSF."""
     return shutil.which("lsid") is not None and shutil.which("bsub") is not None
 
 
 def probe() -> Engine:
-    """Ask the LSF of this machine.
+    """Ask the LSF of this machine, and keep what it says; what jobs have found out stays known.
 
     Raises
     ------
     BatchError
         lsid does not answer.
     """
-    release = parse_release(runner.run(["lsid"], timeout_s=ANSWER_S))
-    commands = frozenset(name for name in COMMANDS if shutil.which(name))
+    release = lsf_engine.parse_release(runner.run(["lsid"], timeout_s=ANSWER_S))
+    commands = _commands()
     options: dict[str, frozenset[str]] = {}
-    for command, words in _HELP.items():
+    for command, words in HELP.items():
+        if command not in commands:
+            continue
         with contextlib.suppress(BatchError):
             text = runner.everything_said([command, *words], timeout_s=ANSWER_S)
-            options[command] = parse_options(text)
-    return Engine(release, commands, options)
+            options[command] = lsf_engine.parse_options(text)
+    engine = Engine(release, commands, options)
+    if (before := _kept()) is not None and before.release == release:
+        engine = engine._replace(refused=before.refused, arguments=before.arguments)
+    return _keep(engine)
+
+
+def known() -> Engine:
+    """The engine as it was last asked, or now for the first time.
+
+    Without lsid nobody can say what it is: then it is taken for IBM's.
+
+    Raises
+    ------
+    BatchError
+        It must be asked, and lsid does not answer.
+    """
+    identity = _identity()
+    if _memory is None or _memory[0] != identity:
+        engine = _kept(KEPT_S)
+        if engine is None and shutil.which("lsid") is None:
+            _remember(identity, engine := Engine(Release("LSF", "", ""), _commands(), {}))
+        elif engine is not None:
+            _remember(identity, engine)
+        return engine or probe()
+    return _memory[1]
+
+
+def learn(engine: Engine, refused: Iterable[str] = (), arguments: bool | None = None) -> Engine:
+    """Note fields that ``bjobs -o`` has refused, or whether arguments of ``-a`` have arrived."""
+    if arguments is None:
+        arguments = engine.arguments
+    more = engine.refused | frozenset(refused)
+    return _keep(engine._replace(refused=more, arguments=arguments))
 
 
 def parameters() -> dict[str, str]:
-    """What lsb.params sets, as bparams(1) shows it to every user.
+    """What lsb.params sets, as bparams(1) shows it: by ``-a``, or ``-l`` where that is all.
 
     Raises
     ------
     BatchError
     """
-    return parse_parameters(runner.run(["bparams", "-a"], timeout_s=ANSWER_S))
+    form = "-l" if known().lacks("bparams", "-a") else "-a"
+    return lsf_engine.parse_parameters(runner.run(["bparams", form], timeout_s=ANSWER_S))
+
+
+_memory: tuple[str, Engine] | None = None
+"""Identity and engine."""
+
+
+def _remember(identity: str, engine: Engine) -> None:
+    global _memory  # noqa: PLW0603
+    _memory = (identity, engine)
+
+
+def _commands() -> frozenset[str]:
+    return frozenset(name for name in COMMANDS if shutil.which(name))
+
+
+def _keep(engine: Engine) -> Engine:
+    identity = _identity()
+    _remember(identity, engine)
+    path = _path()
+    try:
+        private.make(path.parent)
+        documents.write_json(path, lsf_engine.document(engine, identity), durable=False)
+    except OSError as error:
+        log.info("what this LSF can do is not kept: %s: %s", path, error.strerror)
+    return engine
+
+
+def _kept(most_s: float = math.inf) -> Engine | None:
+    return read_kept(_path(), _identity(), most_s)
+
+
+def read_kept(path: Path, identity: str, most_s: float = math.inf) -> Engine | None:
+    """What was kept of an engine; None if that is older, of another one, or not our own file."""
+    try:
+        if not 0 <= time.time() - path.stat().st_mtime < most_s:
+            return None
+        found = documents.read_json(path, lsf_engine.SCHEMA)
+    except (OSError, ValueError):
+        return None
+    return lsf_engine.parse_document(found, identity)
+
+
+def _path() -> Path:
+    """One for each LSF whose commands this user finds: homes are shared among clusters."""
+    of = f"{protocol.environ().get('LSF_ENVDIR', '')}\n{shutil.which('bjobs')}"
+    name = hashlib.sha256(os.fsencode(of)).hexdigest()[:12]
+    return protocol.user_directory("state") / f"lsf-engine-{name}.json"
+
+
+def _identity() -> str:
+    """Which commands they are: where they lie, and since when; all of a release change together."""
+    parts = [protocol.environ().get("LSF_ENVDIR", "")]
+    for name in COMMANDS:
+        if found := shutil.which(name):
+            facts = os.stat(found)
+            parts.append(f"{os.path.realpath(found)} {facts.st_mtime_ns} {facts.st_size}")
+    return "\n".join(parts)
 
 
 # What a job alone can tell.

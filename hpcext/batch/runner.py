@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcext import documents
+from hpcext.batch.lsf_engine import unknown_options
 from hpcext.core.errors import BatchError
-from hpcext.text import clean
+from hpcext.text import clean, listed
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 """A controller that is restarted answers within that; slurm.conf's MessageTimeout is 10 to 30."""
 
+SLOW_S = 5.0
+"""After so long it is said that somebody waits, and for what."""
+
+DOWN_S = 15.0
+"""So long a command is waited for that says that nobody will answer it on this host."""
+
 _SAID_CHARS = 400
+
+_DOWN = re.compile(r"\bLIM is down\b|\bls_getmastername\b|\bmaster LIM\b.*\bnot\b", re.I)
+"""What LSF's commands print before they try again, for ever: lsid(1), "Diagnostics"."""
 
 _ELSEWHERE = "no slurm.conf is found here: run it where Slurm is set up, or set SLURM_CONF"
 
@@ -54,8 +67,10 @@ def run(
     """
     ended = _ended(argv, environ, timeout_s, script)
     if ended.returncode:
+        lacks = unknown_options(argv, ended.stderr + ended.stdout)
+        why = f"it has no {listed(lacks)} here" if lacks else _said(ended.stderr)
         raise BatchError(
-            f"{argv[0]} failed: {_said(ended.stderr) or f'exit code {ended.returncode}'}",
+            f"{argv[0]} failed: {why or f'exit code {ended.returncode}'}",
             argv=argv,
             exit_code=ended.returncode,
             stdout=ended.stdout,
@@ -88,15 +103,14 @@ def _ended(
     except (OSError, ValueError) as error:
         raise BatchError(f"{script or os.devnull} cannot be read: {error}") from None
     try:
-        return subprocess.run(
+        process = subprocess.Popen(
             argv,
             env=dict(environ) if environ is not None else None,
             stdin=stdin,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            timeout=timeout_s,
-            check=False,
         )
     except FileNotFoundError:
         raise BatchError(
@@ -104,12 +118,56 @@ def _ended(
         ) from None
     except OSError as error:
         raise BatchError(f"{argv[0]} could not be started: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise BatchError(
-            f"{argv[0]} gave no answer within {timeout_s:g} s", argv=argv, do="try again later"
-        ) from None
     finally:
         os.close(stdin)
+    with process:
+        try:
+            stdout, stderr = _answer(process, argv, timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+
+
+def _answer(
+    process: subprocess.Popen[str], argv: Sequence[str], timeout_s: float
+) -> tuple[str, str]:
+    """Both outputs of a command that has ended; nobody waits in silence."""
+    began_s = time.monotonic()
+    until_s, wait_s = timeout_s, min(SLOW_S, timeout_s)
+    while True:
+        try:
+            return process.communicate(timeout=wait_s)
+        except subprocess.TimeoutExpired as error:
+            passed_s = time.monotonic() - began_s
+            said = _said((error.stderr or b"").decode(errors="replace"))
+        if _DOWN.search(said):
+            until_s = min(until_s, DOWN_S)
+        if passed_s >= until_s:
+            but = f", but said: {said}" if said else ""
+            raise BatchError(
+                f"{argv[0]} gave no answer within {until_s:g} s{but}",
+                argv=argv,
+                do="try again later",
+            )
+        _say_slow(argv[0], said, passed_s, until_s)
+        wait_s = max(0.0, min(SLOW_S, until_s - passed_s))
+
+
+def _say_slow(name: str, said: str, passed_s: float, until_s: float) -> None:
+    """Once a minute at most: a manager goes on asking."""
+    now_s = time.monotonic()
+    if now_s - _told_s[0] > 60:
+        _told_s[0] = now_s
+        says = f" ({said})" if said else ""
+        log.warning(
+            "%s has not answered for %.0f s%s, and has %.0f s to do so",
+            name, passed_s, says, until_s,
+        )  # fmt: skip
+
+
+_told_s = [-math.inf]
+"""When that was said last."""
 
 
 def _said(text: str) -> str:

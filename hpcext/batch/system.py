@@ -9,6 +9,7 @@ from typing import Protocol
 from hpcext.batch import lsf, slurm_reads
 from hpcext.batch.leasing import Leasing
 from hpcext.batch.slurm import End
+from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.protocol import JobId
 
@@ -39,7 +40,9 @@ def leasing(system: str) -> Leasing:
     from hpcext.batch.lsf_leasing import LsfLeasing  # noqa: PLC0415
     from hpcext.batch.slurm_leasing import SlurmLeasing  # noqa: PLC0415
 
-    return LsfLeasing() if system == "lsf" else SlurmLeasing()
+    if system == "lsf":
+        return LsfLeasing(load_settings().lsf_gpu_option)
+    return SlurmLeasing()
 
 
 def choose(said: str) -> str:

@@ -38,7 +38,7 @@ def add(subparsers: Any) -> None:
         "--probe",
         default="",
         metavar="PARTITION",
-        help="train on an idle node of this partition, let a job preempt it, and go on (Slurm)",
+        help="train on an idle node of this partition or queue, have it preempted, and go on",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)

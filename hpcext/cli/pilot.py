@@ -6,7 +6,7 @@ import argparse
 import logging
 import shlex
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hpcext.batch import lsf, slurm
 from hpcext.batch.system import NAMES, choose, jobs
@@ -141,8 +141,14 @@ def submit(args: argparse.Namespace, out: Output) -> int:
         if system == "lsf":
             limit = ["-W", args.time] if args.time else []
             options = [*limit, *shlex.split(settings.lsf_options), *args.rest]
+            for sentence in lsf_job.lacks(settings.lsf_launcher, settings.lsf_gpu_option):
+                out.note(sentence)
             job_id = lsf_job.submit(
-                directory, launcher=settings.lsf_launcher, options=options, **shape
+                directory,
+                launcher=settings.lsf_launcher,
+                gpu_option=settings.lsf_gpu_option,
+                options=options,
+                **shape,
             )
         else:
             limit = [f"--time={args.time}"] if args.time else []
@@ -156,8 +162,8 @@ def submit(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _launcher(settings: Settings) -> Literal["blaunch", "jsrun"]:
-    return "jsrun" if settings.lsf_launcher == "jsrun" else "blaunch"
+def _launcher(settings: Settings) -> Literal["blaunch", "jsrun", "lsrun"]:
+    return cast('Literal["blaunch", "jsrun", "lsrun"]', settings.lsf_launcher)
 
 
 def resubmit(args: argparse.Namespace, out: Output) -> int:

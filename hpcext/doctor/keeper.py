@@ -2,8 +2,8 @@
 
 The check has the other end of its standard input, which the kernel closes whatever becomes of the
 check: so there is one way in which things end. Run as ``python -m hpcext.doctor.keeper DIRECTORY
-[JOB...] -- COMMAND...``: the command is a manager of ``DIRECTORY/pilot``, jobs are names in the
-batch system.
+[JOB...] -- COMMAND...``: the command is a manager of ``DIRECTORY/pilot``, jobs are ``SYSTEM:NAME``,
+with their names in a batch system.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hpcext.batch import runner, slurm
+from hpcext.batch import lsf, runner, slurm
 from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import journal, spool
@@ -51,8 +51,14 @@ def keep(directory: Path, jobs: Sequence[str], command: Sequence[str]) -> None:
     _end_jobs(directory, manager)
     for name in jobs:
         with contextlib.suppress(HpcextError):
-            runner.run(slurm.cancel_named_command(name))
+            runner.run(_cancel(name))
     _remove(directory)
+
+
+def _cancel(named: str) -> list[str]:
+    """End the jobs of a name, which is ``SYSTEM:NAME``."""
+    system, _, name = named.partition(":")
+    return lsf.cancel_named_command(name) if system == "lsf" else slurm.cancel_named_command(name)
 
 
 def _end_jobs(directory: Path, manager: subprocess.Popen[bytes]) -> None:

@@ -1,47 +1,37 @@
-"""What there is of LSF: what the engine can do, our esub and starter, and what a job finds out."""
+"""Checks of LSF: the abilities of the engine, its queues, our esub and starter, and a test job."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcext import __version__, protocol
 from hpcext.admin import manifest
 from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
-from hpcext.batch.lsf_probe import ANSWER_S, Engine
+from hpcext.batch.lsf_engine import NEEDED, Engine
+from hpcext.batch.lsf_probe import ANSWER_S
 from hpcext.core.errors import BatchError
+from hpcext.doctor import lsf_abilities, lsf_queues
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.manager import state
-from hpcext.text import clean, listed
+from hpcext.text import clean, listed, shown
 
 JOB_S = 300.0
-"""So long a job may wait and run; that of the warning lasts more than a minute."""
+"""Most seconds for a test job to wait and run; the one with a warning runs over a minute."""
 
 _POLL_S = 1.0
 _INSTALL = "the owner of LSF_SERVERDIR runs hpcext-admin install lsf"
 
-ABILITIES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
-    ("GPUs of jobs", "bsub", ("-gpu",), "ask for GPUs as the site says, and not by -gpu"),
-    ("exit values that requeue", "bsub", ("-Q",), "REQUEUE_EXIT_VALUES of the queue must have 85"),
-    ("warning of the end", "bsub", ("-wa", "-wt"), "only SIGUSR2 at the end of -W says so"),
-    ("jobs as JSON", "bjobs", ("-o", "-json"), "hpcext pilot cannot ask for its jobs"),
-    ("hosts as JSON", "bhosts", ("-o", "-json"), "hosts are read from tables"),
-    ("GPUs of hosts", "bhosts", ("-gpu",), "models of GPUs are not known"),
-    ("backfill windows", "bslots", (), "hosts that LSF keeps for a job are left alone"),
-    ("reservations", "brsvs", (), "leases may be lost to reservations"),
-)
-"""What it is, the command and options that it needs, what follows where they are not there."""
-
 
 def check(asked: Asked) -> Iterator[Finding]:
-    """What can be known without a job."""
+    """Check whatever can be known without a job."""
     if not lsf_probe.is_there():
         yield Finding("lsf", "note", "no commands of LSF on this machine")
         return
     engine = lsf_probe.probe()
-    missing = sorted(lsf_probe.NEEDED - engine.commands)
+    missing = sorted(NEEDED - engine.commands)
     if missing:
         do = "is the profile of LSF sourced?"
         yield Finding("lsf", "wrong", f"commands are missing: {listed(missing)}", do)
@@ -49,15 +39,10 @@ def check(asked: Asked) -> Iterator[Finding]:
     cluster = release.cluster or "none that answers"
     says = f"{release.product} {release.number}, cluster {cluster}"
     yield Finding("lsf", "ok" if release.cluster else "wrong", clean(says))
-    for name, command, options, without in ABILITIES:
-        words = " ".join((command, *options))
-        there = engine.takes(command, *options) if options else command in engine.commands
-        if there:
-            yield Finding("lsf", "ok", f"{name}: {words}")
-        else:
-            yield Finding("lsf", "note", f"{name}: no {words}; {without}")
-    yield _launcher(asked, engine)
-    yield from _queues(engine)
+    yield from lsf_abilities.look(
+        engine, asked.settings.lsf_launcher if asked.settings else "blaunch"
+    )
+    yield from _queues(engine, asked)
     yield _scripts()
     if not asked.submit:
         do = "hpcext doctor --submit runs one"
@@ -65,18 +50,7 @@ def check(asked: Asked) -> Iterator[Finding]:
         yield Finding("lsf", "note", says, do)
 
 
-def _launcher(asked: Asked, engine: Engine) -> Finding:
-    """Whether jobs of several hosts can be started as the settings have it."""
-    there = sorted({"blaunch", "jsrun"} & engine.commands)
-    wanted = asked.settings.lsf_launcher if asked.settings else "blaunch"
-    if wanted in there:
-        return Finding("lsf", "ok", f"jobs of several hosts: {wanted}")
-    do = f"set lsf_launcher to {there[0]}" if there else ""
-    says = f"jobs of several hosts: no {wanted} here, which may be only where jobs begin"
-    return Finding("lsf", "note", says, do)
-
-
-def _queues(engine: Engine) -> Iterator[Finding]:
+def _queues(engine: Engine, asked: Asked) -> Iterator[Finding]:
     queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"], timeout_s=ANSWER_S))
     started = [queue.name for queue in queues if "hpcext-starter" in queue.starter]
     again = [queue.name for queue in queues if "85" in queue.requeue.split()]
@@ -92,10 +66,27 @@ def _queues(engine: Engine) -> Iterator[Finding]:
         most = lsf_probe.parameters().get("MAX_JOB_REQUEUE")
         if most is not None:
             yield Finding("lsf queues", "ok", f"a job is requeued {clean(most)} times at most")
+    yield from judged(asked, queues)
+
+
+def judged(asked: Asked, queues: Sequence[lsf_idle.Queue]) -> Iterator[Finding]:
+    """Check the queue of leases, which the settings or ``--probe`` name."""
+    wanted = asked.probe or (asked.settings.harvest_partition if asked.settings else "")
+    for queue in queues:
+        if queue.name == wanted:
+            yield from lsf_queues.look(queue, queues)
+            return
+    if wanted:
+        do = f"set one of {listed(queue.name for queue in queues)}"
+        yield Finding("harvest_partition", "wrong", f"{shown(wanted)} is no queue here", do)
+    else:
+        do = "set it, if there is a queue whose jobs all others preempt"
+        why = "tickets need it, and preemption is looked at here only if it is set"
+        yield Finding("harvest_partition", "note", "not set", do, why)
 
 
 def _scripts() -> Finding:
-    """Whether the esub and the starter are what hpcext-admin put in place."""
+    """Check that the esub and the starter are those that hpcext-admin installed."""
     name = "lsf scripts"
     place = protocol.environ().get("LSF_SERVERDIR", "")
     if not place:
@@ -115,7 +106,7 @@ def _scripts() -> Finding:
 
 
 def job(asked: Asked) -> Iterator[Finding]:
-    """What only a job can tell."""
+    """Submit a test job and check whatever only a job can tell."""
     if not asked.submit or not lsf_probe.is_there():
         return
     name = "lsf job"
@@ -129,7 +120,7 @@ def job(asked: Asked) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory(dir=asked.settings.state_dir, prefix="doctor-") as scratch:
         output = Path(scratch) / "out"
         words = lsf_probe.trial_command(engine, str(output), asked.queue, esub=esub)
-        # What is set here would be in the job without an esub, too.
+        # Without it: the variable would reach the job even if no esub worked.
         environ = {k: v for k, v in protocol.environ().items() if k != "HPCEXT_GPUS"}
         said = runner.run(words, environ=environ, timeout_s=ANSWER_S)
         job_id = lsf.parse_job_id(said)
@@ -140,6 +131,8 @@ def job(asked: Asked) -> Iterator[Finding]:
             yield Finding(name, "note", says, "try again, or with --queue NAME")
             return
     found = lsf_probe.parse_trial(text, engine)
+    if esub:
+        lsf_probe.learn(engine, arguments=found.esub)
     if found.intact:
         yield Finding(name, "ok", "commands arrive as they were written")
     else:
@@ -160,7 +153,7 @@ def job(asked: Asked) -> Iterator[Finding]:
 
 
 def _wait(output: Path, job_id: int) -> str | None:
-    """The job's output when it has ended, however it did; None where it has not in time."""
+    """Wait for the job's end and return its output, or None if it has not ended in time."""
     until = time.monotonic() + JOB_S
     while time.monotonic() < until:
         ended = _has_ended(job_id)

@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-from hpcext import documents, protocol
-from hpcext.batch import runner, slurm, slurm_site
+from hpcext import documents
+from hpcext.batch import lsf_probe, system
 from hpcext.batch.leasing import Idle
-from hpcext.batch.slurm_leasing import SlurmLeasing
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError
 from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record, State
-from hpcext.doctor import counting, keeper, leases
+from hpcext.doctor import counting, keeper
 from hpcext.doctor import slurm as doctor_slurm
 from hpcext.doctor.checkup import Asked, Finding
+from hpcext.doctor.probe_main import LsfMain, Main, SlurmMain
 from hpcext.doctor.trial import EndedError, Trial, parts, steps
 from hpcext.executors.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec, Nodes
@@ -60,13 +60,19 @@ class _Probe:
 
     Parameters
     ----------
-    partition : str
+    node : Idle
+        One that is idle, as those are that may be had.
     terms : Terms
+    main : Main
     settings : Settings
     """
 
-    def __init__(self, partition: str, terms: Terms, settings: Settings) -> None:
-        self._partition = partition
+    def __init__(self, node: Idle, terms: Terms, main: Main, settings: Settings) -> None:
+        self._partition = terms.partition
+        self._main = main
+        self._like = node
+        self._leasing = system.leasing(terms.system)
+        self._lease_id = 0
         state.make(settings.state_dir)
         # In a directory that the nodes can see, as they must see pilots.
         directory = Path(tempfile.mkdtemp(dir=settings.state_dir, prefix="doctor-"))
@@ -90,9 +96,10 @@ class _Probe:
             harvest=terms,
         )
         self._leases = f"hpcext-{pilots.load(self._pilot).id}"
-        self._main = f"hpcext-probe-{secrets.token_hex(4)}"
+        self._name = f"hpcext-probe-{secrets.token_hex(4)}"
         command = [sys.executable, "-m", "hpcext", "--quiet", "run", "--resume", str(self._pilot)]
-        self._trial = Trial(command, directory, _NAME, (self._leases, self._main))
+        names = [f"{main.name}:{name}" for name in (self._leases, self._name)]
+        self._trial = Trial(command, directory, _NAME, names)
 
     def end(self) -> None:
         """End everything."""
@@ -136,31 +143,39 @@ class _Probe:
 
         if not _until(BEGIN_S, there):
             why = self._why_not()
-            do = "see squeue --start, and what hpcext doctor says of backfill"
-            yield _wrong(f"no lease in {BEGIN_S:g} s{why}", do)
+            yield _wrong(f"no lease in {BEGIN_S:g} s{why}", self._main.queue_do)
             return None
         took_s = time.monotonic() - began_s
         path, seen_s = found[0]
         facts = documents.read_json(path, agent.AGENT)
         late_s = max(0.0, seen_s - float(facts["at"]))
-        node = str(facts["node"])
-        yield _ok(f"lease: job {facts['job_id']} on {clean(node)} after {took_s:.1f} s")
+        # As the batch system calls them; on its node an agent may not be told.
+        held = [each for each in self._leasing.held(self._leases) if each.node]
+        node = held[0].node if held else str(facts["node"])
+        self._lease_id = held[0].job_id if held else 0
+        yield _ok(f"lease: job {self._lease_id} on {clean(node)} after {took_s:.1f} s")
         yield _ok(f"shared files: what {clean(node)} writes is seen here after {late_s:.1f} s")
         return node
 
     def _why_not(self) -> str:
         with contextlib.suppress(BatchError):
-            for held in SlurmLeasing().held(self._leases):
+            for held in self._leasing.held(self._leases):
                 return f": job {held.job_id} is {held.state} ({clean(held.why)})"
         return ""
 
     def _preempt(self, node: str) -> Generator[Finding, None, bool]:
         """Preempt the node by a job of a higher partition; return whether it became free."""
-        job_id, refused = self._submit_main(node)
-        if job_id is None:
+        lease = self._lease_id
+        job_id, refused = self._main.submit(
+            self._partition, self._like._replace(name=node), self._name
+        )
+        how = f"preempted by job {job_id}" if job_id else self._main.press(lease) if lease else ""
+        if not how:
             why = "whether a training survives a preemption here was not seen"
             yield Finding(_NAME, "note", f"not preempted: {refused}", _DO_MAIN, why)
             return False
+        if job_id is None:
+            yield Finding(_NAME, "note", f"no job preempts it: {refused}", _DO_MAIN, _NOT_SEEN)
         asked_s = time.monotonic()
         heard: list[float] = []
 
@@ -171,43 +186,33 @@ class _Probe:
 
         job, record = self._trial.wait(MAIN_S, preempted)
         saved_s = time.monotonic() - asked_s
-        if heard:
-            yield _ok(f"preempted by job {job_id}: the lease was told after {heard[0]:.1f} s")
+        if heard or record.suspends:
+            told = f": the lease was told after {heard[0]:.1f} s" if heard else ""
+            yield _ok(how + told)
         if not record.suspends:
-            says = f"preempted by job {job_id}, and not suspended in {saved_s:.0f} s"
-            yield _wrong(says, "have the partition's GraceTime made longer")
+            yield _wrong(f"{how}, and not suspended in {saved_s:.0f} s", self._main.grace_do)
             return False
         into = parts(record.segments[-1].suspend_s)
         yield _ok(f"suspended at step {job.step}, {saved_s:.1f} s after that job came{into}")
-        if not _until(MAIN_S, lambda: _state(job_id) not in {"pending", ""}):
-            says = f"job {job_id} did not begin in {MAIN_S:g} s, though the node was given back"
-            yield _wrong(says, "see squeue, and the log of slurmctld")
-            return False
-        yield _ok(f"job {job_id} began {time.monotonic() - asked_s:.1f} s after it came")
-        return True
+        return (yield from self._given_back(job_id, lease, asked_s))
 
-    def _submit_main(self, node: str) -> tuple[int | None, str]:
-        """Submit that job to the first partition that accepts it; return its id, or why not."""
-        config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
-        if config.get("PreemptType") != "preempt/partition_prio":
-            return None, f"which QOS preempts is not known ({config.get('PreemptType', '')})"
-        partitions = slurm_site.parse_partitions(runner.run(slurm_site.partitions_command()))
-        members = slurm_site.parse_members(runner.run(slurm_site.members_command()))
-        above = leases.above(self._partition, partitions, members, {node})
-        said = f"no partition above {self._partition} has {node}"
-        for partition in above:
-            words = [
-                f"--job-name={self._main}", f"--partition={partition}", f"--nodelist={node}",
-                "--nodes=1", "--exclusive", "--time=1", "--no-requeue", "--output=/dev/null",
-                "--chdir=/", "--wrap=sleep 2",
-            ]  # fmt: skip
-            try:
-                command = ["sbatch", "--parsable", *words]
-                answer = runner.run(command, environ=protocol.without_slurm())
-                return slurm.parse_job_id(answer), ""
-            except BatchError as error:
-                said = f"{partition}: {clean(error.what)}"
-        return None, said
+    def _given_back(
+        self, job_id: int | None, lease: int, asked_s: float
+    ) -> Generator[Finding, None, bool]:
+        """Check that the node is free: the main job begins, or without one the lease ends."""
+        if job_id is not None:
+            if not _until(MAIN_S, lambda: self._main.state(job_id) not in {"pending", ""}):
+                says = f"job {job_id} did not begin in {MAIN_S:g} s, though the node was given back"
+                yield _wrong(says, self._main.slow_do)
+                return False
+            yield _ok(f"job {job_id} began {time.monotonic() - asked_s:.1f} s after it came")
+            return True
+        if not _until(MAIN_S, lambda: self._main.state(lease) in {"completed", "failed"}):
+            says = f"lease {lease} did not end in {MAIN_S:g} s after it was stopped"
+            yield _wrong(says, self._main.grace_do)
+            return False
+        yield _ok(f"given back: lease {lease} ended {time.monotonic() - asked_s:.1f} s later")
+        return True
 
     def _again(self) -> Iterator[Finding]:
         """Check that the training goes on."""
@@ -218,7 +223,7 @@ class _Probe:
         )
         took_s = time.monotonic() - began_s
         if job.step <= suspended:
-            yield _wrong(f"it made no step in {BEGIN_S:g} s since", "see squeue --start")
+            yield _wrong(f"it made no step in {BEGIN_S:g} s since", self._main.queue_do)
         elif record.lost_steps:
             says = f"began again at an earlier step: {lost(record)} were lost"
             yield _wrong(says, "hpcext doctor says what of the state directory is wrong")
@@ -228,6 +233,7 @@ class _Probe:
             yield _ok(says + into)
 
 
+_NOT_SEEN = "how soon a job of others begins here was not seen"
 _DO_MAIN = "have somebody who may use a higher partition ask for the node meanwhile"
 
 
@@ -235,17 +241,19 @@ def check(asked: Asked) -> Iterator[Finding]:
     """Run the probe, if a partition is given."""
     if not asked.probe or asked.settings is None:
         return
-    if not doctor_slurm.is_there():
-        yield Finding(_NAME, "note", "no commands of Slurm on this machine")
+    main = _main(asked.settings)
+    if main is None:
+        yield Finding(_NAME, "note", "no commands of Slurm or of LSF on this machine")
         return
-    nodes = SlurmLeasing().idle(asked.probe)
+    nodes = system.leasing(main.name).idle(asked.probe)
     idle = [node for node in nodes.values() if node.idle]
     if not idle:
         what = "has no node that is idle now" if nodes else "has no nodes, or is no partition"
-        do = "try again later" if nodes else "see sinfo"
+        do = "try again later" if nodes else "see sinfo, or bqueues"
         yield Finding(_NAME, "note" if nodes else "wrong", f"{shown(asked.probe)} {what}", do)
         return
-    probe = _Probe(asked.probe, _terms(asked.probe, idle, asked.settings), asked.settings)
+    terms = _terms(asked.probe, idle, main.name, asked.settings)
+    probe = _Probe(idle[0], terms, main, asked.settings)
     try:
         yield from probe.run()
     except EndedError as error:
@@ -254,10 +262,18 @@ def check(asked: Asked) -> Iterator[Finding]:
         probe.end()
 
 
-def _terms(partition: str, idle: list[Idle], settings: Settings) -> Terms:
+def _main(settings: Settings) -> Main | None:
+    """Return the batch system that the settings name, or the one found on this machine."""
+    if settings.batch != "slurm" and lsf_probe.is_there():
+        return LsfMain(settings)
+    return SlurmMain() if doctor_slurm.is_there() else None
+
+
+def _terms(partition: str, idle: list[Idle], name: str, settings: Settings) -> Terms:
     """Return the terms of a harvester of one GPU of one node, or a slot if there are none."""
     return Terms(
         partition=partition,
+        system="lsf" if name == "lsf" else "slurm",
         options=tuple(shlex.split(settings.harvest_options)),
         gpus=1,
         logical=not any(node.gpus for node in idle),
@@ -267,12 +283,6 @@ def _terms(partition: str, idle: list[Idle], settings: Settings) -> Terms:
         idle_s=30,
         cycle_s=1.5,
     )
-
-
-def _state(job_id: int) -> str:
-    with contextlib.suppress(BatchError):
-        return slurm.parse_end(runner.run(slurm.end_command(job_id))).state
-    return ""
 
 
 def _until(within_s: float, holds: Callable[[], bool]) -> bool:

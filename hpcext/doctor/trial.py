@@ -38,7 +38,7 @@ class Trial:
     name : str
         Name of the watched job.
     jobs : sequence of str
-        Names of jobs of the batch system that are to end with it.
+        Jobs of a batch system that are to end with it, as ``SYSTEM:NAME``.
     """
 
     def __init__(

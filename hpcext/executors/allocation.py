@@ -43,11 +43,20 @@ class AllocationExecutor(ProcessExecutor):
         super().__init__(**common)
         self._job_id = job_id
         self._allocation = f"{job_id}.{restarts}"
+        # LSF has no steps: what it sends goes to the whole job, and is never about a training.
+        self._tells_steps = system == "slurm"
         self._walltime = Walltime(
             job_id, ask=jobs(system).end, lead_s=lead_s, emit=self._emit, loop=self._loop
         )
         self._walltime.begin()
-        self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)
+        if self._tells_steps:
+            self._loop.add_signal_handler(NOTICE_SIGNAL, self._walltime.begin, True)
+        else:
+            # JOB_CONTROLS, bsub -wa or the end of -W. It may have reached the trainings, too: what
+            # it has suspended is not begun again here, however early it came.
+            self._loop.add_signal_handler(
+                NOTICE_SIGNAL, self._walltime.preempt, "LSF wants the hosts back"
+            )
 
     @property
     def left_s(self) -> float | None:
@@ -73,7 +82,7 @@ class AllocationExecutor(ProcessExecutor):
     async def _noticed(self, watch: Watch, ended: Ended) -> None:
         """It was told to end from outside: is that the end of the allocation, or of it alone?"""
         await self._look_around(watch, noticed=True)
-        if self._walltime.leaving and ended.outcome is Outcome.FAILED:
+        if ended.outcome is Outcome.FAILED and (self._walltime.leaving or not self._tells_steps):
             # On one of several nodes it may have died of the end of the others.
             ended = msgspec.structs.replace(ended, outcome=Outcome.EVICTED)
         self._finish(watch, ended)

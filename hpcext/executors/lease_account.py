@@ -37,6 +37,10 @@ class Account(msgspec.Struct, kw_only=True):
         Asked for; of these: that did not begin in time; that Slurm did not take.
     others : int
         Nodes that other harvesters had at the last look.
+    unanswered : str
+        What the batch system did not answer at the last look; empty if it did.
+    not_given : str
+        Why the last lease that was asked for did not come; empty if it did.
     """
 
     schema: Literal["hpcext.harvest/1"] = "hpcext.harvest/1"
@@ -48,6 +52,8 @@ class Account(msgspec.Struct, kw_only=True):
     withdrawn: int = 0
     refused: int = 0
     others: int = 0
+    unanswered: str = ""
+    not_given: str = ""
 
     @property
     def unleased_node_s(self) -> float:

@@ -234,6 +234,7 @@ class LeaseBook:
         """Say it if the batch system gives leases no GPUs, and ask for no more after some."""
         if lease.devices:
             self._blind.clear()
+            self._account.not_given = ""
         elif lease.number not in self._blind and len(self._blind) < BLIND:
             self._blind.add(lease.number)
             if len(self._blind) == 1:
@@ -286,7 +287,10 @@ class LeaseBook:
             if self._failing:
                 log.warning("leases are looked after again")
             self._failing = False
+            self._account.unanswered = ""
         except (BatchError, OSError) as error:
+            self._account.unanswered = str(error)
+            lease_account.save(self._account, self._directory.parent)
             # What could not be written down will be asked again.
             if not self._failing:
                 log.warning("leases are not looked after: %s", error)
@@ -342,6 +346,7 @@ class LeaseBook:
                 await self._withdraw(lease, held.job_id)
         elif now - lease.asked_at > PATIENCE_S:
             log.info("no lease of %s: %s", lease.node, held.why)
+            self._account.not_given = f"{lease.node}: {held.why or 'it did not begin in time'}"
             if not lease.withdrawn:
                 lease.withdrawn = True
                 self._account.withdrawn += 1
@@ -532,6 +537,7 @@ class LeaseBook:
             self._write(lease)
         except BatchError as error:
             log.warning("no lease of %s: %s", request.node, error)
+            self._account.not_given = f"{request.node}: {error}"
             self._refused[request.node] = time.time() + REFUSED_S
             self._account.refused += 1
             self._over(lease)

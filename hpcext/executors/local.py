@@ -106,7 +106,11 @@ class LocalExecutor(ProcessExecutor):
         elif action.force:
             self._kill(watch, process)
         else:
-            process.send(signal.SIGTERM)
+            self._end(watch, process)
+
+    def _end(self, watch: Watch, supervisor: Process) -> None:
+        """Have a supervisor end its attempt."""
+        supervisor.send(signal.SIGTERM)
 
     def _rescale(self, watch: Watch, supervisor: Process, action: Action) -> None:
         """Ask an attempt to change its number of GPUs; the last ones go, free ones come."""

@@ -7,6 +7,7 @@ what the leader has to do (``launch/supervisor.py``), and so does the manager.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -14,10 +15,30 @@ from typing import Any
 
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.local import LocalExecutor
-from hpcext.protocol import NOTICE_SIGNAL, Process
+from hpcext.executors.processes import Watch
+from hpcext.protocol import NEWS_SIGNAL, Process
+
+log = logging.getLogger(__name__)
 
 
-class LsfScript(AllocationExecutor, LocalExecutor):
+class OnLsf(AllocationExecutor, LocalExecutor):
+    """What runs attempts beside the manager in a job of LSF.
+
+    LSF sends what it sends a job to every process group that it has found, from half a minute after
+    its begin on: SIGTERM is its word to a supervisor there, and not the manager's.
+    """
+
+    def _end(self, watch: Watch, supervisor: Process) -> None:
+        try:
+            watch.files.order("end")
+        except OSError as error:
+            log.warning("job %s could not be told to end: %s", watch.files.job, error.strerror)
+            super()._end(watch, supervisor)
+        else:
+            supervisor.send(NEWS_SIGNAL)
+
+
+class LsfScript(OnLsf):
     """Carries out actions on the first host of one allocation.
 
     Parameters
@@ -28,16 +49,12 @@ class LsfScript(AllocationExecutor, LocalExecutor):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(system="lsf", **common)
-        # Nothing says that it comes early: it is JOB_CONTROLS, bsub -wa or the end of -W.
-        self._loop.add_signal_handler(
-            NOTICE_SIGNAL, self._walltime.preempt, "LSF wants the hosts back"
-        )
         self._leader = Process.of(os.getppid())
         self._later(self._follow())
 
     def _more(self, _gpus: Sequence[str]) -> dict[str, Any]:
         # The GPUs are what LSF has made them to be.
-        return {"allocation": self._allocation, "leader": self._leader}
+        return {"notices": True, "allocation": self._allocation, "leader": self._leader}
 
     async def _follow(self) -> None:
         """Leave when the leader is gone, which would have told us of all but SIGKILL."""

@@ -1,4 +1,4 @@
-"""Runs attempts on the hosts of an LSF job, by ``blaunch`` or ``jsrun``.
+"""Runs attempts on the hosts of an LSF job, by ``blaunch``, ``jsrun`` or ``lsrun``.
 
 LSF shares out hosts, and nothing inside a job: which GPUs an attempt has on which host is chosen
 here, and the supervisor there sees to it. One process stands for an attempt (``launch/spread.py``):
@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import secrets
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +26,8 @@ from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action, Node
-from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.attempts import AttemptFiles
-from hpcext.executors.local import LocalExecutor
+from hpcext.executors.lsf_script import OnLsf
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import spread, supervise, sweep
@@ -42,11 +43,16 @@ CORE_THREADS = 4
 _PYTHON = (sys.executable, "-I", "-S")
 
 
-class LsfHost(AllocationExecutor, LocalExecutor):
-    """Carries out actions on the one host of an LSF job, where the manager is."""
+class LsfHost(OnLsf):
+    """Carries out actions on the one host of an LSF job, where the manager is.
+
+    LSF may stop the manager and its script alone: trainings go by what is done to that script.
+    """
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        return {**super()._more(gpus), "notices": True, "allocation": self._allocation}
+        leader = protocol.Process.of(os.getppid())
+        told = {"notices": True, "allocation": self._allocation, "leader": leader}
+        return {**super()._more(gpus), **told}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Launcher:
 
     Attributes
     ----------
-    name : {"blaunch", "jsrun"}
+    name : {"blaunch", "jsrun", "lsrun"}
     slots : Mapping[str, int]
         Of each host.
     gpus : int
@@ -90,6 +96,9 @@ class Launcher:
         """
         if self.name == "blaunch":
             return ["blaunch", host, *command]
+        if self.name == "lsrun":
+            # Named, the host is taken whatever its load is; lsrun(1), -m.
+            return ["lsrun", "-m", host, *command]
         documents.write_file(erf, self._resources(host, gpus).encode())
         return ["jsrun", "--erf_input", str(erf), *command]
 
@@ -116,6 +125,9 @@ class LsfSteps(StepExecutor):
     **common
         Those of :class:`~hpcext.executors.steps.StepExecutor`.
     """
+
+    # LSF may send SIGTERM to all that a job has started, and a spread outlives it.
+    _end_signal = signal.SIGKILL
 
     def __init__(self, *, nodes: Sequence[Node], launcher: Launcher, **common: Any) -> None:
         super().__init__(addresses={}, **common)
@@ -158,7 +170,14 @@ class LsfSteps(StepExecutor):
             command = [*_PYTHON, supervise.__file__, str(files.directory), str(index)]
             erf = files.directory / f"resources-{index}.erf"
             launchers.append(self._launcher.argv(host, gpus, command, erf))
-        document = {"schema": spread.SPREAD, "launchers": launchers}
+        # The manager's script is on this host, as the spread is: what LSF does to it is to be done
+        # to the attempt on all of its hosts.
+        leader = protocol.Process.of(os.getppid())
+        document = {
+            "schema": spread.SPREAD,
+            "launchers": launchers,
+            "leader": str(leader) if leader else "none",
+        }
         documents.write_json(files.directory / spread.SPREAD_FILE, document)
 
     def _argv(self, watch: Watch) -> Sequence[str]:

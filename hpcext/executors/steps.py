@@ -53,6 +53,9 @@ class StepExecutor(AllocationExecutor):
     # told something only when its step runs, or when it is to end.
     _holds_signals = False
 
+    # The order to end the step.
+    _end_signal = signal.SIGTERM
+
     def __init__(
         self,
         *,
@@ -132,8 +135,7 @@ class StepExecutor(AllocationExecutor):
             return
         if action.force:
             watch.why = "it was killed"
-            # The order to end the step.
-            process.send(signal.SIGTERM)
+            process.send(self._end_signal)
             return
         try:
             files.order("suspend" if action.kind is Kind.SUSPEND else "end")

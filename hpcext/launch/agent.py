@@ -250,7 +250,18 @@ def main() -> int:
         return 71
 
 
+def _wake_shells() -> None:
+    """Have the shells of the lease's job go on, which stand above us in our process group.
+
+    SIGTSTP, by which LSF says that it wants the host, stops the shell that LSF runs a job by:
+    LSB_JOB_SCRIPT_TRAP_SIGNALS has others trapped. The host would be free only when that goes on.
+    """
+    with contextlib.suppress(OSError):
+        os.killpg(0, signal.SIGCONT)
+
+
 if __name__ == "__main__":
     status = main()
+    _wake_shells()
     sys.stderr.flush()
     os._exit(status)

@@ -92,7 +92,7 @@ def start(
     """Start a command in a session of its own; its pid.
 
     It begins with SIGTSTP blocked and ignored and SIGUSR1 ignored, which all that it starts
-    inherits, and every other signal as by default; but SIGUSR2, if it is a notice.
+    inherits, and every other signal as by default; but SIGUSR2 and SIGINT, if they are notices.
 
     Parameters
     ----------
@@ -105,7 +105,8 @@ def start(
     blocked : collection of signals
         What it keeps pending until it looks.
     notices : bool
-        The batch system may send SIGUSR2 to every process (sbatch's ``--signal``): ignored, too.
+        The batch system may send SIGUSR2 (sbatch's ``--signal``) and SIGINT (the first that LSF's
+        bkill and brequeue send) to every process: ignored, too.
 
     Raises
     ------
@@ -150,7 +151,8 @@ def _prepare(
         os.dup2(log, 2)
     for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(signum, signal.SIG_DFL)
-    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL, *([NOTICE_SIGNAL] if notices else [])):
+    told = (NOTICE_SIGNAL, signal.SIGINT) if notices else ()
+    for signum in (SUSPEND_SIGNAL, NEWS_SIGNAL, *told):
         signal.signal(signum, signal.SIG_IGN)
     # Linux keeps a blocked signal pending even if it is ignored: ignored, so that a program that
     # unblocks it is not stopped; blocked, so that a session finds it.

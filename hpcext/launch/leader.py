@@ -3,10 +3,59 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
+from typing import Protocol
 
+from hpcext import documents
 from hpcext.protocol import SUSPEND_SIGNAL, Process
 
 END, SUSPEND, HALT, CONTINUE = signal.SIGTERM, SUSPEND_SIGNAL, signal.SIGSTOP, signal.SIGCONT
+
+
+LEADER = "hpcext.leader/1"
+LEADER_FILE = "leader.json"
+"""In the directory of an attempt on several hosts: whether the leader is stopped, as the host says
+where it is (``launch/spread.py``)."""
+
+
+class Watched(Protocol):
+    """A leader, here or elsewhere."""
+
+    def alive(self) -> bool:
+        """Whether it is there."""
+
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it."""
+
+
+class Told:
+    """A leader that is on another host: known is what is written down of it.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the attempt.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / LEADER_FILE
+
+    def alive(self) -> bool:
+        """As far as is known: with its job ends all that this has on any host."""
+        return True
+
+    def stopped(self) -> bool:
+        """What was written down last."""
+        try:
+            return documents.read_json(self._file, LEADER).get("stopped") is True
+        except documents.UNFIT:
+            return False
+
+    @staticmethod
+    def tell(directory: Path, *, stopped: bool) -> None:
+        """Write it down for the supervisors of all hosts."""
+        document = {"schema": LEADER, "stopped": stopped}
+        documents.write_json(directory / LEADER_FILE, document, durable=False)
 
 
 class Leader:
@@ -17,12 +66,12 @@ class Leader:
 
     Parameters
     ----------
-    process : Process
+    process : Watched
     suspend_timeout_s : float
         So long a session may take.
     """
 
-    def __init__(self, process: Process, suspend_timeout_s: float) -> None:
+    def __init__(self, process: Watched, suspend_timeout_s: float) -> None:
         self._process = process
         self._suspend_timeout_s = suspend_timeout_s
         self._halt_s: float | None = None

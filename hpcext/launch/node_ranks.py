@@ -147,7 +147,7 @@ class NodeRanks(abc.ABC):
         self._ranks[pid] = (group.number, rank)
 
     def _notices(self) -> bool:
-        """Whether SIGTERM is the batch system's word, and not that of our supervisor."""
+        """Whether SIGTERM and SIGINT are the batch system's word, and not our supervisor's."""
         return self.attempt is not None and self.attempt.notices
 
     def _mark(self, number: int, rank: int) -> str:
@@ -167,7 +167,7 @@ class NodeRanks(abc.ABC):
         return info.si_signo if info else None
 
     def _react(self, signum: int | None) -> None:
-        if signum == signal.SIGTERM and self._notices():
+        if signum in {signal.SIGTERM, signal.SIGINT} and self._notices():
             # The supervisor has heard it, too, and has the ranks suspended; or kills them.
             return
         if signum in _ENDING:

@@ -46,10 +46,15 @@ KILL_PAUSE_MAX_S = 1.0
 _WAKING = {
     signal.SIGCHLD,
     signal.SIGTERM,
+    signal.SIGINT,
     protocol.NOTICE_SIGNAL,
     protocol.SUSPEND_SIGNAL,
     protocol.NEWS_SIGNAL,
 }
+
+
+_ENDS = {signal.SIGTERM, signal.SIGINT}
+"""By which a batch system ends a job: bkill(1) of LSF by the second, and then by the first."""
 
 
 def supervise(directory: str, index: int | None = None) -> int:
@@ -134,6 +139,9 @@ class Supervisor:
         # not reach them.
         nodes = launch.get("nodes") or []
         self._node = dict(nodes[self._index]) if nodes else {}
+        if nodes:
+            told = leader.Told(directory)
+            self._leader = leader.Leader(told, self._suspend_timeout_s)
         self._look_s = time.monotonic() if nodes or self._leader else None
         # Who says the index of a node says also when it is to be left.
         self._agent = index is not None and not nodes
@@ -260,7 +268,7 @@ class Supervisor:
         return info.si_signo if info else None
 
     def _react(self, signum: int | None) -> None:
-        if signum in {protocol.SUSPEND_SIGNAL, signal.SIGTERM} and self._agent:
+        if signum in {protocol.SUSPEND_SIGNAL, *_ENDS} and self._agent:
             # The batch system has sent it to all that it knows; whose word counts is the agent's.
             self._warn()
         elif signum == protocol.SUSPEND_SIGNAL:
@@ -276,6 +284,9 @@ class Supervisor:
             self._relay()
         elif signum == signal.SIGTERM and not self._notices:
             self._end()
+        elif signum == signal.SIGINT and self._notices:
+            # bkill(1) sends SIGTERM, too, later: what does not save itself is not ended before.
+            self._notice(ends=False)
         elif signum in {signal.SIGTERM, protocol.NOTICE_SIGNAL} and self._notices:
             self._notice()
         elif signum is None:
@@ -324,7 +335,7 @@ class Supervisor:
         if self._emptying and self._kill_asked_at is None:
             self._emptying, self._kill_s = False, None
 
-    def _notice(self) -> None:
+    def _notice(self, *, ends: bool = True) -> None:
         """The batch system wants the node back, and will kill what is left when its grace is over.
 
         A session has time to save. What has none is told as the batch system would have done it.
@@ -333,7 +344,7 @@ class Supervisor:
         if self._papers.session() is not None:
             self._spare()
             self._suspend(must=True)
-        else:
+        elif ends:
             self._end()
 
     def _end(self) -> None:

@@ -59,7 +59,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     batch : {"", "slurm", "lsf"}
         It is the script of a job of this batch system, and has the GPUs `gpus` on each of its
         nodes.
-    launcher : {"", "blaunch", "jsrun"}
+    launcher : {"", "blaunch", "jsrun", "lsrun"}
         What starts its jobs on the hosts of an LSF job.
     nodes : int
         How many nodes that job has.
@@ -93,7 +93,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     profiles: str = ""
     batch: Literal["", "slurm", "lsf"] = ""
-    launcher: Literal["", "blaunch", "jsrun"] = ""
+    launcher: Literal["", "blaunch", "jsrun", "lsrun"] = ""
     nodes: int = 1
     lead_s: float = 0.0
     requeue: bool = False
@@ -132,7 +132,7 @@ def create(
     settings: Settings,
     directory: Path | None = None,
     batch: Literal["", "slurm", "lsf"] = "",
-    launcher: Literal["", "blaunch", "jsrun"] = "",
+    launcher: Literal["", "blaunch", "jsrun", "lsrun"] = "",
     nodes: int = 1,
     lead_s: float = 0.0,
     requeue: bool = False,

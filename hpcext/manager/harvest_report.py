@@ -15,9 +15,11 @@ from hpcext.core.values import Job, Record, State
 from hpcext.core.world import World
 from hpcext.executors import lease_account
 from hpcext.manager.report import display_state
+from hpcext.text import clean
 
 SCHEMA = "hpcext.harvest-report/1"
 HOUR_S = 3600.0
+_SAID_CHARS = 300
 
 PARTS = {
     "short": "left alone: needed too soon",
@@ -46,10 +48,15 @@ def why_no_node(directory: Path, world: World, job: Job) -> str:
         return ""
     if any(node.gpus for node in world.nodes.values()):
         return ""
-    others = lease_account.load(directory).others
-    if not others:
-        return "the harvester has no lease now"
-    return f"no idle node; {others} {'is' if others == 1 else 'are'} leased by others"
+    account = lease_account.load(directory)
+    others = account.others
+    if account.unanswered:
+        return f"the harvester has no lease: {clean(account.unanswered)[:_SAID_CHARS]}"
+    if others:
+        return f"no idle node; {others} {'is' if others == 1 else 'are'} leased by others"
+    if account.not_given:
+        return f"the harvester was given no lease of {clean(account.not_given)[:_SAID_CHARS]}"
+    return "the harvester has no lease now"
 
 
 def harvest_document(directory: Path, world: World, node_time: NodeTime) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import documents
-from hpcext.batch import lsf, lsf_inside, runner
+from hpcext.batch import lsf, lsf_inside, lsf_probe, runner
+from hpcext.batch.lsf_leasing import gpu_words
 from hpcext.manager import batch_job
 from hpcext.protocol import EXIT_SUSPENDED
 
@@ -26,14 +27,21 @@ _BEGIN = """HPCEXT_ALLOCATION="$$-$(date +%s)"
 export HPCEXT_ALLOCATION
 rm -f {again}
 """
-_FINISH = """if [ -z "$told" ] && mv {again} {before} 2>/dev/null; then exit {code}; fi
+_FINISH = """if [ -z "$told" ] && mv {again} {before} 2>/dev/null; then {before_exit}exit {code}; fi
 """
+
+# Where bsub has no -Q; an exit value of the queue that does the same goes before it. What the job
+# is ended by comes when its host has heard of brequeue(1).
+_BREQUEUE = """brequeue "$LSB_JOBID"
+    for second in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do [ -n "$told" ] || sleep 1; done
+    """
 
 
 def submit(
     directory: Path,
     *,
     launcher: str,
+    gpu_option: str,
     nodes: int,
     gpus: int,
     cpus_per_gpu: int,
@@ -47,8 +55,10 @@ def submit(
     ----------
     directory : pathlib.Path
         Of the pilot, on a file system that the hosts share.
-    launcher : {"blaunch", "jsrun"}
+    launcher : {"blaunch", "jsrun", "lsrun"}
         Where there is jsrun, LSF gives whole nodes.
+    gpu_option : str
+        The setting ``lsf_gpu_option``.
     nodes, gpus : int
         Hosts, and GPUs on each.
     cpus_per_gpu : int
@@ -64,20 +74,37 @@ def submit(
     BatchError
         LSF refused it.
     """
-    _write_script(directory, as_log)
+    engine = lsf_probe.known()
+    by_value = not engine.lacks("bsub", "-Q")
+    _write_script(directory, as_log, by_value)
     slots = gpus * cpus_per_gpu
     shape = ["-nnodes", str(nodes)]
-    if launcher == "blaunch":
+    if launcher != "jsrun":
         shape = ["-n", str(nodes * slots), "-R", f"span[ptile={slots}]"]
-        shape += ["-gpu", f"num={gpus}/host:mode=shared:j_exclusive=yes"]
+        shape += gpu_words(gpus, engine, gpu_option)
     words = [
         *("-J", batch_job.name_of(directory)),
         *shape,
         *("-o", str(directory / "lsf-%J.out")),
-        *(["-Q", str(EXIT_SUSPENDED)] if requeue else []),
+        *(["-Q", str(EXIT_SUSPENDED)] if requeue and by_value else []),
+        # So it does when its first host is lost, and the manager with it.
+        *(["-r"] if requeue else []),
         *options,
     ]
     return _submit(directory, words)
+
+
+def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
+    """What a pilot will not be given because bsub has no option for it; a sentence each.
+
+    Raises
+    ------
+    BatchError
+        LSF does not answer.
+    """
+    if launcher != "jsrun" and gpu_option and lsf_probe.known().lacks("bsub", "-gpu"):
+        return ("bsub has no -gpu here: the pilot asks for slots alone, and not for GPUs",)
+    return ()
 
 
 def resubmit(directory: Path) -> int:
@@ -108,13 +135,18 @@ def requeue(directory: Path) -> None:
     documents.write_json(directory / AGAIN_FILE, document)
 
 
-def _write_script(directory: Path, as_log: bool) -> None:
+def _write_script(directory: Path, as_log: bool, by_value: bool) -> None:
     again, before = (shlex.quote(str(directory / name)) for name in (AGAIN_FILE, BEFORE_FILE))
     batch_job.write_script(
         directory,
         begin=_BEGIN.format(again=again),
         ends="INT TERM",
-        finish=_FINISH.format(again=again, before=before, code=EXIT_SUSPENDED),
+        finish=_FINISH.format(
+            again=again,
+            before=before,
+            before_exit="" if by_value else _BREQUEUE,
+            code=EXIT_SUSPENDED,
+        ),
         as_log=as_log,
     )
 

@@ -38,13 +38,17 @@ HOLD = "hold"
 AGAIN = "again"
 """Trainings have left, and the job is to go on: the leader and hpcext-job-control look for it."""
 
+HELD = 128 + signal.SIGTERM
+"""Exit status of a job that is to wait: one of REQUEUE_EXIT_VALUES wins over brequeue -H, and the
+job would begin again by itself."""
+
 KILLED_S = 30.0
 """brequeue kills the job, by a daemon that has other things to do."""
 
 _STDIN = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 
 _BEGIN = "cd / && rm -f {again} {hold}\n"
-_FINISH = """if [ -e {again} ]; then exit {suspended}; fi
+_FINISH = """if [ -e {again} ]; then [ ! -e {hold} ] || exit {held}; exit {suspended}; fi
 {show}
 if [ "$code" = {suspended} ]; then code=1; fi
 if [ -n "$told" ]; then code=143; fi
@@ -194,7 +198,9 @@ def write_script(directory: Path) -> None:
         directory,
         begin=_BEGIN.format(again=again, hold=hold),
         ends="HUP INT TERM",
-        finish=_FINISH.format(again=again, suspended=protocol.EXIT_SUSPENDED, show=show),
+        finish=_FINISH.format(
+            again=again, hold=hold, held=HELD, suspended=protocol.EXIT_SUSPENDED, show=show
+        ),
     )
 
 
@@ -228,7 +234,10 @@ def requeue(job: LsfJob, directory: Path) -> None:
         runner.run(["brequeue", *(["-H"] if hold else []), str(job.id)])
     except BatchError as error:
         log.warning("job %d is not put back into the queue: %s", job.id, error)
-        if not job.requeues:
+        if job.requeues:
+            # Held it cannot be, but it goes on.
+            (directory / HOLD).unlink(missing_ok=True)
+        else:
             (directory / AGAIN).unlink()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return

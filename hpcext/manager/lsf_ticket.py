@@ -29,6 +29,9 @@ from hpcext.protocol import EXIT_SUSPENDED, JobId
 
 TICKET = "hpcext.lsf-ticket/1"
 
+REQUEUED_S = 15.0
+"""A job that is requeued is shown as EXIT for less: 2 to 4 s on an engine of LSF's line."""
+
 _PROCESS = "manager.json"
 """hpcext-job-control sends SIGUSR2 to the process that this names, and waits for its end."""
 
@@ -70,6 +73,8 @@ class LsfTicket:
         self._here = here
         self._directory: Path | None = None
         self._goes_back = False
+        # When other jobs were seen to have ended, for the first time since they ran.
+        self._ended_s: dict[JobId, float] = {}
 
     def begin(self, state_dir: Path) -> None:
         """Be found by hpcext-job-control."""
@@ -116,11 +121,17 @@ class LsfTicket:
         self._goes_back = True
         lsf_suspend.requeue(self._here, self._directory)
         self._goes_back = (self._directory / lsf_suspend.AGAIN).exists()
-        return EXIT_SUSPENDED if self._goes_back else None
+        held = (self._directory / lsf_suspend.HOLD).exists()
+        status = lsf_suspend.HELD if held else EXIT_SUSPENDED
+        return status if self._goes_back else None
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Those that are EXIT: what is to run again is PEND, or PSUSP."""
-        return {job for job, state in jobs("lsf").states(job_ids).items() if state == "failed"}
+        """Those that are EXIT, and stay so: what is to run again is PEND, or PSUSP, soon after."""
+        now_s = time.monotonic()
+        states = jobs("lsf").states(job_ids)
+        failed = [job for job, state in states.items() if state == "failed"]
+        self._ended_s = {job: self._ended_s.get(job, now_s) for job in failed}
+        return {job for job, since_s in self._ended_s.items() if now_s - since_s >= REQUEUED_S}
 
 
 def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:

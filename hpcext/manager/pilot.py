@@ -59,9 +59,12 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A manager that no signal reaches from other nodes looks so often at what was written there."""
 
-SIGNALS_S = 1.0
-"""LSF's signals to a job and to its group are so far apart at most; between two that mean more,
-JOB_TERMINATE_INTERVAL, are 10 s."""
+SIGNALS_S = 60.0
+"""The signals of one bkill of LSF, SIGINT and then SIGTERM, are JOB_TERMINATE_INTERVAL apart, 10 s
+by default. The second is no order to leave at once: there is as much again for saving."""
+
+ITSELF_S = 5.0
+"""Between two looks whether the first life of a job that was begun again has ended."""
 
 
 @contextlib.contextmanager
@@ -81,7 +84,7 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
     """
     with contextlib.ExitStack() as locks:
         try:
-            locks.enter_context(locking.held(directory / "manager.lock", do="use another --dir"))
+            _lock(directory, locks)
         except locking.LockedError:
             other = spool.manager_of(directory)
             place = spool.place_of(other) if other else "on another machine"
@@ -105,6 +108,38 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
         }
         documents.write_json(directory / spool.MANAGER_FILE, facts)
         yield
+
+
+def _lock(directory: Path, locks: contextlib.ExitStack) -> None:
+    """Hold the manager's lock; that of the first life of our own job is waited for.
+
+    LSF begins a job again whose host it cannot reach. That host may go on for a while, or its lock
+    may, until the file server has given it up (for nfs(5), the lease of a client).
+    """
+    said = False
+    while True:
+        try:
+            locks.enter_context(locking.held(directory / "manager.lock", do="use another --dir"))
+        except locking.LockedError:
+            if not _is_of_our_job(directory):
+                raise
+            if not said:
+                log.warning("waiting: this job has begun before, and that has not ended yet")
+            said = True
+            time.sleep(ITSELF_S)
+        else:
+            return
+
+
+def _is_of_our_job(directory: Path) -> bool:
+    """Whether the manager that holds the lock is that of the LSF job that we are in, elsewhere."""
+    system, job_id = places.batch_job()
+    try:
+        facts = documents.read_json(directory / spool.MANAGER_FILE, spool.MANAGER)
+    except (OSError, ValueError):
+        return False
+    other_host = facts.get("boot_id") != boot_id()
+    return system == "lsf" and other_host and facts.get("batch_job") == job_id
 
 
 def run(

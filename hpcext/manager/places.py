@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcext.batch import runner, slurm
+from hpcext.batch.lsf_engine import starts_on_hosts
 from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.slurm_reads import reads
 from hpcext.core.engine import Engine
@@ -235,17 +236,23 @@ def _lsf(pilot: Pilot, engine: Engine, directory: Path) -> Place:
         "system": "lsf",
     }
     kind: type[AllocationExecutor] = LsfSteps
-    if pilot.launcher == "blaunch" and len(nodes) == 1:
+    if pilot.launcher != "jsrun" and len(nodes) == 1:
         kind = LsfHost
         more |= {"node": nodes[0], "indices": here.indices or pilot.gpus}
     else:
-        launcher = Launcher(pilot.launcher, dict(listed), gpus)
+        launcher = Launcher(starts_on_hosts(pilot.launcher), dict(listed), gpus)
         more |= {"nodes": nodes, "launcher": launcher, "orphans": _orphans(engine)}
+
+    made: list[AllocationExecutor] = []
+
+    def executor(**common: Any) -> Executor:
+        made.append(kind(**more, **common))
+        return made[-1]
 
     def requeue() -> None:
         lsf_job.requeue(directory)
 
-    return Place(nodes, lambda **common: kind(**more, **common), _carry_on(times, requeue))
+    return Place(nodes, executor, _carry_on(times, requeue, made))
 
 
 def _lsf_script(pilot: Pilot, directory: Path) -> Place:

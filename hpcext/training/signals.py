@@ -10,8 +10,8 @@ when NumPy is imported) do not block the signal, so the kernel delivers it to on
 ignored signal is lost there. Only then a handler sets a flag.
 
 A batch system that wants its node back sends SIGTERM to every process of a job (Slurm when the
-grace time of a preemption begins). The supervisor turns it into a suspension; the processes that
-are to save themselves have to survive it.
+grace time of a preemption begins), or SIGINT before that (LSF's bkill, brequeue and bmig). The
+supervisor turns it into a suspension; the processes that are to save themselves have to survive it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class SuspendRequest:
         False: this process cannot be suspended; the signal keeps its meaning (Ctrl-Z), and
         :meth:`asked` is always False.
     notices : bool
-        Whether to survive the SIGTERM of the batch system, which is a notice, not an order to end.
+        Whether to survive SIGTERM and SIGINT of the batch system, which are notices, not orders to
+        end.
 
     Raises
     ------
@@ -104,14 +105,18 @@ class News:
 
 
 def _outlive_notices() -> None:
-    """Make this process, and the workers that it starts, survive SIGTERM.
+    """Make this process, and the workers that it starts, survive SIGTERM and SIGINT.
 
-    Blocked: a DataLoader's workers install a handler of their own, which would end them. Ignored:
-    threads that libraries made before do not block the signal.
+    SIGTERM is blocked because a DataLoader's workers install a handler of their own, which would
+    end them, and ignored because threads that libraries made before do not block it. SIGINT, for
+    which nobody installs a handler in workers, is ignored by a supervisor's children; a launcher
+    that catches it starts its ranks with the default.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if threading.current_thread() is threading.main_thread():
+        defaults = {signal.SIG_DFL, signal.default_int_handler}
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(signum) in defaults:
+                signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcext.batch import lsf, runner, system
+from hpcext.batch import lsf, lsf_idle, lsf_jobs, lsf_probe, runner, system
+from hpcext.batch.lsf_engine import Engine, Release
 from hpcext.batch.lsf_inside import LsfJob
 from hpcext.batch.slurm import End
 from hpcext.core.errors import BatchError, InputError
 
+IBM = Engine(Release("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
 BALSAM = """{
  "COMMAND":"bjobs",
  "JOBS":47,
@@ -43,17 +45,17 @@ UNKNOWN = """{"COMMAND":"bjobs","JOBS":1,"RECORDS":[
 
 
 def test_a_job_that_runs() -> None:
-    fields = lsf.parse_jobs(BALSAM)[806290]
+    fields = lsf_jobs.parse_jobs(BALSAM)[806290]
     assert lsf.parse_end(fields, 1000.0) == End("running", 1000.0 + 86_400 - 16_038)
 
 
 def test_times_as_hours_minutes_and_seconds() -> None:
-    fields = lsf.parse_jobs(ANOTHER)[22005]
+    fields = lsf_jobs.parse_jobs(ANOTHER)[22005]
     assert lsf.parse_end(fields, 1000.0) == End("completed", 1000.0 + 599)
 
 
 def test_an_unknown_job_is_left_out() -> None:
-    assert lsf.parse_jobs(UNKNOWN) == {}
+    assert lsf_jobs.parse_jobs(UNKNOWN) == {}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_when_a_job_ends(fields: dict[str, str], end_s: float | None) -> None:
 
 def test_another_engine_writes_a_dash_for_nothing() -> None:
     text = json.dumps({"RECORDS": [{"JOBID": "7", "STAT": "PEND", "RUNTIMELIMIT": "-"}]})
-    assert lsf.parse_jobs(text)[7]["RUNTIMELIMIT"] == ""
+    assert lsf_jobs.parse_jobs(text)[7]["RUNTIMELIMIT"] == ""
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_another_engine_writes_a_dash_for_nothing() -> None:
 )
 def test_no_jobs(text: str) -> None:
     with pytest.raises(BatchError, match="no jobs"):
-        lsf.parse_jobs(text)
+        lsf_jobs.parse_jobs(text)
 
 
 def test_states_are_those_of_bjobs() -> None:
@@ -106,17 +108,17 @@ def test_a_job_id() -> None:
 
 def test_jobs_after_a_wait() -> None:
     """The same client's: mbatchd was busy, and bjobs says so first."""
-    assert 806290 in lsf.parse_jobs("Cannot connect to LSF. Please wait ...\n" + BALSAM)
+    assert 806290 in lsf_jobs.parse_jobs("Cannot connect to LSF. Please wait ...\n" + BALSAM)
 
 
 def test_hosts() -> None:
     """Fields and states: bhosts(1), and "Host status" for unavail and unreach."""
     rows = [("hostA", "ok"), ("hostB", "closed_Adm"), ("hostC", "unavail")]
     records = [{"HOST_NAME": name, "STATUS": state} for name, state in rows]
-    found = lsf.parse_hosts(json.dumps({"COMMAND": "bhosts", "HOSTS": 3, "RECORDS": records}))
-    assert [name for name, state in found.items() if state in lsf.GONE] == ["hostC"]
+    found = lsf_idle.parse_hosts(json.dumps({"COMMAND": "bhosts", "HOSTS": 3, "RECORDS": records}))
+    assert [name for name, load in found.items() if load.status in lsf.GONE] == ["hostC"]
     with pytest.raises(BatchError, match="no hosts"):
-        lsf.parse_hosts("LSF is down.")
+        lsf_idle.parse_hosts("LSF is down.")
 
 
 def test_a_forgotten_job_may_be_an_error_or_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +127,7 @@ def test_a_forgotten_job_may_be_an_error_or_a_record(monkeypatch: pytest.MonkeyP
     def fails(argv: list[str], **_more: object) -> str:
         raise BatchError("bjobs failed", stderr="Job <99> is not found", exit_code=255)
 
+    monkeypatch.setattr(lsf_probe, "known", lambda: IBM)
     monkeypatch.setattr(runner, "run", fails)
     assert lsf.Commands().states([99]) == {}
     monkeypatch.setattr(runner, "run", lambda argv, **_more: UNKNOWN)

@@ -10,8 +10,8 @@ import pytest
 
 from hpcext.batch import lsf_idle
 from hpcext.batch.leasing import Idle
+from hpcext.batch.lsf_engine import Engine, Release, parse_options, parse_release
 from hpcext.batch.lsf_idle import Gpu, Load, Queue, Window
-from hpcext.batch.lsf_probe import Engine, Release, parse_options, parse_release
 from hpcext.batch.lsf_reserved import Reserved, parse_reserved
 from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
@@ -123,7 +123,9 @@ def test_queues() -> None:
     text = said("bqueues-long.txt")
     queue = lsf_idle.parse_queue(text)
     hosts = ("gpu-01", "gpu-02", "gpu-03", "gpu-04")
-    assert queue == Queue("gpu", "Open:Active", 2880 * 60, hosts, backfill=False)
+    assert queue == Queue(
+        "gpu", "Open:Active", 2880 * 60, hosts, backfill=False, controls={}, priority=50
+    )
     frozen = lsf_idle.parse_queue(text[text.index("QUEUE: frozen") :])
     assert (frozen.starts_jobs, frozen.limit_s, frozen.hosts) == (False, math.inf, ("all",))
     assert not lsf_idle.parse_queue(text[text.index("QUEUE: shut") :]).starts_jobs

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from hpcext.batch import lsf_leasing
 from hpcext.batch.leasing import Held, Idle, Order
-from hpcext.batch.lsf_leasing import LsfLeasing, options, parse_held
+from hpcext.batch.lsf_engine import Engine, Release
+from hpcext.batch.lsf_jobs import jobs_command, parse_jobs
+from hpcext.batch.lsf_leasing import LsfLeasing, held_of, options
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 
+IBM = Engine(Release("IBM Spectrum LSF", "10.1.0.15", "c"), frozenset(), {})
 NODE = Idle("h1", True, False, 4, "", 16, 0)
 ORDER = Order("hpcext-a", 7, "killable", ("-P", "ABC"), NODE, 4, 90, Path("/shared/leases/7"))
 
@@ -27,7 +29,7 @@ def said(**fields: str) -> str:
 
 
 def test_a_lease_has_all_of_its_host_and_its_own_minutes() -> None:
-    words = options(ORDER)
+    words = options(ORDER, IBM)
     assert words[:8] == ["-J", "hpcext-a", "-Jd", "7", "-q", "killable", "-P", "ABC"]
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     assert (pairs["-m"], pairs["-n"], pairs["-R"]) == ("h1", "16", "span[hosts=1]")
@@ -38,20 +40,20 @@ def test_a_lease_has_all_of_its_host_and_its_own_minutes() -> None:
 
 def test_jobs_with_gpus_must_be_rerunnable_to_be_preempted() -> None:
     """GPU enhancements of 10.1 Fix Pack 7; others are never begun again."""
-    slots = options(ORDER._replace(gpus=0))
-    assert "-rn" not in options(ORDER)
+    slots = options(ORDER._replace(gpus=0), IBM)
+    assert "-rn" not in options(ORDER, IBM)
     assert "-rn" in slots
     assert "-gpu" not in slots
 
 
 def test_a_host_without_a_limit_of_slots() -> None:
-    words = options(ORDER._replace(node=NODE._replace(cpus=0)))
+    words = options(ORDER._replace(node=NODE._replace(cpus=0)), IBM)
     assert words[words.index("-n") + 1] == "1"
 
 
 def test_a_lease_that_runs() -> None:
     text = said(STAT="RUN", EXEC_HOST="16*h1", RUN_TIME="60 second(s)", RUNTIMELIMIT="90.0/h1")
-    assert parse_held(text, 1000.0) == (Held(3, "7", "running", "h1", 6340.0, ""),)
+    assert held_of(parse_jobs(text), 1000.0) == (Held(3, "7", "running", "h1", 6340.0, ""),)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_a_lease_that_runs() -> None:
     ],
 )  # fmt: skip
 def test_states(stat: str, state: str, stopped: bool) -> None:
-    (held,) = parse_held(said(STAT=stat, EXEC_HOST="4*h1:4*h2"), 0.0)
+    (held,) = held_of(parse_jobs(said(STAT=stat, EXEC_HOST="4*h1:4*h2")), 0.0)
     assert (held.state, held.stopped, held.end_s) == (state, stopped, None)
 
 
@@ -112,6 +114,5 @@ def test_a_lease_is_held_once(tmp_path: Path) -> None:
 
 
 def test_leases_are_asked_for_by_their_name() -> None:
-    words = lsf_leasing.held_command("hpcext-a")
-    assert words[:4] == ["bjobs", "-a", "-J", "hpcext-a"]
-    assert words[-1] == "-json"
+    words = jobs_command("json", ["jobid", "stat"], ["-J", "hpcext-a"])
+    assert words == ["bjobs", "-a", "-o", "jobid stat", "-json", "-J", "hpcext-a"]

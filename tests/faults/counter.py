@@ -3,6 +3,7 @@
 It uses nothing of hpcext but the protocol's names, and keeps its own account of what it did in
 ``$COUNTER_LOG``, for the test to judge by: one line per step, ``ATTEMPT STEP TIME GPUS PID``.
 What ``$COUNTER_GOODPUT`` holds, JSON, it reports as its goodput.
+A suspension takes it ``$COUNTER_SAVE_S`` seconds more than it has to.
 With ``--gate FILE`` it does its last step when that file is there, with ``--until FILE`` the step
 that it does then is its last one.
 """
@@ -55,6 +56,7 @@ def report(step: int, saved: int, first_step_at: float | None) -> None:
 
 
 def leave(step: int) -> None:
+    time.sleep(float(os.environ.get("COUNTER_SAVE_S", "0")))
     now = time.time()
     save(step)
     document = {

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import psutil
 import pytest
 from stage import Stage, end
 
+from hpcext import protocol
 from hpcext.launch import spread, supervise, sweep
 
 SHOW = ("sh", "-c", "echo gpus=$CUDA_VISIBLE_DEVICES node=$HPCEXT_NODE_INDEX")
@@ -146,6 +151,37 @@ def test_a_spread_does_not_wait_for_ever_when_one_node_is_lost(stage: Stage) -> 
     assert end(spread_it(stage)) == 1
     assert time.monotonic() - began_s >= spread.OTHERS_S
     assert not gone.exists()
+
+
+def test_a_launcher_that_hangs_holds_nobody_up(stage: Stage) -> None:
+    """What it started has said that all is over."""
+    stage.write_launch(*SHOW, nodes=nodes([0]), notices=True)
+    argv = shlex.join(supervisor_argv(stage, 0))
+    write_launchers(stage, ["sh", "-c", f"{argv}; exec sleep 600"])
+    assert end(spread_it(stage)) == 0
+
+
+def test_supervisors_elsewhere_do_what_is_done_to_the_leader(stage: Stage) -> None:
+    """What has no session is stopped, and goes on, with a leader that they cannot see."""
+    leader = subprocess.Popen(["sleep", "600"])
+    try:
+        stage.write_launch(*stage.plain("wait", "short"), nodes=nodes([0]), notices=True)
+        write_launchers(stage, supervisor_argv(stage, 0))
+        file = stage.directory / "spread.json"
+        process = protocol.Process.of(leader.pid)
+        file.write_text(json.dumps({**json.loads(file.read_text()), "leader": str(process)}))
+        spreading = spread_it(stage)
+        [[pid, *_]] = stage.wait_said("importing")
+        training = psutil.Process(int(pid))
+        leader.send_signal(signal.SIGSTOP)
+        stage.wait_for(lambda: training.status() == psutil.STATUS_STOPPED, "its stop")
+        leader.send_signal(signal.SIGCONT)
+        stage.wait_for(lambda: training.status() != psutil.STATUS_STOPPED, "that it goes on")
+        Path(f"{stage.diary}.go").touch()
+        assert end(spreading) == 0
+    finally:
+        leader.kill()
+        leader.wait()
 
 
 def test_a_second_spread_waits_for_the_first(stage: Stage) -> None:

@@ -55,7 +55,9 @@ def make_site(directory: Path, quirks: Sequence[str], **settings: Any) -> Site:
         "sys.exit(lsf_command.main())\n"
     )
     engine.chmod(0o755)
-    for name in lsf_command.COMMANDS:
+    # With blaunch there is no need of lsrun.
+    gone = {"blaunch", "jsrun", "bslots", "brsvs"} if named.lean else {"lsrun"}
+    for name in lsf_command.COMMANDS.keys() - gone:
         (directory / name).symlink_to(engine)
     return site
 

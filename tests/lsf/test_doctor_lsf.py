@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from lsf_site import Host, Queue, Site
-from lsf_tools import SOURCED, MakeSite
+from lsf_site import LEAN, Host, Queue, Site
+from lsf_tools import SOURCED, MakeSite, command
 
 from hpcext import __version__, config
 from hpcext.admin import manifest
 from hpcext.batch import lsf_probe
-from hpcext.batch.lsf_probe import Engine, Release, Trial
+from hpcext.batch.lsf_engine import Engine, Release
+from hpcext.batch.lsf_idle import Queue as LsfQueue
+from hpcext.batch.lsf_probe import Trial
 from hpcext.cli import admin
 from hpcext.cli import main as cli
 from hpcext.core.errors import BatchError
-from hpcext.doctor import lsf
+from hpcext.doctor import lsf, lsf_abilities, lsf_queues
 from hpcext.doctor.checkup import Asked, Finding
 
 QUEUE = Queue(SOURCED, requeue_exit_values=(85,))
@@ -69,8 +73,9 @@ def test_all_is_there(use: Callable[..., Site]) -> None:
     assert not said(findings, "wrong")
     fine = said(findings, "ok")
     assert "LSF 10.1.0, cluster lsf" in fine
-    for name, _, _, _ in lsf.ABILITIES:
-        assert name == "warning of the end" or f"{name}: " in fine
+    for row in lsf_abilities.TABLE:
+        assert f"{row.name}: " in fine + said(findings, "note")
+    assert "by another way" not in fine.replace("past jobs on long lines: by another way", "")
     assert "jobs of several hosts: blaunch" in fine
     assert "hpcext-starter in q" in fine
     assert "exit value 85 requeues in q" in fine
@@ -82,9 +87,21 @@ def test_all_is_there(use: Callable[..., Site]) -> None:
 @pytest.mark.parametrize(
     ("quirk", "notes"),
     [
-        ("no_gpus", ["GPUs of jobs: no bsub -gpu", "GPUs of hosts: no bhosts -gpu"]),
-        ("no_json", ["jobs as JSON: no bjobs -o -json", "hosts as JSON: no bhosts -o -json"]),
-        ("no_bslots", ["backfill windows: no bslots", "reservations: no brsvs"]),
+        (
+            "no_gpus",
+            [
+                "GPUs of jobs: by another way: slots alone are asked for (no bsub -gpu)",
+                "GPUs of hosts: not here (no bhosts -gpu)",
+            ],
+        ),
+        (
+            "no_json",
+            [
+                "jobs: by another way: bjobs -w and bjobs -l (no bjobs -o -json)",
+                "hosts: by another way: bhosts -w (no bhosts -o -json)",
+            ],
+        ),
+        ("no_bslots", ["backfill windows: not here (no bslots)", "reservations: not here"]),
     ],
 )
 def test_what_an_engine_lacks(use: Callable[..., Site], quirk: str, notes: list[str]) -> None:
@@ -95,7 +112,79 @@ def test_what_an_engine_lacks(use: Callable[..., Site], quirk: str, notes: list[
     findings = found()
     assert not said(findings, "wrong")
     for note in (*notes, "no queue has hpcext-starter"):
-        assert note in said(findings, "note")
+        assert note in said(findings, "note") + said(findings, "ok")
+
+
+def test_a_lean_engine_in_one_table(use: Callable[..., Site]) -> None:
+    """What volclava 2.2 was recorded without, each with the way that is taken instead."""
+    site = use(*LEAN)
+    command(site, "bsub", "sleep 60")
+    findings = found()
+    assert not said(findings, "wrong")
+    fine = said(findings, "ok")
+    for part in (
+        "fields of jobs: by another way: bjobs -l (bjobs -o has no job_description, pend_reason, "
+        "run_time, runtimelimit, time_left)",
+        "jobs: bjobs -o -json",
+        "hosts: by another way: bhosts -w",
+        "parameters of the site: by another way: bparams -l",
+        "a job is requeued 3 times at most",
+        "GPUs of jobs: by another way",
+        "exit values that requeue: by another way: brequeue",
+        "jobs of several hosts: by another way: lsrun -m (no blaunch)",
+    ):
+        assert part in fine
+
+
+def test_what_a_job_has_found_out_is_in_the_table(use: Callable[..., Site]) -> None:
+    use("starter_gets_text", "no_esub_arguments")
+    assert "only a job can tell" in said(found(), "note")
+    lsf_probe.learn(lsf_probe.known(), arguments=False)
+    assert "settings by arguments: by another way: variables" in said(found(), "ok")
+    lsf_probe.learn(lsf_probe.known(), arguments=True)
+    assert 'settings by arguments: arguments of -a "hpcext(...)"' in said(found(), "ok")
+
+
+LENT = LsfQueue("lent", "Open:Active", math.inf, (), backfill=False, priority=10)
+MAIN = LENT._replace(name="main", priority=40)
+
+
+@pytest.mark.parametrize(
+    ("lent", "main", "rule", "verdict", "part"),
+    [
+        ({}, {}, lsf_queues.preemption, "note", "no queue preempts its jobs"),
+        ({"preemption": "PREEMPTABLE"}, {}, lsf_queues.preemption, "ok", "jobs of main preempt"),
+        ({"preemption": "PREEMPTABLE[other]"}, {}, lsf_queues.preemption, "note", "no queue"),
+        ({}, {"preemption": "PREEMPTIVE[lent+1]"}, lsf_queues.preemption, "ok", "jobs of main"),
+        ({}, {"preemption": "PREEMPTIVE", "priority": 5}, lsf_queues.preemption, "note", "no "),
+        ({}, {}, lsf_queues.suspension, "note", "no JOB_CONTROLS"),
+        ({"controls": {"SUSPEND": "SIGTSTP"}}, {}, lsf_queues.suspension, "ok", "is heard"),
+        ({"controls": {"SUSPEND": "/x stop"}}, {}, lsf_queues.suspension, "note", "not ours"),
+        ({"terminate_when": "PREEMPT"}, {}, lsf_queues.suspension, "ok", "TERMINATE_WHEN"),
+        ({"rerunnable": True}, {}, lsf_queues.rerunnable, "ok", "RERUNNABLE"),
+        ({}, {}, lsf_queues.rerunnable, "note", "not RERUNNABLE"),
+        ({"requeue": "85"}, {}, lsf_queues.exit_values, "ok", "85 requeues"),
+        ({}, {}, lsf_queues.exit_values, "ok", "does not requeue"),
+        ({"requeue": "0 85"}, {}, lsf_queues.exit_values, "wrong", "begins finished jobs again"),
+    ],
+)
+def test_a_queue_is_judged(
+    lent: dict[str, Any], main: dict[str, Any], rule: Any, verdict: str, part: str
+) -> None:
+    queue = LENT._replace(**lent)
+    (finding,) = rule(queue, [queue, MAIN._replace(**main)])
+    assert (finding.verdict, part in finding.says) == (verdict, True), finding
+
+
+def test_the_queue_of_leases_is_judged(
+    use: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use()
+    assert "not set" in said(found(), "note")
+    monkeypatch.setenv("HPCEXT_HARVEST_PARTITION", "q")
+    assert "'q': no queue preempts its jobs" in said(found(), "note")
+    monkeypatch.setenv("HPCEXT_HARVEST_PARTITION", "nosuch")
+    assert "'nosuch' is no queue here" in said(found(), "wrong")
 
 
 def test_launchers(use: Callable[..., Site]) -> None:

@@ -7,12 +7,15 @@ import signal
 import time
 from pathlib import Path
 
-import lsf_run
+import lsf_controls
 import pytest
-from lsf_site import Host, Queue, Site
+from lsf_site import RECORDED, Host, Queue, Site
 from lsf_tools import MakeSite, command, output
 
-NAMES = ("lsf_command", "lsf_hosts", "lsf_launch", "lsf_run", "lsf_site", "lsf_submit")
+NAMES = (
+    *("lsf_command", "lsf_hosts", "lsf_launch", "lsf_res", "lsf_run"),
+    *("lsf_signals", "lsf_site", "lsf_submit"),
+)
 
 
 def add_esub(site: Site, name: str, *lines: str) -> None:
@@ -34,7 +37,7 @@ def until(path: Path) -> None:
 
 
 def ended(site: Site, job_id: int) -> str:
-    while site.job(job_id).state not in lsf_run.ENDED:
+    while not site.job(job_id).over():
         time.sleep(0.01)
     return site.job(job_id).state
 
@@ -233,7 +236,7 @@ def test_jobs_get_hosts_and_gpus_and_are_told(make_site: MakeSite) -> None:
         *wanted,
         'echo "$LSB_HOSTS|$LSB_MCPU_HOSTS|$CUDA_VISIBLE_DEVICES"; cat $LSB_DJOB_HOSTFILE',
     )
-    assert told.decode().split("\n") == ["b b c c|b 2 c 2|0,1,2", "b", "b", "c", "c", ""]
+    assert told.decode().split("\n") == ["b b c c|b 2 c 2 |0,1,2", "b", "b", "c", "c", ""]
     assert site.jobs()[-1].gpus == {"b": [0, 1, 2], "c": [0, 1, 2]}
     told = output(site, "-n", "3", "-gpu", "num=1/task", "echo $CUDA_VISIBLE_DEVICES $LSB_HOSTS")
     assert told.decode() == "0,1,2 b b b\n"
@@ -258,3 +261,28 @@ def test_on_a_launch_node_a_job_sees_no_gpu(make_site: MakeSite) -> None:
         site, "-n", "2", "-gpu", "num=2", "echo ${CUDA_VISIBLE_DEVICES-none} $LSB_MCPU_HOSTS"
     )
     assert told.decode() == "none batch1 1 a 2\n"
+
+
+def test_what_an_engine_of_its_line_does_not_have(make_site: MakeSite) -> None:
+    site = make_site(*RECORDED)
+    told = output(site, "-n", "2", "echo ${LSB_DJOB_HOSTFILE-no} ${LSB_DJOB_NUMPROC-no}")
+    assert told == b"no no\n"
+    assert command(site, "bsub", "-rn", "true").returncode == 255
+    none = command(make_site("none_fails", name="none"), "bjobs", "-o", "jobid", "-json")
+    assert (none.returncode, json.loads(none.stdout)["RECORDS"]) == (255, [])
+
+
+def test_a_lost_host_seems_well_for_a_while(make_site: MakeSite) -> None:
+    site = make_site(hosts=(Host("a"), Host("b")), host_lost_s=2.0, exit_shown_s=2.0)
+    states = []
+    job_id = begun(site, "-r", "test -e once && exit 0; touch once begun; exec sleep 60")
+    (site.directory / "down").write_text("b")
+    assert b"unavail" not in command(site, "bhosts", "b").stdout
+    lsf_controls.lose_host(site, job_id)
+    while not site.job(job_id).over():
+        if states[-1:] != [site.job(job_id).state]:
+            states.append(site.job(job_id).state)
+        time.sleep(0.01)
+    assert states[:4] == ["RUN", "UNKWN", "ZOMBI", "EXIT"]
+    assert (site.job(job_id).state, site.job(job_id).runs) == ("DONE", 2)
+    assert b"unavail" in command(site, "bhosts", "b").stdout

@@ -15,13 +15,14 @@ from typing import Any
 import lsf_run
 import lsf_site
 import pytest
-from lsf_site import Host, Queue
-from lsf_tools import MakeSite, command
+from lsf_site import LEAN, RECORDED, Host, Queue
+from lsf_tools import SCRIPTS, MakeSite, command
 from site_of_test import Site, wait_for
 
 KILLABLE = Queue(priority=10, policies="BACKFILL", preemption="PREEMPTABLE[normal]", run_limit=240)
 NORMAL = Queue(priority=40, preemptive=True)
 HOSTS = tuple(Host(name, 4, 2) for name in ("h1", "h2", "h3"))
+CONTROLS = {"SUSPEND": f"{SCRIPTS}/hpcext-job-control suspend"}
 ONE = {"gpus": 2, "nodes": {"min": 1, "max": 1}}
 
 
@@ -52,7 +53,8 @@ class Harvest(Site):
 
     def main_job(self, hosts: int, *words: str) -> int:
         """Submit a job of the site's own that has whole hosts until its file is there; its id."""
-        shape = ("-n", str(4 * hosts), "-R", "span[ptile=4]", "-gpu", "num=2/host")
+        gpus = () if self.lsf.quirks.lean else ("-gpu", "num=2/host")
+        shape = ("-n", str(4 * hosts), "-R", "span[ptile=4]", *gpus)
         text = f"while ! test -e {self.path / 'main'}; do sleep 0.05; done"
         said = command(self.lsf, "bsub", "-q", "normal", *shape, *words, text)
         assert said.returncode == 0, said
@@ -108,7 +110,7 @@ class Harvest(Site):
             with contextlib.suppress(lsf_site.RefusedError):
                 lsf_run.kill(self.lsf, job.id)
         wait_for(
-            lambda: all(job.state in lsf_run.ENDED for job in self.lsf.jobs()),
+            lambda: all(job.over() for job in self.lsf.jobs()),
             "the end of all jobs",
         )
 
@@ -139,16 +141,24 @@ def place(make_place: Any) -> Harvest:
     return one
 
 
-def test_a_main_job_has_the_hosts_and_trainings_go_on_when_it_is_over(place: Harvest) -> None:
-    """Suspended by SIGTSTP, leases give their GPUs back when all is saved; no step is lost."""
+@pytest.mark.parametrize("quirks", [(), RECORDED, LEAN], ids=["contract", "recorded", "lean"])
+@pytest.mark.parametrize("controls", [{}, CONTROLS], ids=["", "our job control"])
+def test_a_main_job_has_the_hosts_and_trainings_go_on_when_it_is_over(
+    make_place: Any, quirks: tuple[str, ...], controls: dict[str, str]
+) -> None:
+    """Suspended by SIGTSTP, leases give their GPUs back when all is saved; no step is lost. The
+    shell that LSF runs a lease by stops at that signal, and the lease ends all the same."""
+    place = make_place(*quirks, queue={"job_controls": controls}, pim_s=0.2)
+    # A lean engine knows of no GPUs.
+    gpus, slots = (0, ["--slots", "2"]) if quirks == LEAN else (2, [])
     names = ("one", "two", "three")
     place.write_jobs(*(place.counter(name, gated=True, **ONE) for name in names))
-    process = place.harvest()
+    process = place.harvest(*slots)
     place.train(*names)
     leases = place.leases()
     assert sorted(host for job in leases for host in job.hosts) == ["h1", "h2", "h3"]
     # All slots: nobody else comes, and LSF takes the lease for a parallel job.
-    assert {(job.slots, job.gpus_wanted) for job in leases} == {(4, 2)}
+    assert {(job.slots, job.gpus_wanted) for job in leases} == {(4, gpus)}
     job = place.main_job(2)
     wait_for(lambda: place.state(job) == "RUN", "the start of the main job")
     assert len(place.leases()) == 1
@@ -260,6 +270,30 @@ def test_without_bslots_it_says_so(make_place: Any) -> None:
     said = place.run("harvest", "holes", "--partition", "killable")
     assert said.code == 0, said
     assert said.err == "hpcext: bslots is not here, so nobody says when holes end\n"
+
+
+@pytest.mark.parametrize("quirks", [(), RECORDED], ids=["contract", "recorded"])
+def test_slots_are_leased_and_why_says_what_is_not_answered(
+    make_place: Any, quirks: tuple[str, ...]
+) -> None:
+    """Leases without GPUs are asked for as jobs that never begin again, where that can be said."""
+    place = make_place(*quirks, "no_gpus")
+    place.write_jobs(place.counter("one", gated=True, gpus=1, nodes={"min": 1, "max": 1}))
+    process = place.harvest("--slots", "2", "--max-nodes", "1")
+    place.train("one")
+    bjobs = place.lsf.directory / "bjobs"
+    engine = bjobs.readlink()
+    bjobs.unlink()
+    bjobs.write_text("#!/bin/sh\necho 'Failed in an LSF library call' >&2\nexit 255\n")
+    bjobs.chmod(0o755)
+    (lease,) = place.leases()
+    lsf_run.kill(place.lsf, lease.id)
+    wait_for(lambda: place.state(lease.id) == "EXIT", "the end of the lease")
+    why = lambda: place.run("why", str(place.pilot), "one").out  # noqa: E731
+    wait_for(lambda: "Failed in an LSF library call" in why(), "that why says it")
+    bjobs.unlink()
+    bjobs.symlink_to(engine)
+    place.ends(process, "one")
 
 
 def test_no_such_queue(place: Harvest) -> None:

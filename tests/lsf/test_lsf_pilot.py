@@ -9,18 +9,22 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lsf_controls
 import lsf_run
 import lsf_site
 import psutil
 import pytest
-from lsf_tools import ROOT, MakeSite
+from lsf_tools import ROOT, MakeSite, command
 from site_of_test import Site, wait_for
 
+from hpcext.manager import locks
 from hpcext.manager.waiting import LEFT
 from hpcext.protocol import Process
 
@@ -69,9 +73,8 @@ class OnLsf(Site):
 
     def over(self, job: int, state: str = "DONE") -> dict[str, dict[str, Any]]:
         """Wait for the end of a pilot; its jobs by name."""
-        wait_for(lambda: self.lsf.job(job).state in lsf_run.ENDED, "the end of the pilot")
-        log = "".join(path.read_text() for path in self.pilot.glob("lsf-*.out"))
-        assert self.lsf.job(job).state == state, log
+        wait_for(lambda: self.lsf.job(job).over(), "the end of the pilot")
+        assert self.lsf.job(job).state == state, self.lsf.printed()
         document = self.document("status", str(self.pilot))
         return {each["name"]: each for each in document["jobs"]}
 
@@ -117,7 +120,7 @@ class OnLsf(Site):
             with contextlib.suppress(lsf_site.RefusedError):
                 lsf_run.kill(self.lsf, job.id)
         wait_for(
-            lambda: all(job.state in lsf_run.ENDED for job in self.lsf.jobs()),
+            lambda: all(job.over() for job in self.lsf.jobs()),
             "the end of all jobs",
         )
 
@@ -138,8 +141,15 @@ def place(make_site: MakeSite, tmp_path: Path, request: pytest.FixtureRequest) -
 
 BOTH = pytest.mark.parametrize("place", [["blaunch"], ["jsrun"]], indirect=True, ids=lambda p: p[0])
 
+LEAN = pytest.param(["blaunch", *lsf_site.LEAN], id="lean")
+"""Without what a real engine was recorded without: lsrun goes to other hosts there."""
 
-@BOTH
+ALL = pytest.mark.parametrize(
+    "place", [["blaunch"], ["jsrun"], LEAN], indirect=True, ids=lambda p: p[0]
+)
+
+
+@ALL
 def test_jobs_share_two_hosts(place: OnLsf) -> None:
     """Primaries at their best size, a secondary on what is left, promoted when GPUs come free."""
     place.write_jobs(
@@ -164,7 +174,7 @@ def test_jobs_share_two_hosts(place: OnLsf) -> None:
     assert [step.step for step in place.steps("second")] == list(range(1, 41))
 
 
-@BOTH
+@ALL
 def test_a_job_of_two_hosts_is_suspended_and_goes_on(place: OnLsf) -> None:
     place.write_jobs(place.wide("wide"))
     job = place.submit(time="600")
@@ -223,6 +233,7 @@ QUIRKS = pytest.mark.parametrize(
             id="as others",
             marks=pytest.mark.slow,
         ),
+        LEAN,
     ],
     indirect=True,
 )
@@ -260,6 +271,116 @@ def test_a_warning_is_a_notice(place: OnLsf) -> None:
     assert again.code == 0, again
     assert place.over(job + 1)["only"]["state"] == "completed"
     place.never_twice("only")
+
+
+@pytest.mark.parametrize("pim_s", [3600.0, 0.0], ids=["early", "late"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_stopped_its_trainings_leave_and_resumed_they_go_on(
+    place: OnLsf, nodes: int, pim_s: float
+) -> None:
+    """LSF stops the script and the manager, and of the trainings what it knows."""
+    dataclasses.replace(place.lsf, pim_s=pim_s).save()
+    names = ("one", "two")[:nodes]
+    place.write_jobs(*(place.counter(name, gated=True, gpus=SIX) for name in names))
+    job = place.submit(nodes=nodes, time="600")
+    for name in names:
+        place.at_the_gate(name)
+    pids = [place.steps(name)[-1].pid for name in names]
+    ended = command(place.lsf, "bstop", str(job))
+    assert ended.returncode == 0, ended
+    assert place.lsf.job(job).state == "USUSP"
+    wait_for(lambda: not any(map(psutil.pid_exists, pids)), "that all trainings leave")
+    assert place.lsf.job(job).state == "USUSP"
+    assert command(place.lsf, "bresume", str(job)).returncode == 0
+    for name in names:
+        wait_for(lambda name=name: place.document("status", str(place.pilot)), name)
+        place.open(name)
+    jobs = place.over(job)
+    for name in names:
+        assert (jobs[name]["state"], jobs[name]["lost_steps"]) == ("completed", 0)
+        place.never_twice(name)
+        assert [step.step for step in place.steps(name)] == list(range(1, 41))
+
+
+def test_a_notice_that_comes_early_begins_nothing_again(place: OnLsf) -> None:
+    """It may have suspended the trainings, too."""
+    dataclasses.replace(place.lsf, pim_s=0.0).save()
+    place.write_jobs(place.counter("only", gated=True, gpus=SIX))
+    job = place.submit("--lead", "10", "--requeue", time="6000")
+    assert place.lsf.job(job).rerunnable
+    place.at_the_gate("only")
+    lsf_run.send(place.lsf, job, "USR2")
+    wait_for(lambda: place.lsf.job(job).runs == 2, "the second run")
+    place.open("only")
+    jobs = place.over(job)
+    assert (jobs["only"]["state"], jobs["only"]["attempts"]) == ("completed", 2)
+    place.never_twice("only")
+
+
+def test_preempted_before_anything_is_saved_it_goes_back_all_the_same(place: OnLsf) -> None:
+    go, begun = place.path / "go", place.path / "begun"
+    text = f"echo >>{begun}; while ! test -e {go}; do sleep 0.1; done"
+    place.write_jobs({"name": "plain", "command": ["sh", "-c", text], "gpus": 1})
+    job = place.submit("--lead", "10", "--requeue", time="6000")
+    wait_for(begun.exists, "the training")
+    lsf_run.send(place.lsf, job, "USR2")
+    wait_for(lambda: place.lsf.job(job).runs == 2, "the second run")
+    go.touch()
+    assert place.over(job)["plain"]["state"] == "completed"
+
+
+def test_its_first_host_is_lost(place: OnLsf) -> None:
+    """With --requeue LSF begins it again, and what was saved is not done again."""
+    place.write_jobs(place.counter("only", gated=True, gpus=SIX))
+    job = place.submit("--requeue", time="6000")
+    place.at_the_gate("only")
+    lsf_controls.lose_host(place.lsf, job)
+    wait_for(lambda: place.lsf.job(job).runs == 2, "the second run")
+    place.open("only")
+    assert place.over(job)["only"]["state"] == "completed"
+    place.never_twice("only")
+
+
+@pytest.mark.parametrize("pim_s", [3600.0, 0.0], ids=["early", "late"])
+def test_one_bkill_leaves_time_to_save(place: OnLsf, pim_s: float) -> None:
+    """SIGTERM, which follows SIGINT, is no order to leave at once, whoever of the job hears it."""
+    dataclasses.replace(place.lsf, pim_s=pim_s, terminate_interval_s=10.0).save()
+    one = place.counter("only", gated=True, gpus=SIX)
+    place.write_jobs({**one, "env": {**one["env"], "COUNTER_SAVE_S": "13"}})
+    job = place.submit(time="6000")
+    place.at_the_gate("only")
+    lsf_run.kill(place.lsf, job)
+    assert place.over(job, "EXIT")["only"]["suspends"] == 1
+    (saved,) = place.pilot.glob("jobs/*/*/count.json")
+    assert json.loads(saved.read_text()) == {"step": 39}
+
+
+def test_the_first_life_of_its_own_job_is_waited_for(place: OnLsf, tmp_path: Path) -> None:
+    """LSF begins a job again whose host it cannot reach, and where it may go on for a while."""
+    program = (
+        "import pathlib, sys\n"
+        "from hpcext.manager.pilot import sole_manager\n"
+        "with sole_manager(pathlib.Path(sys.argv[1])):\n"
+        "    print('in')\n"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    facts = {"schema": "hpcext.manager/1", "batch": "lsf", "batch_job": 7, "boot_id": "another"}
+    facts |= {"pid": 1, "start": 1, "host": "h9", "deaf": True}
+    (tmp_path / "manager.json").write_text(json.dumps(facts))
+    environ = {**place.environ, "LSB_HOSTS": "h1", "LSB_JOBID": "7"}
+    with locks.held(tmp_path / "manager.lock"):
+        of_another = subprocess.run(
+            words, env={**environ, "LSB_JOBID": "8"}, capture_output=True, text=True, check=False
+        )
+        assert "NoManagerError" in of_another.stderr
+        waiting = subprocess.Popen(
+            words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert waiting.stderr is not None
+        assert "has begun before" in waiting.stderr.readline()
+        assert waiting.poll() is None
+    out, err = waiting.communicate(timeout=120)
+    assert (out, waiting.returncode) == ("in\n", 0), err
 
 
 def test_killed_while_it_suspends_it_stays_killed(place: OnLsf) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import lsf_controls
+import psutil
 import pytest
-from lsf_site import Host, Job, Queue, Site
+from lsf_site import LEAN, RECORDED, Host, Job, Queue, Site
 from lsf_tools import MakeSite, command, put_in_place
 from test_starter import hostile
 
@@ -84,8 +85,8 @@ class Cluster:
         assert [int(line[1]) for line in self.steps()] == list(range(1, 41))
 
     def output(self) -> str:
-        path = self.site.directory / "out"
-        return path.read_text() if path.exists() else ""
+        """Of all runs, which nobody but this engine keeps."""
+        return self.site.printed()
 
     def trainings(self) -> list[int]:
         """Processes of trainings that are left."""
@@ -118,10 +119,18 @@ def make_cluster(make_site: MakeSite, tmp_path: Path) -> MakeCluster:
     return made
 
 
-@pytest.mark.parametrize("quirks", [(), ("starter_gets_text",)])
-def test_preempted_it_goes_on_where_it_was(make_cluster: MakeCluster, quirks: list[str]) -> None:
+EARLY, LATE = 3600.0, 0.0
+"""Whether LSF sends to the leader's process group alone, or to all that the job has started."""
+BOTH = pytest.mark.parametrize("pim_s", [EARLY, LATE], ids=["early", "late"])
+
+
+@BOTH
+@pytest.mark.parametrize("quirks", [(), ("starter_gets_text",), LEAN], ids=["", "text", "lean"])
+def test_preempted_it_goes_on_where_it_was(
+    make_cluster: MakeCluster, quirks: list[str], pim_s: float
+) -> None:
     """USR2 is what hpcext-job-control sends, and bsub -wa USR2."""
-    cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)})
+    cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)}, pim_s=pim_s)
     job = cluster.submit()
     cluster.at_gate()
     cluster.run("bkill", "-s", "USR2", str(job))
@@ -130,6 +139,22 @@ def test_preempted_it_goes_on_where_it_was(make_cluster: MakeCluster, quirks: li
     assert {line[0] for line in cluster.steps()} == {"1", "2"}
     assert cluster.output().count("goes back into the queue") == 1
     assert cluster.trainings() == []
+
+
+@BOTH
+@pytest.mark.parametrize("verb", ["brequeue", "bmig"])
+@pytest.mark.parametrize("quirks", [(), RECORDED], ids=["contract", "recorded"])
+def test_requeued_by_its_user_it_goes_on_where_it_was(
+    make_cluster: MakeCluster, verb: str, quirks: tuple[str, ...], pim_s: float
+) -> None:
+    """LSF sends SIGINT and SIGTERM, which are no failures of the training."""
+    cluster = make_cluster(*quirks, pim_s=pim_s)
+    job = cluster.submit()
+    cluster.at_gate()
+    assert cluster.run(verb, str(job)).returncode == 0
+    wait_for(lambda: cluster.job(job).runs == 2, "the second run")
+    cluster.at_gate(2)
+    cluster.ends(job)
 
 
 def controlled(tmp_path: Path) -> dict[str, object]:
@@ -157,6 +182,23 @@ def test_stopped_it_leaves_its_host_and_resumed_it_goes_on(
     cluster.ends(job)
 
 
+@BOTH
+@pytest.mark.parametrize("quirks", [(), ("parallel_killed_at_once",), RECORDED])
+def test_on_several_slots_it_is_held_until_it_is_resumed(
+    make_cluster: MakeCluster, tmp_path: Path, quirks: tuple[str, ...], pim_s: float
+) -> None:
+    """Its own brequeue may kill it at once: it has saved itself before."""
+    queue = {**controlled(tmp_path), "requeue_exit_values": (85,)}
+    cluster = make_cluster(*quirks, queue=queue, pim_s=pim_s)
+    job = cluster.submit("-n", "2")
+    cluster.at_gate()
+    assert cluster.run("bstop", str(job)).returncode == 0
+    cluster.wait_state(job, "PSUSP")
+    assert cluster.trainings() == []
+    cluster.run("bresume", str(job))
+    cluster.ends(job)
+
+
 @pytest.mark.parametrize("values", [(), (85,)], ids=["brequeue", "exit value"])
 def test_a_queue_of_higher_priority_has_its_host(
     make_cluster: MakeCluster, tmp_path: Path, values: tuple[int, ...]
@@ -180,8 +222,8 @@ def test_a_queue_of_higher_priority_has_its_host(
 
 
 def test_without_job_controls_it_leaves_its_gpus_too(make_cluster: MakeCluster) -> None:
-    """LSF stops the leader, and knows of nothing else."""
-    cluster = make_cluster()
+    """As long as LSF stops the leader, and knows of nothing else."""
+    cluster = make_cluster(pim_s=EARLY)
     job = cluster.submit()
     cluster.at_gate()
     cluster.run("bstop", str(job))
@@ -192,8 +234,9 @@ def test_without_job_controls_it_leaves_its_gpus_too(make_cluster: MakeCluster) 
     cluster.ends(job)
 
 
-def test_its_run_limit_is_no_end(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(queue={"requeue_exit_values": (85,)}, minute_s=70.0)
+@pytest.mark.parametrize("quirks", [(), LEAN], ids=["", "lean"])
+def test_its_run_limit_is_no_end(make_cluster: MakeCluster, quirks: tuple[str, ...]) -> None:
+    cluster = make_cluster(*quirks, queue={"requeue_exit_values": (85,)}, minute_s=70.0)
     job = cluster.submit("-W", "1")
     cluster.at_gate()
     wait_for(lambda: cluster.job(job).runs == 2, "the second run")
@@ -220,6 +263,22 @@ def test_a_warning_is_heard_and_not_needed(
     cluster.at_gate()
     wait_for(lambda: cluster.job(job).runs == 2, "the second run")
     assert why in cluster.output()
+    cluster.ends(job)
+
+
+def test_stopped_with_all_that_it_has_started_it_goes_on_when_resumed(
+    make_cluster: MakeCluster,
+) -> None:
+    """SIGSTOP, which nothing can catch: its GPUs stay its own."""
+    cluster = make_cluster(pim_s=LATE)
+    job = cluster.submit()
+    cluster.at_gate()
+    cluster.run("bstop", str(job))
+    cluster.wait_state(job, "USUSP")
+    (training,) = cluster.trainings()
+    cluster.gate.touch()
+    wait_for(lambda: psutil.Process(training).status() == psutil.STATUS_STOPPED, "its training")
+    cluster.run("bresume", str(job))
     cluster.ends(job)
 
 
@@ -250,7 +309,7 @@ def test_killed_at_once_nothing_of_it_goes_on(make_cluster: MakeCluster) -> None
     cluster = make_cluster(queue={"requeue_exit_values": (85,)})
     job = cluster.submit()
     cluster.at_gate()
-    os.kill(cluster.job(job).group, signal.SIGKILL)
+    os.killpg(cluster.job(job).group, signal.SIGKILL)
     cluster.wait_state(job, "EXIT")
     wait_for(lambda: cluster.trainings() == [], "that its training ends, too")
 

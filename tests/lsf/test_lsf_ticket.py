@@ -17,10 +17,13 @@ import lsf_controls
 import lsf_run
 import lsf_site
 import pytest
-from lsf_site import Host, Job, Queue
+from lsf_site import LEAN, Host, Job, Queue
 from lsf_tools import ROOT, MakeSite, command, put_in_place
 from site_of_test import COUNTER, Site, wait_for
 from test_starter import hostile
+
+from hpcext.batch.lsf_inside import LsfJob
+from hpcext.manager import lsf_ticket
 
 FRONT = Host("front", 100)
 HOSTS = (FRONT, Host("h1", 4, 1), Host("h2", 4, 1))
@@ -110,8 +113,8 @@ class Tickets(Site):
             raise AssertionError(f"{error}\n{self.said()}") from None
 
     def said(self) -> str:
-        paths = [*self.path.glob("*.out"), self.harvester / "manager.log"]
-        return "\n".join(path.read_text(errors="replace") for path in paths if path.exists())
+        log = self.harvester / "manager.log"
+        return self.lsf.printed() + (log.read_text(errors="replace") if log.exists() else "")
 
     def output(self, name: str) -> str:
         path = self.path / f"{name}.out"
@@ -135,11 +138,7 @@ class Tickets(Site):
             return 0
 
     def leases(self) -> list[Job]:
-        return [
-            job
-            for job in self.lsf.jobs()
-            if job.queue == "killable" and job.state not in lsf_run.ENDED
-        ]
+        return [job for job in self.lsf.jobs() if job.queue == "killable" and not job.over()]
 
     def clear(self) -> None:
         for process in self.started:
@@ -188,8 +187,14 @@ def controlled(tmp_path: Path) -> dict[str, Any]:
     return {"job_controls": said}
 
 
-def test_a_ticket_ends_as_its_trainer_does(tickets: Tickets) -> None:
+@pytest.mark.parametrize("quirks", [(), LEAN], ids=["", "lean"])
+def test_a_ticket_ends_as_its_trainer_does(
+    make_tickets: MakeTickets, quirks: tuple[str, ...]
+) -> None:
     """By the defaults of everything, on any of the hosts that have GPUs."""
+    # That engine knows of no GPUs: leases are counted in slots.
+    tickets = make_tickets(*quirks)
+    tickets.of_jobs |= {"HPCEXT_HARVEST_GPUS": "1"} if quirks else {}
     text = 'echo "$MINE $(pwd) on $HPCEXT_NUM_NODES, ${LSB_JOBNAME:-nothing}"; exit 7'
     out = str(tickets.path / "mine.out")
     job = tickets.bsub("-a", "hpcext(trainer=1:2)", "-J", "mine", "-o", out, text, MINE="yes")
@@ -345,6 +350,31 @@ def test_stopped_without_job_controls_it_lets_others_manage_too(tickets: Tickets
     tickets.told("bresume", str(first))
     tickets.wait_is(first, "DONE")
     assert tickets.trainers()[f"one-{first}"]["attempts"] == 1
+
+
+def test_what_is_requeued_has_not_ended_for_good(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LSF shows it as EXIT for some seconds."""
+    queues = {"normal": Queue(requeue_exit_values=(85,))}
+    site = make_site(queues=queues, exit_shown_s=4.0)
+    monkeypatch.setenv("LSF_ENVDIR", str(site.directory))
+    monkeypatch.setenv("PATH", str(site.directory), prepend=os.pathsep)
+    monkeypatch.setattr(lsf_ticket, "REQUEUED_S", 1.0)
+    monkeypatch.setenv("LSB_JOBID", "99")
+    here = LsfJob.from_environ()
+    assert here is not None
+    ticket = lsf_ticket.LsfTicket(here)
+    text = "test -e once && sleep 600; touch once; exit 85"
+    assert command(site, "bsub", text).returncode == 0
+    wait_for(lambda: site.job(1).state == "EXIT", "that it is shown as ended")
+    assert ticket.given_up([1]) == set()
+    wait_for(lambda: site.job(1).runs == 2, "its second run")
+    assert ticket.given_up([1]) == set()
+    lsf_run.kill(site, 1)
+    wait_for(lambda: site.job(1).over(), "its end")
+    assert ticket.given_up([1]) == set()
+    wait_for(lambda: ticket.given_up([1]) == {1}, "that it is given up")
 
 
 @pytest.mark.parametrize("way", ["script, sourced", "text, sourced"])

@@ -21,7 +21,9 @@ from hpcext import checks, config, documents, jobfile, protocol
 from hpcext.admin import manifest
 from hpcext.batch import (
     lsf,
+    lsf_engine,
     lsf_idle,
+    lsf_jobs,
     lsf_leasing,
     lsf_probe,
     lsf_reserved,
@@ -65,6 +67,9 @@ ROOT = TESTS.parent
 BATCH = TESTS / "batch" / "recorded"
 TRACES = TESTS / "sim" / "recorded"
 
+ENGINE = lsf_engine.Engine(
+    lsf_engine.Release("LSF", "10.1.0", "c"), frozenset({"bsub"}), {"bsub": frozenset({"-J"})}
+)
 START = Action(Kind.START, "12", 7, 3, {"n": 2})
 
 
@@ -241,32 +246,38 @@ PARSERS = {
         text(slurm_idle.parse_others), recorded("slurm-*/squeue-others.txt")
     ),
     "squeue's leases": Parser(text(slurm_idle.parse_held), recorded("slurm-*/squeue-held.txt")),
-    "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("lsf/bhosts-*")),
+    "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),
     "bhosts' GPUs": Parser(text(lsf_idle.parse_gpus), recorded("lsf/bhosts-*")),
     "bslots": Parser(text(lsf_idle.parse_windows), recorded("lsf/bslots-*.txt")),
-    "bqueues": Parser(text(lsf_idle.parse_queue), recorded("lsf/bqueues-*.txt")),
-    "all of bqueues": Parser(text(lsf_idle.parse_queues), recorded("lsf/bqueues-*.txt")),
+    "bqueues": Parser(text(lsf_idle.parse_queue), recorded("*/bqueues-*.txt")),
+    "all of bqueues": Parser(text(lsf_idle.parse_queues), recorded("*/bqueues-*.txt")),
     "brsvs": Parser(
         text(lambda said: lsf_reserved.parse_reserved(said, 1.8e9)), recorded("lsf/brsvs*.txt")
     ),
-    "lsid": Parser(text(lsf_probe.parse_release), recorded("lsf/lsid*.txt")),
-    "bjobs": Parser(
-        text(lsf.parse_jobs),
-        (b'{"COMMAND":"bjobs","JOBS":1,"RECORDS":[{"JOBID":"4","STAT":"RUN","EXIT_CODE":""}]}',),
-    ),
-    "bjobs' leases": Parser(
-        text(lambda said: lsf_leasing.parse_held(said, 1.8e9)),
+    "lsid": Parser(text(lsf_engine.parse_release), recorded("*/lsid*.txt")),
+    "bjobs as JSON": Parser(
+        text(lambda said: lsf_leasing.held_of(lsf_jobs.parse_jobs(said), 1.8e9)),
         (
             b'{"COMMAND":"bjobs","JOBS":1,"RECORDS":[{"JOBID":"4","STAT":"RUN","EXEC_HOST":"4*a",'
             b'"JOB_NAME":"x","TIME_LEFT":"1:0 L","JOB_DESCRIPTION":"","FINISH_TIME":""}]}',
+            *recorded("volclava-*/bjobs-o-*.txt"),
         ),
     ),
+    "bjobs -w": Parser(text(lsf_jobs.parse_wide), recorded("volclava-*/bjobs-a-w.txt")),
+    "bjobs -l": Parser(
+        text(lambda said: lsf_leasing.held_of(lsf_jobs.parse_long(said, 1.8e9), 1.8e9)),
+        tuple(each[:6000] for each in recorded("volclava-*/bjobs-*l*.txt")),
+    ),
+    "what bjobs refuses": Parser(
+        text(lambda said: lsf_engine.parse_refusal(said, ["stat", "run_time"])),
+        (b"<RUN_TIME> in the format string is not a valid field name.\n", b"invalid field stat\n"),
+    ),
+    "an engine of LSF": Parser(
+        placed("kept.json", lambda place: lsf_probe.read_kept(place / "kept.json", "who")),
+        (json.dumps(lsf_engine.document(ENGINE, "who")).encode(),),
+    ),
     "a job that tells the doctor": Parser(
-        text(
-            lambda said: lsf_probe.parse_trial(
-                said, lsf_probe.Engine(lsf_probe.Release("LSF", "10.1.0", "c"), frozenset(), {})
-            )
-        ),
+        text(lambda said: lsf_probe.parse_trial(said, ENGINE)),
         (b"LSB_JOBID=4\nLSB_HOSTS=a a b\nLSB_MCPU_HOSTS=a 2 b 1\nHPCEXT_GPUS=1\n",),
     ),
     "a job file": Parser(
@@ -349,11 +360,10 @@ PARSERS = {
             b"J0,0,1,64,18.0,12.0,130000000,2831.0,5259.0,9988.0\n",
         ),
     ),
-    "hosts of LSF": Parser(text(lsf.parse_hosts), recorded("lsf/bhosts-*")),
     "bsub's answer": Parser(text(lsf.parse_job_id), (b"Job <8> is submitted to queue <normal>.",)),
     "LSF's limits": Parser(text(lsf.parse_time_limit), (b"90", b"2:00")),
-    "help of LSF's commands": Parser(text(lsf_probe.parse_options), (b"bhosts [-w | -l] [-gpu]",)),
-    "bparams": Parser(text(lsf_probe.parse_parameters), (b"MAX_JOB_REQUEUE = 3\nMBD = 2 (s)\n",)),
+    "help of LSF's commands": Parser(text(lsf_engine.parse_options), (b"bhosts [-w | -l] [-gpu]",)),
+    "bparams": Parser(text(lsf_engine.parse_parameters), (b"MAX_JOB_REQUEUE = 3\nMBD = 2 (s)\n",)),
     "names of nodes": Parser(
         text(slurm.parse_hostnames), recorded("slurm-*/scontrol-hostnames.txt")
     ),

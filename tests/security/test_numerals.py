@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcext import documents
-from hpcext.batch import lsf, lsf_idle, slurm, slurm_idle, slurm_site
+from hpcext.batch import lsf, lsf_idle, lsf_jobs, slurm, slurm_idle, slurm_site
 from hpcext.core.errors import BatchError, InputError, JournalError
 from hpcext.manager.submissions import Submissions
 from hpcext.numerals import whole
@@ -93,7 +93,7 @@ def test_what_is_nested_too_deeply_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON"):
         documents.decoded(DEEP)
     with pytest.raises(BatchError, match="no jobs"):
-        lsf.parse_jobs(DEEP)
+        lsf_jobs.parse_jobs(DEEP)
     with pytest.raises(BatchError, match="no JSON"):
         lsf_idle.parse_hosts(DEEP)
     with pytest.raises(InputError, match=r"MODULE\.FUNCTION"):

@@ -17,6 +17,7 @@ import lsf_hosts
 import lsf_launch
 import lsf_run
 import lsf_submit
+import lsf_tables
 from lsf_site import Job, RefusedError, Site
 
 REFUSED = 255
@@ -42,7 +43,7 @@ def bsub(site: Site, argv: Sequence[str]) -> int:
     _begin(site, job)
     if "-K" not in argv:
         return 0
-    while site.job(job.id).state not in lsf_run.ENDED:
+    while not site.job(job.id).over():
         time.sleep(lsf_run.POLL_S)
     return site.job(job.id).exit_code or 0
 
@@ -78,6 +79,18 @@ def brestart(site: Site, argv: Sequence[str]) -> int:
 
 
 def bjobs(site: Site, argv: Sequence[str]) -> int:
+    if "-u" in argv:
+        # Whose they are does not count here.
+        at = argv.index("-u")
+        argv = [*argv[:at], *argv[at + 2 :]]
+    fields = argv[argv.index("-o") + 1].split() if "-o" in argv else ()
+    if site.quirks.lean and (refused := lsf_tables.refused_field(fields)) and site.jobs():
+        print(refused, file=sys.stderr)
+        return lsf_tables.NO_FIELD
+    return _tables(site, argv) if {"-l", "-w"} & set(argv) else _bjobs(site, argv)
+
+
+def _bjobs(site: Site, argv: Sequence[str]) -> int:
     words = list(argv)
     named = words.pop(words.index("-J") + 1) if "-J" in words else ""
     words = [word for word in words if word not in {"-a", "-J"}]
@@ -111,20 +124,36 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
         empty = "-" if site.quirks.empty_is_dash else ""
         said = {**_times(site, job), **{name: str(read(job)) for name, read in FIELDS.items()}}
         rows.append({name.upper(): said[name] or empty for name in fields})
+    none = REFUSED if site.quirks.none_fails and not rows else 0
     if as_json:
         print(json.dumps({"COMMAND": "bjobs", "JOBS": len(rows), "RECORDS": rows}))
-        return 0
-    if header:
-        print(delimiter.join(fields).upper())
-    for row in rows:
-        print(delimiter.join(row.values()))
-    return 0
+    elif none:
+        raise RefusedError("No unfinished job found")
+    else:
+        lines = [row.values() for row in rows]
+        heading = [map(str.upper, fields)] if header else []
+        sys.stdout.writelines(f"{delimiter.join(line)}\n" for line in [*heading, *lines])
+    return none
+
+
+def _tables(site: Site, argv: Sequence[str]) -> int:
+    words = list(argv)
+    named = words.pop(words.index("-J") + 1) if "-J" in words else ""
+    ids = [int(word) for word in words if word.isdecimal()] or _named(site, named)
+    jobs, unknown = lsf_tables.chosen(site, ids)
+    unknown += [] if jobs or unknown else ["No job found"]
+    for line in unknown:
+        print(line, file=sys.stderr)
+    if jobs:
+        lines = lsf_tables.long(site, jobs) if "-l" in words else lsf_tables.wide(jobs)
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    return REFUSED if unknown else 0
 
 
 def _named(site: Site, name: str) -> list[int]:
     """Jobs of a name; all of them, if it is empty."""
     found = [job.id for job in site.jobs() if name in {"", job.name}]
-    if name and not found:
+    if name and not found and not site.quirks.none_fails:
         raise RefusedError(f"Job <{name}> is not found")
     return found
 
@@ -156,6 +185,11 @@ def bkill(site: Site, argv: Sequence[str]) -> int:
         lsf_run.send(site, int(argv[2]), argv[1])
         print(f"Job <{argv[2]}> is being signaled")
         return 0
+    if argv[:1] == ["-J"] and argv[2:] == ["0"]:
+        found = [job for job in site.jobs() if job.name == argv[1] and not job.over()]
+        if not found:
+            raise RefusedError("No matching job found")
+        argv = [str(job.id) for job in found]
     return _each(site, argv, lsf_run.kill, "is being terminated")
 
 
@@ -178,6 +212,10 @@ def brequeue(site: Site, argv: Sequence[str]) -> int:
     return _each(site, words, again, "is being requeued")
 
 
+def bmig(site: Site, argv: Sequence[str]) -> int:
+    return _each(site, argv, lsf_controls.migrate, "is being migrated")
+
+
 def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], said: str) -> int:
     for word in argv:
         if not word.isdecimal():
@@ -187,8 +225,8 @@ def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], 
     return 0
 
 
-CONTROLS = (bkill, bstop, bresume, brequeue, bchkpnt, brestart)
-LAUNCHERS = (lsf_launch.blaunch, lsf_launch.jsrun)
+CONTROLS = (bkill, bstop, bresume, brequeue, bmig, bchkpnt, brestart)
+LAUNCHERS = (lsf_launch.blaunch, lsf_launch.jsrun, lsf_launch.lsrun)
 COMMANDS = {each.__name__: each for each in (bsub, bjobs, *CONTROLS, *LAUNCHERS)}
 COMMANDS |= lsf_hosts.COMMANDS
 

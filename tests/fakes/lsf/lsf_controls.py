@@ -12,6 +12,7 @@ import subprocess
 import time
 
 import lsf_run
+import lsf_signals
 from lsf_site import ENDED, Job, RefusedError, Site
 
 SUSP_USER_STOP = 0x2
@@ -55,6 +56,13 @@ def requeue(site: Site, job_id: int, *, hold: bool) -> None:
         job.requeue = "hold" if hold else "run"
 
 
+def migrate(site: Site, job_id: int) -> None:
+    """bmig: what can be run again is killed, and waits for a host."""
+    if not site.job(job_id).rerunnable:
+        raise RefusedError(f"Job <{job_id}>: Job is not checkpointable or rerunnable")
+    requeue(site, job_id, hold=False)
+
+
 def preempt(site: Site, job_id: int) -> None:
     """Suspend what is in queues of lower priority, if a job that waits may do so: no more of it
     than makes room."""
@@ -91,7 +99,7 @@ def lose_host(site: Site, job_id: int) -> None:
     with site.changed(job_id) as job:
         job.lost = True
     mark = [f"LSB_JOBID={job_id}".encode(), f"LSF_ENVDIR={site.directory}".encode()]
-    while found := [pid for pid in _pids() if set(mark) <= set(_environ(pid))]:
+    while found := [pid for pid in lsf_signals.pids() if set(mark) <= set(_environ(pid))]:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -101,16 +109,15 @@ def lose_host(site: Site, job_id: int) -> None:
 def _act(site: Site, job: Job, action: str, default: int, **more: str) -> None:
     """What JOB_CONTROLS says, by /bin/sh and as the user, with nothing to read or write."""
     said = site.queues[job.queue].job_controls.get(action)
-    if said is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(job.group, default)
+    if said is None or said in signal.Signals.__members__:
+        lsf_signals.deliver(site, job, signal.Signals[said] if said else signal.Signals(default))
         return
-    pids = [job.group]
+    pids, groups = [job.group], [job.group]
     if not site.quirks.leader_alone:
-        pids = [pid for pid in _pids() if _group(pid) == job.group]
+        pids, groups = lsf_signals.known(site, job)
     environ = {
         **lsf_run.environ_of(site, job),
-        "LSB_JOBPGIDS": str(job.group),
+        "LSB_JOBPGIDS": " ".join(map(str, groups)),
         "LSB_JOBPIDS": " ".join(map(str, pids)),
         "LS_EXEC_T": "JOB_CONTROLS",
         **more,
@@ -119,17 +126,6 @@ def _act(site: Site, job: Job, action: str, default: int, **more: str) -> None:
     subprocess.run(
         ["/bin/sh", "-c", said], env=environ, stdin=null, stdout=null, stderr=null, check=False
     )
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-
-
-def _group(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return 0
 
 
 def _environ(pid: int) -> list[bytes]:

@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable, Sequence
 
 import lsf_submit
+import lsf_tables
 from lsf_site import Host, Queue, RefusedError, Site
 
 OPTIONS = {
-    "bjobs": {"-a", "-J", "-o", "-json", "-noheader"},
+    "bjobs": {"-a", "-J", "-l", "-o", "-json", "-noheader", "-u", "-w"},
     "bhosts": {"-w", "-X", "-o", "-json", "-gpu"},
+    "bparams": {"-a", "-l"},
 }
 BSUB = lsf_submit.VALUES | lsf_submit.SWITCHES
-SHOWN = {"RUN", "SSUSP", "USUSP"}
+SHOWN = {"RUN", "SSUSP", "USUSP", "UNKWN"}
 HEADER = "RSVID        TYPE      USER       NCPUS          RSV_HOSTS     TIME_WINDOW"
 
 
@@ -22,9 +24,11 @@ def options(site: Site, name: str) -> set[str]:
     known = set(BSUB if name == "bsub" else OPTIONS.get(name, ()))
     if site.quirks.no_gpus:
         known.discard("-gpu")
+    if site.quirks.no_rn:
+        known.discard("-rn")
     if site.quirks.no_json:
         known -= {"-json", "-o"} if name == "bhosts" else {"-json"}
-    return known
+    return known - lsf_tables.LACKS.get(name, set()) if site.quirks.lean else known
 
 
 def check_options(site: Site, name: str, argv: Sequence[str]) -> None:
@@ -75,7 +79,7 @@ def _row(site: Site, host: Host) -> dict[str, str]:
         slots[job.state if job.state in slots else "RUN"] += job.hosts[host.name]
     used = sum(slots.values()) + host.kept
     # bhosts(1): closed_Full where all slots are used, and RSV counts.
-    status = "unavail" if host.name in site.down() else host.closed
+    status = "unavail" if host.name in site.shown_down() else host.closed
     status = status or ("closed_Full" if used >= host.slots else "ok")
     gpus = sum(len(job.gpus.get(host.name, [])) for job in here)
     empty = "-" if site.quirks.empty_is_dash else ""
@@ -122,7 +126,8 @@ def bqueues(site: Site, argv: Sequence[str]) -> int:
 def _queue(name: str, queue: Queue) -> None:
     print(f"\nQUEUE: {name}\n  -- A queue of the tests\n\nPARAMETERS/STATISTICS")
     print("PRIO NICE STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN SSUSP USUSP  RSV ")
-    print(f" 30   20  {queue.status}       -    -    -    -     0     0     0     0     0    0\n")
+    counts = "-    -    -    -     0     0     0     0     0    0"
+    print(f" {queue.priority}   20  {queue.status}       {counts}\n")
     if queue.run_limit:
         print(f"RUNLIMIT\n {queue.run_limit:.1f} min\n")
     if queue.policies:
@@ -132,6 +137,13 @@ def _queue(name: str, queue: Queue) -> None:
     print(f"USERS: all\nHOSTS:  {queue.hosts}")
     if queue.requeue_exit_values:
         print(f"REQUEUE_EXIT_VALUES:  {' '.join(map(str, queue.requeue_exit_values))}")
+    if queue.rerunnable:
+        print("RERUNNABLE :  yes")
+    if queue.job_controls:
+        print("\nJOB_CONTROLS:")
+        for action, said in queue.job_controls.items():
+            print(f"    {action}:     [{said}]")
+        print()
     if queue.job_starter:
         print(f"JOB_STARTER:  {queue.job_starter}")
 
@@ -155,9 +167,11 @@ def brsvs(site: Site, argv: Sequence[str]) -> int:
 
 
 def bparams(site: Site, argv: Sequence[str]) -> int:
-    if argv != ["-a"]:
+    if argv not in (["-a"], ["-l"]):
         raise RefusedError(f"{' '.join(argv)}: not played by this engine")
     most = max(queue.max_job_requeue for queue in site.queues.values())
+    if argv == ["-l"]:
+        print("System default queues for automatic queue selection:")
     print("lsb.params configuration at Thu Jan 1 00:00:00 1970\n")
     print(f"    DEFAULT_QUEUE = {next(iter(site.queues))}\n    MAX_JOB_REQUEUE = {most}")
     return 0

@@ -47,6 +47,15 @@ def blaunch(site: Site, argv: Sequence[str]) -> int:
     )
 
 
+def lsrun(site: Site, argv: Sequence[str]) -> int:
+    """``lsrun -m HOST COMMAND``, of any process: it knows no jobs; lsrun(1)."""
+    if argv[:1] != ["-m"] or len(argv) < 3:
+        raise RefusedError(f"{' '.join(argv)}: not played by this engine")
+    if argv[1] not in {host.name for host in site.hosts}:
+        raise RefusedError(f"{argv[1]}: unknown host name")
+    return _run_all(site, [(argv[2:], {**os.environ, "LSF_TASK_HOST": argv[1]})])
+
+
 def jsrun(site: Site, argv: Sequence[str]) -> int:
     """``jsrun -n -a -c -g -r`` or ``--erf_input``; the IBM Job Step Manager."""
     job = _job(site)

@@ -7,15 +7,19 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import lsf_checkpoint
 import lsf_controls
+import lsf_signals
 from lsf_site import ENDED, Job, RefusedError, Site
 
 POLL_S = 0.01
-TERMINATION = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+RES = Path(__file__).with_name("lsf_res.py")
+TRAPS = "trap # 15 10 12 2 1"
+"""LSB_TRAPSIGS: what the shell of a job does by LSB_JOB_SCRIPT_TRAP_SIGNALS, with no TSTP."""
 
 
 def run(site: Site, job_id: int) -> Job:
@@ -32,17 +36,20 @@ def run(site: Site, job_id: int) -> Job:
         value = _run_once(site, job)
         with site.changed(job_id) as job:
             queue = site.queues[job.queue]
-            again = value in job.requeue_exit_values and job.runs <= queue.max_job_requeue
-            again = again or bool(job.requeue) or (job.lost and job.rerunnable)
-            if again and not job.killed:
-                job.state, job.hosts, job.gpus = "PEND", {}, {}
-                if job.requeue == "hold":
-                    job.state = "PSUSP"
-                job.requeue, job.lost = "", False
-                continue
-            job.exit_code = value
-            job.state = "EXIT" if value or job.killed else "DONE"
-            return job
+            by_value = value in job.requeue_exit_values and job.runs <= queue.max_job_requeue
+            again = by_value or bool(job.requeue) or (job.lost and job.rerunnable)
+            if not again or job.killed:
+                job.exit_code = value
+                job.state = "EXIT" if value or job.killed else "DONE"
+                _deliver_output(site, job)
+                return job
+            # The exit value wins over a brequeue that was asked before.
+            waits = "PSUSP" if job.requeue == "hold" and not by_value else "PEND"
+            job.state, job.requeuing = "EXIT", True
+        time.sleep(site.exit_shown_s)
+        with site.changed(job_id) as job:
+            job.state, job.hosts, job.gpus = waits, {}, {}
+            job.requeue, job.lost, job.requeuing = "", False, False
 
 
 def environ_of(site: Site, job: Job) -> dict[str, str]:
@@ -55,6 +62,7 @@ def environ_of(site: Site, job: Job) -> dict[str, str]:
         "LSB_QUEUE": job.queue,
         "LSB_JOBFILENAME": str(site.spooled(job.id).with_suffix("")),
         "LSB_OUTPUTFILE": job.output,
+        "LSB_TRAPSIGS": TRAPS,
         **_requeue_values(job),
         **_hosts(site, job),
         **lsf_checkpoint.environ_of(job),
@@ -72,25 +80,28 @@ def _run_once(site: Site, job: Job) -> int:
     steps = [lambda: _pre_exec(job, environ), lambda: _eexec(site, job, environ, "START")]
     for step in reversed(steps) if site.quirks.eexec_before_pre_exec else steps:
         step()
-    cwd = Path(job.cwd)
+    out, err = _outputs(site, job)
     # Whoever stops the job waits until it is known to run.
-    with (
-        open(cwd / job.output.replace("%J", str(job.id)), "ab") as out,
-        open(cwd / job.errors.replace("%J", str(job.id)), "ab") as err,
-        site.changed(job.id) as found,
-    ):
+    with open(out, "ab") as stdout, open(err, "ab") as stderr, site.changed(job.id) as found:
+        # It hears nothing before it can, and is in the session of its daemon, so that SIGTSTP stops
+        # what does not catch it (credentials(7): not in an orphaned process group).
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, lsf_signals.HEARD)
         leader = subprocess.Popen(
-            words,
+            [sys.executable, "-I", "-S", RES, "-d", site.directory, *words],
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            cwd=cwd,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=job.cwd,
             env=environ,
-            start_new_session=True,
+            preexec_fn=os.setpgrp,  # noqa: PLW1509 - there is one thread
         )
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         found.state, found.group, found.runs = "RUN", leader.pid, found.runs + 1
-        found.started_at = time.time()
+        found.started_at, found.engine = time.time(), os.getpid()
     value = _wait(site, job.id, leader)
+    if site.job(job.id).lost:
+        _give_up(site, job.id)
+        return value
     # What the job left behind ends with it.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
@@ -98,6 +109,41 @@ def _run_once(site: Site, job: Job) -> int:
         time.sleep(POLL_S)
     _eexec(site, job, environ, "END")
     return value
+
+
+def _outputs(site: Site, job: Job) -> tuple[Path, Path]:
+    """Where a run prints to."""
+    if site.stdout_direct:
+        return _file(job, job.output), _file(job, job.errors)
+    spool = site.directory / "spool" / f"{job.id}.{job.runs + 1}"
+    # Not with_suffix: that would take the number of the run away.
+    out, err = Path(f"{spool}.out"), Path(f"{spool}.err")
+    return out, out if job.errors == job.output else err
+
+
+def _deliver_output(site: Site, job: Job) -> None:
+    """Append what the last run has printed to the files of -o and -e."""
+    if site.stdout_direct:
+        return
+    spool = site.directory / "spool" / f"{job.id}.{job.runs}"
+    for ending, wanted in (("out", job.output), ("err", job.errors)):
+        printed = Path(f"{spool}.{ending}")
+        if printed.exists():
+            with open(_file(job, wanted), "ab") as file:
+                file.write(printed.read_bytes())
+
+
+def _file(job: Job, name: str) -> Path:
+    return Path(job.cwd, name.replace("%J", str(job.id)))
+
+
+def _give_up(site: Site, job_id: int) -> None:
+    """What mbatchd shows of a job whose host has gone, until it knows that it has."""
+    time.sleep(site.host_lost_s)
+    for state in ("UNKWN", "ZOMBI"):
+        with site.changed(job_id) as job:
+            job.state = state
+        time.sleep(0.1 * site.host_lost_s)
 
 
 def _kill_left(site: Site, job: Job) -> bool:
@@ -116,17 +162,14 @@ def _kill_left(site: Site, job: Job) -> bool:
 def _hosts(site: Site, job: Job) -> dict[str, str]:
     """What a job is told of its hosts; the environment variables of LSF."""
     names = job.slot_hosts(site.launch_node)
-    file = site.spooled(job.id).with_suffix(".hosts")
-    file.write_text("".join(f"{name}\n" for name in names))
     counts = ([f"{site.launch_node} 1"] if site.launch_node else []) + [
         f"{name} {slots}" for name, slots in job.hosts.items()
     ]
-    said = {
-        "LSB_DJOB_HOSTFILE": str(file),
-        "LSB_DJOB_NUMPROC": str(job.slots),
-        "LSB_HOSTS": " ".join(names),
-        "LSB_MCPU_HOSTS": " ".join(counts),
-    }
+    said = {"LSB_HOSTS": " ".join(names), "LSB_MCPU_HOSTS": "".join(f"{each} " for each in counts)}
+    if not site.quirks.no_djob:
+        file = site.spooled(job.id).with_suffix(".hosts")
+        file.write_text("".join(f"{name}\n" for name in names))
+        said |= {"LSB_DJOB_HOSTFILE": str(file), "LSB_DJOB_NUMPROC": str(job.slots)}
     first = next(iter(job.hosts))
     if job.gpus_wanted and not site.launch_node:
         said["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, job.gpus[first]))
@@ -135,8 +178,8 @@ def _hosts(site: Site, job: Job) -> dict[str, str]:
 
 def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:
     """The exit value of the leader, which a bkill may have to be repeated for."""
-    steps, due = list(TERMINATION), 0.0
     job = site.job(job_id)
+    steps, due = list(lsf_signals.termination(site, job)), 0.0
     limit = job.run_limit * site.minute_s
     over = time.monotonic() + limit if limit else float("inf")
     warn = over - job.warning_time * site.minute_s if job.warning else float("inf")
@@ -145,15 +188,15 @@ def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:
         while not select.select([ended], [], [], POLL_S)[0]:
             now = time.monotonic()
             if now >= warn:
-                os.killpg(leader.pid, signal.Signals[f"SIG{job.warning}"])
+                lsf_signals.deliver(site, job, signal.Signals[f"SIG{job.warning}"])
                 warn = float("inf")
             if now >= over:
-                steps.insert(0, signal.SIGUSR2)
+                steps.insert(0, (signal.SIGUSR2,))
                 over = float("inf")
                 with site.changed(job_id) as job:
                     job.killed = True
             if steps and now >= due and lsf_controls.ends(site.job(job_id)):
-                os.killpg(leader.pid, steps.pop(0))
+                lsf_signals.deliver(site, job, *steps.pop(0))
                 due = now + site.terminate_interval_s
     finally:
         os.close(ended)
@@ -162,23 +205,25 @@ def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:
 
 
 def shell_words(site: Site, job: Job) -> list[str]:
-    """What is started for a job; its script is put into the spool."""
+    """The shell of a job and its file, which are put into the spool."""
     spooled = site.spooled(job.id)
     starter = site.queues[job.queue].job_starter
-    text = job.text if job.is_script else f"#!{site.shell}\n{job.text}\n"
-    _spool(spooled, text)
-    if not starter:
-        return [str(spooled)] if text.startswith("#!") else [site.shell, str(spooled)]
-    # The text of a script is never put into another: it has an interpreter of its own.
+    # The text of a script is never put into another where it has an interpreter of its own.
     command = str(spooled)
-    if site.quirks.starter_gets_text and not job.is_script:
+    if starter:
+        _spool(spooled, job.text if job.is_script else f"#!{site.shell}\n{job.text}\n")
+        if site.quirks.starter_gets_text and not job.is_script:
+            command = job.text
+        if "%USRCMD" not in starter:
+            starter += " %USRCMD"
+        command = starter.replace("%USRCMD", command)
+    elif job.is_script and job.text.startswith("#!"):
+        _spool(spooled, job.text)
+    else:
         command = job.text
-    if "%USRCMD" not in starter:
-        starter += " %USRCMD"
-    # In a file: one word of a command line cannot be longer than 128 KiB.
-    started = spooled.with_suffix(".started")
-    _spool(started, starter.replace("%USRCMD", command) + "\n")
-    return [site.shell, str(started)]
+    file = spooled.with_suffix("")
+    _spool(file, f"#!/bin/sh\n$LSB_TRAPSIGS\n# LSBATCH: User input\n{command}\n")
+    return [site.shell, str(file)]
 
 
 def _spool(path: os.PathLike[str], text: str) -> None:
@@ -228,4 +273,4 @@ def send(site: Site, job_id: int, name: str) -> None:
                 raise RefusedError(f"-s {name}: not played: what state it leads to is open")
             if signum == signal.SIGCONT:
                 return
-        os.killpg(job.group, signum)
+    lsf_signals.deliver(site, job, signum)

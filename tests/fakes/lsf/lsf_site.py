@@ -1,7 +1,9 @@
 """Contract engine of LSF, written from the vendor's documentation: a site, its queues, its jobs.
 
 It stands for a cluster of hosts, all of which are this machine; what has no room waits. Each field
-of `Quirks` is off as the documentation has it, and on as it was seen on an LSF-compatible engine.
+of `Quirks` is off as the documentation has it, and on as it was seen on an LSF-compatible engine;
+`RECORDED` are those that recordings of one have (tests/lsf/recorded). Where the documentation says
+nothing, as of which processes hear a signal and when, the engine does what was recorded.
 What it does not play it refuses: TERMINATE of JOB_CONTROLS, checkpoints at intervals, arrays,
 resizing, and the commands that no test of ours needs.
 """
@@ -13,6 +15,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +84,33 @@ class Quirks:
     no_json: bool = False
     """bjobs and bhosts have neither -json nor, bhosts, -o."""
 
+    no_djob: bool = False
+    """A job is told neither LSB_DJOB_HOSTFILE nor LSB_DJOB_NUMPROC."""
+
+    no_command_line: bool = False
+    """An esub is told LSB_SUB_COMMAND_LINE of nothing."""
+
+    none_fails: bool = False
+    """bjobs that finds no job exits with 255; its JSON says that there are no records."""
+
+    no_rn: bool = False
+    """bsub has no -rn."""
+
+    lean: bool = False
+    """The engine has what volclava 2.2 has: few fields of `bjobs -o`, bhosts as tables, lsrun in
+    place of blaunch, `bparams -l`, and fewer options of bsub; see lsf_tables."""
+
+    parallel_killed_at_once: bool = False
+    """bkill, brequeue and bmig send SIGKILL alone to a job of several slots: as IBM documents it
+    where lsf.conf has not LSB_USE_SEQUENTIAL_SIGNAL=Y."""
+
+
+RECORDED = ("no_djob", "no_command_line", "none_fails", "no_rn")
+"""Quirks of the engine that the recordings are of."""
+
+LEAN = (*RECORDED, "lean", "no_bslots", "no_esub_arguments")
+"""Those, and what else it has not that hpcext could use."""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -112,7 +142,7 @@ class Queue:
     policies: str = ""
     preemption: str = ""
     job_controls: dict[str, str] = field(default_factory=dict)
-    """SUSPEND or RESUME → what /bin/sh runs."""
+    """SUSPEND or RESUME → what /bin/sh runs, or the name of a signal."""
 
     priority: int = 30
     preemptive: bool = False
@@ -173,8 +203,14 @@ class Job:
     requeue: str = ""
     """``run`` or ``hold``: brequeue kills it, and it is PEND or PSUSP then."""
 
+    requeuing: bool = False
+    """It is shown as EXIT, and will be PEND or PSUSP."""
+
     lost: bool = False
     """Its host is."""
+
+    engine: int = 0
+    """The process that stands for the daemons of its host: no process of the job."""
 
     def holds(self) -> bool:
         """Whether its slots are its own now."""
@@ -184,6 +220,10 @@ class Job:
         """Whether its GPUs are; "Requirements for resource preemption": what is suspended releases
         its slots, and what else it has when it leaves."""
         return bool(self.hosts) and self.state not in ENDED
+
+    def over(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state in ENDED and not self.requeuing
 
     def slot_hosts(self, launch_node: str = "") -> list[str]:
         """A host for each slot, after the launch node if there is one."""
@@ -211,6 +251,20 @@ class Site:
     esub_method: str = ""
     command_name: bool = True
     """LSB_SUB_COMMANDNAME."""
+
+    pim_s: float = 0.5
+    """So old a job is when its processes are looked at, some 30 s on a real host: from then on
+    signals go to each process group among them, before to the leader's alone."""
+
+    exit_shown_s: float = 0.3
+    """So long a job that is requeued is shown as EXIT: 2 to 4 s on a real host."""
+
+    host_lost_s: float = 1.0
+    """So long a host that is lost is shown as if it were not: some 125 s."""
+
+    stdout_direct: bool = False
+    """LSB_STDOUT_DIRECT: else the file of -o is there when the job has ended, and has what its
+    last run printed."""
 
     terminate_interval_s: float = 10.0
     minute_s: float = 60.0
@@ -241,12 +295,23 @@ class Site:
     def spooled(self, job_id: int) -> Path:
         return self.directory / "spool" / f"{job_id}.shell"
 
+    def printed(self) -> str:
+        """What all runs of all jobs have printed so far; LSF itself does not keep it."""
+        files = (self.directory / "spool").glob("*.out")
+        return "".join(file.read_text(errors="replace") for file in sorted(files))
+
     def down(self) -> set[str]:
         """Hosts that cannot be reached, by a file that tests write."""
         try:
             return set((self.directory / "down").read_text().split())
         except FileNotFoundError:
             return set()
+
+    def shown_down(self) -> set[str]:
+        """Those that are known to be."""
+        down = self.down()
+        since = (self.directory / "down").stat().st_mtime if down else 0.0
+        return down if time.time() - since >= self.host_lost_s else set()
 
     def add(self, job: Job) -> None:
         with self._locked():

@@ -226,7 +226,8 @@ def _chain(site: Site, request: Request) -> list[tuple[Path, list[str]]]:
 def _parameters(site: Site, request: Request) -> bytes:
     options = request.options
     lines = []
-    if site.command_name and (not request.is_script or site.quirks.script_flattened):
+    named = site.command_name and not site.quirks.no_command_line
+    if named and (not request.is_script or site.quirks.script_flattened):
         text = request.text
         if request.is_script:
             text = text.replace("\n", ";").rstrip(";") + "  "

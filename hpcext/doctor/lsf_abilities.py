@@ -1,0 +1,192 @@
+"""The abilities of an LSF-compatible engine that hpcext uses: which work, or in what other way.
+
+A row of :data:`TABLE` states what is wanted, how to check for it, and what is done without it. If
+hpcext is to use another feature of LSF, add its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from hpcext.batch import lsf, lsf_jobs, lsf_probe
+from hpcext.batch.lsf_engine import Engine
+from hpcext.core.errors import BatchError
+from hpcext.doctor.checkup import Finding
+from hpcext.text import clean, listed
+
+FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
+"""All fields of ``bjobs -o`` that are used."""
+
+NAME = "lsf can"
+
+
+class Ability(NamedTuple):
+    """An ability of an engine: a row of the table.
+
+    Attributes
+    ----------
+    name : str
+        What the ability is for.
+    words : str
+        The command and options that provide it.
+    there : callable
+        Returns whether an engine has them; None if that is not known yet.
+    instead : str
+        The other way, which hpcext takes automatically; empty if there is none.
+    without : str
+        The consequence if there is no other way, or of the other way.
+    """
+
+    name: str
+    words: str
+    there: Callable[[Engine], bool | None]
+    instead: str = ""
+    without: str = ""
+
+    def look(self, engine: Engine) -> Finding:
+        """Check an engine for this ability."""
+        there = self.there(engine)
+        if there:
+            return Finding(NAME, "ok", f"{self.name}: {self.words}")
+        if there is None:
+            says = f"{self.name}: whether {self.words} arrive only a job can tell"
+            return Finding(NAME, "note", says, "hpcext doctor --submit runs one")
+        lacks = f"no {self.words}"
+        if self.instead:
+            says = f"{self.name}: by another way: {self.instead} ({lacks})"
+            return Finding(NAME, "ok", says + (f"; {self.without}" if self.without else ""))
+        return Finding(NAME, "note", f"{self.name}: not here ({lacks}); {self.without}")
+
+
+def _has(command: str, *options: str) -> Callable[[Engine], bool]:
+    """Make a check for options by the help of a command; a command without help counts as IBM's."""
+    return lambda engine: command in engine.commands and not engine.lacks(command, *options)
+
+
+def _blaunch(engine: Engine) -> bool:
+    return "blaunch" in engine.commands
+
+
+TABLE: tuple[Ability, ...] = (
+    Ability("jobs", "bjobs -o -json", _has("bjobs", "-o", "-json"), "bjobs -w and bjobs -l"),
+    Ability("hosts", "bhosts -o -json", _has("bhosts", "-o", "-json"), "bhosts -w"),
+    Ability(
+        "groups of hosts",
+        "bhosts -X",
+        _has("bhosts", "-X"),
+        "",
+        "members of condensed groups are not seen one by one",
+    ),
+    Ability(
+        "parameters of the site",
+        "bparams -a",
+        _has("bparams", "-a"),
+        "bparams -l",
+    ),
+    Ability(
+        "GPUs of jobs",
+        "bsub -gpu",
+        _has("bsub", "-gpu"),
+        "slots alone are asked for",
+        "ask for GPUs as the site says, in lsf_options and harvest_options, or for whole hosts",
+    ),
+    Ability(
+        "GPUs of hosts",
+        "bhosts -gpu",
+        _has("bhosts", "-gpu"),
+        "",
+        "how many there are is not known: harvesters must be told --slots",
+    ),
+    Ability(
+        "exit values that requeue",
+        "bsub -Q",
+        _has("bsub", "-Q"),
+        "brequeue, or REQUEUE_EXIT_VALUES of the queue",
+    ),
+    Ability(
+        "jobs that are not begun again",
+        "bsub -rn",
+        _has("bsub", "-rn"),
+        "the script of a lease that is begun again ends at once",
+    ),
+    Ability("directory of a job", "bsub -cwd", _has("bsub", "-cwd"), "scripts change to it"),
+    Ability(
+        "descriptions of jobs",
+        "bsub -Jd",
+        _has("bsub", "-Jd"),
+        "leases are told by the files of their output",
+    ),
+    Ability(
+        "settings by arguments",
+        'arguments of -a "hpcext(...)"',
+        lambda engine: engine.arguments,
+        "variables (HPCEXT_GPUS and others)",
+    ),
+    Ability(
+        "warning of the end",
+        "bsub -wa -wt",
+        _has("bsub", "-wa", "-wt"),
+        "--lead goes by the run limit",
+    ),
+    Ability("jobs of several hosts", "blaunch", _blaunch, "", "it may be only where jobs begin"),
+    Ability(
+        "backfill windows", "bslots", _has("bslots"), "", "hosts that LSF keeps are left alone"
+    ),
+    Ability("reservations", "brsvs", _has("brsvs"), "", "leases may be lost to reservations"),
+    Ability(
+        "past jobs on long lines",
+        "bhist -UF",
+        _has("bhist", "-UF"),
+        "bhist -l, whose lines are put together again",
+    ),
+)
+
+
+def look(engine: Engine, launcher: str) -> Iterator[Finding]:
+    """Check an engine for each ability, and for the fields of ``bjobs -o``.
+
+    Parameters
+    ----------
+    engine : Engine
+    launcher : str
+        The setting ``lsf_launcher``.
+    """
+    for row in TABLE:
+        yield _launcher(row, engine, launcher) if row.words == "blaunch" else row.look(engine)
+    if not engine.lacks("bjobs", "-o", "-json"):
+        yield _fields()
+
+
+def _launcher(row: Ability, engine: Engine, wanted: str) -> Finding:
+    if wanted in engine.commands:
+        return Finding(NAME, "ok", f"{row.name}: {wanted}")
+    if wanted == "blaunch" and "lsrun" in engine.commands:
+        says = f"{row.name}: by another way: lsrun -m (no blaunch)"
+        return Finding(NAME, "ok", f"{says}; LSF does not count what it starts as the job's")
+    other = [name for name in ("blaunch", "jsrun", "lsrun") if name in engine.commands]
+    do = f"set lsf_launcher to {other[0]}" if other else ""
+    says = f"{row.name}: no {wanted} here, which may be only where jobs begin"
+    return Finding(NAME, "note", says, do)
+
+
+def _fields() -> Finding:
+    """Find which of the fields that are used this bjobs has; it tells only if there is a job."""
+    name = "fields of jobs"
+    found: object = None
+    try:
+        for field in FIELDS:
+            # One by one, since bjobs ends at the first field that it does not have.
+            found = lsf_jobs.ask(dict.fromkeys(("jobid", field)), ["-u", "all"])
+            if not found:
+                break
+    except BatchError as error:
+        return Finding(NAME, "wrong", f"{name}: bjobs does not say: {clean(error.what)}")
+    refused = sorted(lsf_probe.known().refused & frozenset(FIELDS))
+    if refused:
+        says = f"{name}: by another way: bjobs -l (bjobs -o has no {listed(refused)})"
+        return Finding(NAME, "ok", says)
+    if not found:
+        says = f"{name}: not known, as no job is there to ask about; it is found out with the first"
+        return Finding(NAME, "note", says, "ask again when there is one")
+    return Finding(NAME, "ok", f"{name}: bjobs -o has all {len(FIELDS)}")

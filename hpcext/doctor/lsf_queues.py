@@ -1,0 +1,107 @@
+"""Rules for the queue of leases on LSF: whether it lends hosts and takes them back as needed.
+
+Each rule is a pure function of one queue among all. To add one, write it and put it in
+:data:`RULES`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from hpcext.batch.lsf_idle import Queue
+from hpcext.doctor.checkup import Finding
+from hpcext.protocol import EXIT_SUSPENDED
+from hpcext.text import listed, shown
+
+_OWNER = "an administrator has lsb.queues say"
+
+
+def look(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
+    """Apply all rules to a queue."""
+    for rule in RULES:
+        yield from rule(queue, queues)
+
+
+def above(queue: Queue, queues: Iterable[Queue]) -> list[Queue]:
+    """Find the queues whose jobs preempt those of a queue, the most urgent first (PREEMPTION)."""
+    found = [
+        each
+        for each in queues
+        if each.name != queue.name
+        and each.starts_jobs
+        and (each.priority or 0) > (queue.priority or 0)
+        and (_names(each.preemption, "PREEMPTIVE", queue.name)
+             or _names(queue.preemption, "PREEMPTABLE", each.name))
+    ]  # fmt: skip
+    return sorted(found, key=lambda each: -(each.priority or 0))
+
+
+def _names(preemption: str, kind: str, name: str) -> bool:
+    """Return whether PREEMPTIVE or PREEMPTABLE applies to a queue: to all if it lists none."""
+    found = re.search(rf"\b{kind}\b(?:\[([^\]]*)\])?", preemption)
+    if found is None:
+        return False
+    listed_ = [word.partition("+")[0] for word in (found[1] or "").split()]
+    return found[1] is None or name in listed_ or "all" in listed_
+
+
+def preemption(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
+    """Check that jobs of other queues take hosts back from leases."""
+    name, of = "preemption", shown(queue.name)
+    if first := above(queue, queues):
+        says = f"jobs of {listed(each.name for each in first)} preempt those of {of}"
+        yield Finding(name, "ok", says)
+        return
+    says = f"{of}: no queue preempts its jobs (PREEMPTION), as far as bqueues says"
+    do = f"{_OWNER} PREEMPTION = PREEMPTABLE, and PRIORITY below that of all others"
+    yield Finding(name, "note", says, do, "others would wait for leases until these end")
+
+
+def suspension(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
+    """Check that a lease receives the signal by which a host is taken back."""
+    name, of = "job controls", shown(queue.name)
+    said = queue.controls.get("SUSPEND", "")
+    if said.endswith("SIGTSTP") or "hpcext-job-control" in said:
+        yield Finding(name, "ok", f"{of}: SUSPEND[{said}] is heard")
+    elif "PREEMPT" in queue.terminate_when.split():
+        yield Finding(name, "ok", f"{of}: TERMINATE_WHEN = PREEMPT is heard")
+    elif said:
+        says = f"{of}: SUSPEND[{said}] is not ours"
+        do = "see that it lets jobs hear SIGTSTP before it stops them"
+        yield Finding(name, "note", says, do, "what cannot be heard loses work since a checkpoint")
+    else:
+        says = f"{of}: no JOB_CONTROLS: jobs of one slot are stopped by SIGSTOP, which nobody hears"
+        do = f"{_OWNER} JOB_CONTROLS = SUSPEND[SIGTSTP]"
+        yield Finding(name, "note", says, do, "such leases are killed, and lose unsaved work")
+
+
+def rerunnable(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
+    """Check that jobs of the queue are rerunnable: LSF takes GPUs back from no others."""
+    name, of = "rerunnable", shown(queue.name)
+    if queue.rerunnable:
+        yield Finding(name, "ok", f"{of}: RERUNNABLE; a lease that is begun again ends at once")
+        return
+    do = f"{_OWNER} RERUNNABLE = yes, and MIG"
+    why = "LSF takes GPUs only from jobs that are rerunnable: others wait for them"
+    yield Finding(name, "note", f"{of}: not RERUNNABLE", do, why)
+
+
+def exit_values(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
+    """Check that no exit value begins a finished job again, except that of a suspension."""
+    name, of = "exit values", shown(queue.name)
+    values = queue.requeue.split()
+    if "0" in values or any(value.lower() == "all" for value in values):
+        says = f"{of}: REQUEUE_EXIT_VALUES = {shown(queue.requeue)} begins finished jobs again"
+        yield Finding(name, "wrong", says, f"{_OWNER} REQUEUE_EXIT_VALUES = {EXIT_SUSPENDED}")
+    elif str(EXIT_SUSPENDED) in values:
+        yield Finding(name, "ok", f"{of}: exit value {EXIT_SUSPENDED} requeues")
+    else:
+        says = f"{of}: exit value {EXIT_SUSPENDED} does not requeue; brequeue, or bsub -Q, does"
+        yield Finding(name, "ok", says)
+
+
+RULES: tuple[Callable[[Queue, Sequence[Queue]], Iterator[Finding]], ...] = (
+    preemption, suspension, rerunnable, exit_values,
+)  # fmt: skip
+"""The rules, in the order in which their findings are shown."""

@@ -1,0 +1,142 @@
+"""The main job, which takes back the node of a probe's lease, on Slurm and on LSF."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Protocol
+
+from hpcext import protocol
+from hpcext.batch import (
+    lsf,
+    lsf_idle,
+    lsf_inside,
+    lsf_leasing,
+    lsf_probe,
+    runner,
+    slurm,
+    slurm_site,
+    system,
+)
+from hpcext.batch.leasing import Idle
+from hpcext.config import Settings
+from hpcext.core.errors import BatchError
+from hpcext.doctor import leases, lsf_queues
+from hpcext.text import clean
+
+
+class Main(Protocol):
+    """The main job's batch system.
+
+    Attributes
+    ----------
+    name : str
+        Name of the batch system, as in :data:`hpcext.batch.system.NAMES`.
+    queue_do, slow_do, grace_do : str
+        Advice if the lease does not begin, if the main job does not, or if saving took too long.
+    """
+
+    name: str
+    queue_do: str
+    slow_do: str
+    grace_do: str
+
+    def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
+        """Submit a job for a node with precedence over a partition; return its id, or why not."""
+
+    def press(self, lease: int) -> str:
+        """Send a lease what a preemption sends; return how, or "" if that takes a job."""
+
+    def state(self, job_id: int) -> str:
+        """Return the state of a job; empty if it is not known."""
+
+
+class SlurmMain:
+    """The main job on Slurm."""
+
+    name = "slurm"
+    queue_do = "see squeue --start, and what hpcext doctor says of backfill"
+    slow_do = "see squeue, and the log of slurmctld"
+    grace_do = "have the partition's GraceTime made longer"
+
+    def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
+        """Submit the job to the first partition that accepts it; return its id, or why not."""
+        config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
+        if config.get("PreemptType") != "preempt/partition_prio":
+            return None, f"which QOS preempts is not known ({config.get('PreemptType', '')})"
+        partitions = slurm_site.parse_partitions(runner.run(slurm_site.partitions_command()))
+        members = slurm_site.parse_members(runner.run(slurm_site.members_command()))
+        above = leases.above(partition, partitions, members, {node.name})
+        said = f"no partition above {partition} has {node.name}"
+        for each in above:
+            words = [
+                f"--job-name={name}", f"--partition={each}", f"--nodelist={node.name}",
+                "--nodes=1", "--exclusive", "--time=1", "--no-requeue", "--output=/dev/null",
+                "--chdir=/", "--wrap=sleep 2",
+            ]  # fmt: skip
+            try:
+                command = ["sbatch", "--parsable", *words]
+                answer = runner.run(command, environ=protocol.without_slurm())
+                return slurm.parse_job_id(answer), ""
+            except BatchError as error:
+                said = f"{each}: {clean(error.what)}"
+        return None, said
+
+    def press(self, lease: int) -> str:
+        """Return an empty string: no user can send what a preemption sends."""
+        return ""
+
+    def state(self, job_id: int) -> str:
+        """Return the state of a job, by squeue."""
+        with contextlib.suppress(BatchError):
+            return slurm.parse_end(runner.run(slurm.end_command(job_id))).state
+        return ""
+
+
+class LsfMain:
+    """The main job on LSF.
+
+    Parameters
+    ----------
+    settings : Settings
+    """
+
+    name = "lsf"
+    queue_do = "see bjobs -p, and what hpcext doctor says of the queue"
+    slow_do = "see bjobs -p, and PREEMPTION of the queues"
+    grace_do = "have JOB_CONTROLS of the queue say SUSPEND[SIGTSTP]"
+
+    def __init__(self, settings: Settings) -> None:
+        self._gpu_option = settings.lsf_gpu_option
+
+    def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
+        """Submit the job to the first queue that accepts it; return its id, or why not."""
+        queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"]))
+        mine = [each for each in queues if each.name == partition]
+        above = lsf_queues.above(mine[0], queues) if mine else []
+        said = f"no queue preempts jobs of {partition}, as far as bqueues says"
+        engine = lsf_probe.known()
+        words = [
+            *("-J", name, "-m", node.name, "-n", str(max(1, node.cpus)), "-R", "span[hosts=1]"),
+            *lsf_leasing.gpu_words(node.gpus, engine, self._gpu_option),
+            *("-W", "1", "-o", "/dev/null"),
+            *([] if engine.lacks("bsub", "-cwd") else ["-cwd", "/"]),
+        ]
+        for each in above:
+            try:
+                command = ["bsub", "-q", each.name, *words, "sleep 2"]
+                answer = runner.run(command, environ=lsf_inside.environ_of_others())
+                return lsf.parse_job_id(answer), ""
+            except BatchError as error:
+                said = f"{each.name}: {clean(error.what)}"
+        return None, said
+
+    def press(self, lease: int) -> str:
+        """Stop a lease by bstop(1), on which LSF applies JOB_CONTROLS as at a preemption."""
+        runner.run(["bstop", str(lease)])
+        return "stopped by bstop, as a preemption would"
+
+    def state(self, job_id: int) -> str:
+        """Return the state of a job, by bjobs."""
+        with contextlib.suppress(BatchError):
+            return system.jobs("lsf").states([job_id]).get(job_id, "")
+        return ""
