@@ -1,4 +1,4 @@
-"""From what a job file says to what the engine is told."""
+"""Admission: turns the jobs of a job file into jobs of the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def admit(specs: Sequence[JobSpec], first_id: int, known: Mapping[str, str]) -> 
     first_id : int
         Id of the first one; the rest count up from there.
     known : Mapping[str, str]
-        Names of earlier jobs → ids. A name among `specs` goes before one of these.
+        Names of earlier jobs → ids. A name among `specs` takes precedence over one of these.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def _job(spec: JobSpec, number: int, ids: Mapping[str, str]) -> Job:
             by_kind=spec.by_kind,
             work=spec.work,
             target_loss=spec.target_loss,
-            # A file that does not state them says 0.
+            # 0: the file does not state them.
             up_s=spec.rescale_up_s or None,
             down_s=spec.rescale_down_s or None,
         ),

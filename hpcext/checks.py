@@ -1,7 +1,7 @@
-"""Checks of what people write: files read as a whole, and the values in them.
+"""Checks of what people write: files, which are read as a whole, and the values in them.
 
 Each check returns the value in its proper type or raises an InputError that says what is valid;
-whoever calls it adds where the value was written.
+its caller adds where the value was written.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ MAX_STRING_BYTES = 64 << 10
 
 
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-"""How msgspec calls types, and people."""
+"""What msgspec calls a type → what a person calls it."""
 
 Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 def read_options(kind: type[Options], given: str, where: str) -> Options:
-    """Read ``key=value,key=value``, as options are said behind a name and a colon.
+    """Read ``key=value,key=value``: the options that follow a name and a colon.
 
     Raises
     ------
     InputError
-        There is no such option, or not this value of it.
+        An option is unknown, or its value is invalid.
     """
     fields = kind.__struct_fields__
     values: dict[str, Any] = {}
@@ -66,7 +66,7 @@ def read_options(kind: type[Options], given: str, where: str) -> Options:
 def _not_this_value(
     kind: type[msgspec.Struct], values: Mapping[str, str], said: str, where: str
 ) -> InputError:
-    """What msgspec said of an option, in words of people."""
+    """Rephrase what msgspec says of an option's value for the person who typed it."""
     # "Expected `float | null` <= 1.0 - at `$.p`": both halves are for whoever typed it.
     what, _, at = said.replace("`", "").partition(" - at $.")
     given = f"{at}={clean(values[at][:SHOWN_CHARS])}" if at in values else ""
@@ -80,7 +80,7 @@ def _not_this_value(
 
 
 def placed(error: InputError, *places: str) -> InputError:
-    """The same error, said to have come from `places`, the widest first."""
+    """Return the same error with `places` in front of where it occurred, the widest first."""
     where = ": ".join(place for place in (*places, error.where) if place)
     return InputError(error.what, where=where, valid=error.valid, do=error.do)
 
@@ -92,7 +92,7 @@ def read_text(path: Path, *, must_be_roots: bool = False) -> str:
     ----------
     path : pathlib.Path
     must_be_roots : bool
-        Refuse it unless root owns it and nobody else can write to it.
+        Whether to refuse it unless root owns it and nobody else can write to it.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def read_text(path: Path, *, must_be_roots: bool = False) -> str:
 
 
 def _check_file(facts: os.stat_result, where: str, *, must_be_roots: bool) -> None:
-    """Refuse what must not be read, before it is."""
+    """Refuse a file that must not be read, before it is read."""
     if not stat.S_ISREG(facts.st_mode):
         kind = "a directory" if stat.S_ISDIR(facts.st_mode) else "not a regular file"
         raise InputError(kind, where=where, valid="a text file")
@@ -159,12 +159,12 @@ def _decoded(data: bytes, where: str) -> str:
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Read a TOML document.
+    """Parse a TOML document.
 
     Raises
     ------
     InputError
-        It is not one; the message says at which line and column.
+        It is invalid; the message names the line and column.
     """
     try:
         document: dict[str, Any] = tomllib.loads(text)
@@ -179,7 +179,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def kind_of(value: Any) -> str:
-    """What TOML calls a value of this type, for messages."""
+    """Name the type of a value as TOML does, for messages."""
     kinds: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (bool, "a boolean"),
         (int, "an integer"),
@@ -193,7 +193,7 @@ def kind_of(value: Any) -> str:
 
 
 def wrong(value: Any, valid: str, *, do: str = "") -> InputError:
-    """The error for a value of the wrong type."""
+    """Build the error for a value of the wrong type."""
     if isinstance(value, (dict, list)):
         return InputError(kind_of(value), valid=valid, do=do)
     return InputError(f"{shown(value)} is {kind_of(value)}", valid=valid, do=do)
@@ -205,7 +205,7 @@ def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key
     Raises
     ------
     InputError
-        Names the first such key, and the nearest known one.
+        A key is unknown; the message names the first such key and the nearest known one.
     """
     if table.keys() <= set(keys):
         return
@@ -216,7 +216,7 @@ def known_keys(table: Mapping[str, Any], keys: Collection[str], what: str = "key
 
 
 def integer(value: Any, low: int, high: int) -> int:
-    """A whole number in `low`..`high`; a boolean is none."""
+    """Check an integer in `low`..`high`; a boolean is not one."""
     valid = f"an integer, {low} to {high}"
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(value, valid)
@@ -226,7 +226,7 @@ def integer(value: Any, low: int, high: int) -> int:
 
 
 def number(value: Any, low: float, high: float, *, above: bool = False) -> float:
-    """A finite number in `low`..`high`, `low` itself excluded if `above`."""
+    """Check a finite number in `low`..`high`, with `low` itself excluded if `above`."""
     valid = f"a number, {f'above {low:g}, at most' if above else f'{low:g} to'} {high:g}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong(value, valid)
@@ -237,7 +237,7 @@ def number(value: Any, low: float, high: float, *, above: bool = False) -> float
 
 
 def string(value: Any) -> str:
-    """A string that can be an argument or a variable of a process."""
+    """Check a string that can be an argument or a variable of a process."""
     if not isinstance(value, str):
         raise wrong(value, "a string", do="put it in quotes" if _quotable(value) else "")
     if "\0" in value:

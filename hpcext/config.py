@@ -1,7 +1,7 @@
-"""Settings: one table of them, and where each value came from.
+"""Settings: the one table of them, and where each value came from.
 
-A flag beats the environment, the environment beats the user's file, that beats the site's file,
-and that beats the default.
+A flag takes precedence over the environment, the environment over the user's file, the user's file
+over the site's, and the site's file over the default.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hpcext.text import clean, did_you_mean, shown
 MAX_NODES = 10_000
 
 SITE_FILE = Path("/etc/hpcext/hpcext.toml")
-"""No variable moves it: whatever runs as root must not be led to another one."""
+"""The site's file. No variable changes its path, so that nobody leads root to another file."""
 
 POLICIES = (
     "marble", "exclusive", "equal_share", "bftrainer", "bftrainer-lifetime",
     "optimus", "doubling", "total_time", "pollux", "fixed", "tiresias",
 )  # fmt: skip
-"""Names of our own: the policies themselves are a layer above. A test holds both lists equal."""
+"""Names of hpcext's own policies, which are a layer above; a test keeps both lists equal."""
 
 
 def user_file() -> Path:
-    """The settings of this user, whether or not the file is there."""
+    """Return the path of this user's settings, whether or not the file exists."""
     return protocol.user_directory("config") / "hpcext.toml"
 
 
 def _policy(value: Any) -> str:
-    # What may follow the name is for the policy to judge.
+    # Options may follow the name; the policy checks them.
     name = string(value).partition(":")[0]
     if name not in POLICIES and name not in (installed := seams.names(seams.POLICIES)):
         known = (*POLICIES, *installed)
@@ -115,7 +115,7 @@ def _notify(value: Any) -> str:
 
 
 def _row(read: Callable[[Any], Any], help: str, variable: str) -> dict[str, Any]:
-    """What is known of a setting beside its default."""
+    """Describe a setting beside its default: how it is checked, its help, its variable."""
     return {"read": read, "help": help, "variable": variable}
 
 
@@ -132,21 +132,21 @@ class Settings:
     batch : {"auto", "slurm", "lsf"}
     lsf_launcher : {"blaunch", "jsrun", "lsrun"}
     lsf_options : str
-        For bsub.
+        Options of bsub for each pilot.
     lsf_gpu_option : str
-        For bsub's ``-gpu``; empty: it is not used.
+        Value of bsub's ``-gpu``; empty: the option is not used.
     pilot_options : str
-        For sbatch.
+        Options of sbatch for each pilot.
     harvest_partition : str
     harvest_options : str
-        For sbatch or bsub.
+        Options of sbatch or bsub for each lease.
     harvest_max_nodes : int
     harvest_share : float
     harvest_gpus : int or "auto"
     harvest_autoscale : str
-        ``none``, or a band, see :mod:`hpcext.core.band`.
+        ``none``, or a band of utility; see :mod:`hpcext.core.band`.
     notify : str
-        ``none``, or a way, see :mod:`hpcext.core.ways`. It may hold a secret.
+        ``none``, or how the user is notified; see :mod:`hpcext.core.ways`. It may hold a secret.
     origins : Mapping[str, str]
         Setting → where its value came from: ``--policy``, a variable, a file, or ``default``.
     """
@@ -155,7 +155,7 @@ class Settings:
         default="marble",
         metadata=_row(_policy, "how GPUs are shared, as marble, or pollux:p=0", "HPCEXT_POLICY"),
     )
-    # Not HPCEXT_GPUS: that one is what a batch job's flags say, and may be a range.
+    # Not HPCEXT_GPUS: that variable holds a batch job's flag, which may be a range.
     gpus: int | str = field(
         default="auto",
         metadata=_row(_gpus, "GPUs to use, or logical slots, or auto", "HPCEXT_PILOT_GPUS"),
@@ -256,7 +256,7 @@ class Settings:
             "HPCEXT_HARVEST_AUTOSCALE",
         ),
     )
-    # Not HPCEXT_NOTIFY: that one is the supervisor's, for its training.
+    # Not HPCEXT_NOTIFY: the supervisor sets that variable for its training.
     notify: str = field(
         default=ways.NONE,
         metadata=_row(
@@ -268,7 +268,7 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
-        """Every setting, in types that JSON and TOML have, to be shown: without secrets."""
+        """Return every setting in types that JSON and TOML have, for display: without secrets."""
         found = {name: getattr(self, name) for name in SETTINGS}
         found["notify"] = ways.shown_way(self.notify)
         return {name: str(v) if isinstance(v, Path) else v for name, v in found.items()}
@@ -277,25 +277,25 @@ class Settings:
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     row.name: row.metadata for row in fields(Settings) if row.metadata
 }
-"""Name → ``read`` (check a value), ``help``, ``variable`` (of the environment)."""
+"""Name → ``read`` (checks a value), ``help`` and ``variable`` (of the environment)."""
 
 
 def load_settings(
     flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Put all sources together.
+    """Merge the settings of all sources.
 
     Parameters
     ----------
     flags : Mapping[str, Any], optional
-        What the command line says; None stands for a flag that was not given.
+        Flags of the command line; None stands for one that was not given.
     environ : Mapping[str, str], optional
-        Instead of this process's environment.
+        Environment to read; by default that of this process.
 
     Raises
     ------
     InputError
-        A file or value that cannot be, wherever it came from.
+        A file or value is invalid, wherever it came from.
     """
     environ = protocol.environ() if environ is None else environ
     values: dict[str, Any] = {}
@@ -324,7 +324,7 @@ def read_file(path: Path, *, must_be_roots: bool = False) -> dict[str, Any]:
     Raises
     ------
     InputError
-        The file, or the first setting in it that cannot be.
+        The file is invalid, or a setting in it; the message names the first one.
     """
     text = read_text(path, must_be_roots=must_be_roots)
     where = clean(str(path))
@@ -355,17 +355,17 @@ def _read(name: str, value: Any, where: str) -> Any:
 
 
 _NUMBERS = (_gpus, _interval_s, _nodes, _share, timeout_s)
-"""Readers of settings that may be numbers; all others are text, even where it is digits alone."""
+"""Checks of settings that may be numbers; all others are text, even if it is only digits."""
 
 
 def _read_said(name: str, value: Any, where: str) -> Any:
-    """What a flag or a variable says: both are text."""
+    """Check the value of a flag or a variable, which are both text."""
     numeric = SETTINGS[name]["read"] in _NUMBERS
     return _read(name, _number(value) if numeric else value, where)
 
 
 def _number(value: Any) -> Any:
-    """A number where the text is one."""
+    """Convert a text to a number if it is one."""
     if not isinstance(value, str):
         return value
     for kind in (int, float):

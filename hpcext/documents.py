@@ -1,4 +1,4 @@
-"""Small files that one process writes and another reads: whole or not at all, and not trusted.
+"""Small files that one process writes atomically and another reads without trusting them.
 
 Standard library only, and of that only what is quick to import: training processes and the
 supervisor import it, as they do :mod:`hpcext.protocol`, which says what the files are.
@@ -17,13 +17,13 @@ from typing import Any
 from hpcext.numerals import whole
 
 MAX_FILE_BYTES = 1 << 20
-"""Files written by others (reports, requests) that are larger are refused unread."""
+"""Larger files of other writers (reports, requests) are refused unread."""
 
 _DRAFT_CHARS = 12
 _HEXADECIMAL = set("0123456789abcdef")
 
 UNFIT = (OSError, ValueError, LookupError, TypeError, OverflowError)
-"""What comes of a document that is not there, or does not hold what it should: ``int(1e999)``."""
+"""Errors from a document that is missing or holds anything unexpected, as ``int(1e999)``."""
 
 
 def sync_directory(path: Path) -> None:
@@ -36,7 +36,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | None = None) -> None:
-    """Replace a file as a whole: temporary name, flush, rename.
+    """Replace a file atomically: write a temporary file, flush it, rename it.
 
     Parameters
     ----------
@@ -45,12 +45,13 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
     durable : bool
         Wait for the disk, so that the file survives a crash of the machine.
     mode : int, optional
-        Permissions; for the owner alone if not said.
+        Permissions; by default for the owner alone.
 
     Raises
     ------
     OSError
-        Names the file. Nothing was replaced, and no temporary file is left.
+        It could not be written; the error names the file. Nothing was replaced, and no temporary
+        file is left.
     """
     name = path.with_name(f".{path.name}.{os.urandom(_DRAFT_CHARS // 2).hex()}")
     try:
@@ -67,7 +68,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
         with contextlib.suppress(OSError):
             os.unlink(name)
         if isinstance(error, OSError):
-            # A write into a full disk does not know where, and all else names the draft.
+            # The error of a full disk names no file, and all others name the temporary one.
             error.filename = str(path)
         raise
     if durable:
@@ -75,7 +76,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, mode: int | Non
 
 
 def drafts(path: Path) -> list[Path]:
-    """What a :func:`write_file` that was killed has left beside a file."""
+    """List the temporary files that a killed :func:`write_file` left beside a file."""
     start = f".{path.name}."
     found = []
     with (
@@ -96,7 +97,7 @@ def write_json(path: Path, document: Mapping[str, Any], *, durable: bool = True)
 
 
 def open_regular(path: Path | str, *, dir_fd: int | None = None) -> int:
-    """A descriptor to read a regular file by, whatever lies there; the caller closes it.
+    """Open a regular file for reading and return its descriptor, which the caller closes.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def open_regular(path: Path | str, *, dir_fd: int | None = None) -> int:
 
 
 def open_own(path: Path, *, dir_fd: int | None = None) -> int:
-    """As :func:`open_regular`, of a file that is this user's own."""
+    """Open a file as :func:`open_regular` does, and refuse it unless this user owns it."""
     fd = open_regular(path, dir_fd=dir_fd)
     if (owner := os.fstat(fd).st_uid) != os.geteuid():
         os.close(fd)
@@ -149,9 +150,9 @@ def read_untrusted(
     ----------
     path : pathlib.Path
     most_bytes : int, optional
-        Larger ones are refused unread; None for those that this user alone has ever written.
+        Larger files are refused unread; None for files that only this user has ever written.
     of_anybody : bool
-        It need not be this user's own: nothing of it is obeyed.
+        Whether it may belong to somebody else: for content that is not obeyed.
     dir_fd : int, optional
         The directory that a relative path begins at.
 
@@ -175,17 +176,17 @@ def read_untrusted(
 
 
 def read_own(path: Path) -> bytes:
-    """Read a file that this user alone has ever written, however large."""
+    """Read a file that only this user has ever written, however large."""
     return read_untrusted(path, most_bytes=None)
 
 
 def decoded(data: bytes | str) -> Any:
-    """Read JSON that somebody else wrote.
+    """Decode JSON that somebody else wrote.
 
     Raises
     ------
     ValueError
-        It is not JSON, is nested too deeply, or has a number of thousands of digits.
+        It is not JSON, is nested too deeply, or has a number of 4,300 digits or more.
     """
     try:
         return json.loads(data)
@@ -196,12 +197,12 @@ def decoded(data: bytes | str) -> Any:
 def read_json(path: Path, schema: str, *, dir_fd: int | None = None) -> dict[str, Any]:
     """Read a JSON object of a given schema, which somebody else may have put there.
 
-    What is in such documents is obeyed, or believed: it must be this user's own file.
+    The content of such documents is obeyed or believed, so the file must belong to this user.
 
     Raises
     ------
     FileNotFoundError
-        It is not there.
+        It does not exist.
     ValueError
         It is not such a document; the message says why.
     """
@@ -216,7 +217,7 @@ def read_json(path: Path, schema: str, *, dir_fd: int | None = None) -> dict[str
 
 
 def is_later(document: object, schema: str) -> bool:
-    """Whether a document says that it is of a later version of a schema."""
+    """Return whether a document states a later version of a schema."""
     found = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(found, str):
         return False
@@ -225,7 +226,7 @@ def is_later(document: object, schema: str) -> bool:
 
 
 def not_of(document: object, schema: str) -> str:
-    """Why a document is not of a schema."""
+    """Explain why a document is not of a schema."""
     if is_later(document, schema):
         return f"written by a later release of hpcext, and this one reads {schema}"
     return f"not a document of schema {schema}"

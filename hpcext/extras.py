@@ -1,7 +1,7 @@
-"""Packages that not everybody needs, and the extra of ours that brings each.
+"""Optional packages, and the extra of hpcext that installs each.
 
-Whoever is about to use one asks for it here before any work is done: what is missing is then one
-line, and nothing was computed or written.
+Code that is about to use one asks for it here before any work is done: a missing package is then an
+error of one line, and nothing was computed or written.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from hpcext.core.errors import InputError
 
 
 class Extra(NamedTuple):
-    """What brings a package.
+    """An optional package and the extra that installs it.
 
     Attributes
     ----------
     package : str
-        As people call it.
+        Name of the package as people write it.
     name : str
-        Of the extra, as in ``pip install 'hpcext[NAME]'``.
+        Name of the extra, as in ``pip install 'hpcext[NAME]'``.
     """
 
     package: str
@@ -37,7 +37,7 @@ EXTRAS = {
     "pulp": Extra("PuLP", "milp"),
     "textual": Extra("Textual", "top"),
 }
-"""Module → what brings it. A test holds this against setup.cfg."""
+"""Module → the extra that installs it. A test compares this with setup.cfg."""
 
 
 def need(module: str, where: str = "", otherwise: str = "") -> Any:
@@ -46,16 +46,16 @@ def need(module: str, where: str = "", otherwise: str = "") -> Any:
     Parameters
     ----------
     module : str
-        As ``matplotlib.figure``.
+        Name of the module, as ``matplotlib.figure``.
     where : str, optional
-        The option that needs it.
+        The option that needs it, for the message.
     otherwise : str, optional
         What to do without it.
 
     Raises
     ------
     InputError
-        It is not installed, or is and cannot be imported; says what to install.
+        It is not installed or cannot be imported; the message says what to install.
     """
     root = module.partition(".")[0]
     extra = EXTRAS[root]
@@ -70,5 +70,5 @@ def need(module: str, where: str = "", otherwise: str = "") -> Any:
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra."""
+    """Return the command that installs an extra."""
     return f"pip install 'hpcext[{extra}]'"

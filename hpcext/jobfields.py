@@ -1,7 +1,8 @@
-"""What the keys of a ``[[job]]`` may hold: one function per kind of value.
+"""Checks of the values in a ``[[job]]`` table: one function per kind of value.
 
-Each takes what TOML gave and returns it in the type of :class:`hpcext.jobfile.JobSpec`, or raises
-an InputError, to which the reader adds file, job and key.
+Each takes a value that TOML was decoded to and returns it in the type of
+:class:`hpcext.jobfile.JobSpec`, or raises an InputError, to which the reader adds file, job and
+key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hpcext.core.trials import Trial
 from hpcext.text import shown
 
 MAX_GPUS = 1024
-"""Per node; far more than any node has, and few enough to enumerate."""
+"""GPUs per node: far more than any node has, and few enough to enumerate."""
 
 MAX_NODES = 65_536
 MAX_WORK = 1e15
@@ -30,7 +31,7 @@ MAX_MEM_BYTES = 1 << 50
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_CHARS = 64
 _NOT_FIRST = set("-.=+@")
-"""Of an option, a hidden file, a formula of a spreadsheet."""
+"""Characters that would begin an option, a hidden file or a formula of a spreadsheet."""
 _BLANK = re.compile("[ \u115f\u1160\u2800\u3164\uffa0]*")
 """Characters that print nothing, though Unicode calls some of them letters and symbols."""
 _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}")
@@ -40,11 +41,11 @@ _UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def name(value: Any) -> str:
-    """The name of a job, which is also a part of messages, tables and commands.
+    """Check the name of a job, which also appears in messages, tables and commands.
 
-    No file of ours is called by it: those of a job are in a directory with its id. It is in the
-    form in which a character is one code point where it can be (NFC), so that who types it
-    another way means the same job.
+    No file of hpcext is named after it: the files of a job are in a directory with its id. The name
+    is normalized to NFC, in which a character is one code point where it can be, so that whoever
+    types it in another form means the same job.
     """
     valid = (
         f"up to {_NAME_CHARS} characters that print, no / in it, no blank at either end, "
@@ -62,7 +63,7 @@ def name(value: Any) -> str:
         and named.strip() == named
         and not _BLANK.fullmatch(named)
         and named[0] not in _NOT_FIRST
-        # It would be drawn over what stands before the name.
+        # A combining mark would be drawn over whatever stands before the name.
         and not unicodedata.category(named[0]).startswith("M")
     )
     if not good:
@@ -73,7 +74,7 @@ def name(value: Any) -> str:
 
 
 def plain_name(value: Any) -> str:
-    """The name of a sweep or of a profile, which is also that of a file."""
+    """Check the name of a sweep or of a profile, which is also a file's name."""
     valid = "letters, digits, . _ -; a letter or digit first; at most 64"
     if not isinstance(value, str):
         raise wrong(value, f"a string of {valid}")
@@ -85,7 +86,7 @@ def plain_name(value: Any) -> str:
 
 
 def command(value: Any) -> tuple[str, ...]:
-    """An argv; one string is split as a shell would, but no shell runs it."""
+    """Check a command and return its argv; a string is split as by a shell, but none runs it."""
     if isinstance(value, str):
         try:
             argv = tuple(shlex.split(string(value)))
@@ -101,14 +102,14 @@ def command(value: Any) -> tuple[str, ...]:
 
 
 SHELL = ("/bin/sh", "-c")
-"""What runs a command whose job says that it is one for a shell."""
+"""The command that runs a job's command if the job says ``shell = true``."""
 
 _SHELLS = re.compile(r"(?:.*/)?(?:sh|bash|dash|ksh|zsh|fish|csh|tcsh)")
 _MEANT_FOR_A_SHELL = re.compile(r"\|\|?|&&?|;|[0-9]?>{1,2}|<")
 
 
 def for_shell(value: Any) -> tuple[str, ...]:
-    """The argv of a command that a shell is to run."""
+    """Check a command that a shell is to run and return the argv of that shell."""
     if not isinstance(value, str):
         raise wrong(value, "a string, since shell = true")
     if not string(value).strip():
@@ -117,28 +118,28 @@ def for_shell(value: Any) -> tuple[str, ...]:
 
 
 def shell_only(value: str | list[str]) -> str:
-    """What a command has that only a shell would understand, and it is to run without one.
+    """Find the first part of a command, to be run without a shell, that only a shell understands.
 
     Parameters
     ----------
     value : str or list of str
-        As a file states it, and :func:`command` takes it.
+        The command as the file states it and :func:`command` accepts it.
 
     Returns
     -------
     str
-        The first such thing, empty if there is none: an operator, a variable, a pattern of names.
+        An operator, a variable or a pattern of file names; empty if there is none.
     """
     text = value if isinstance(value, str) else ""
     argv = shlex.split(text) if text else list(value)
     if any(map(_is_shell, argv, argv[1:])):
-        return ""  # What follows is for that one.
+        return ""  # what follows is for the shell that the command itself starts
     alone = next((word for word in argv if _MEANT_FOR_A_SHELL.fullmatch(word)), "")
     return _unquoted(text) if text else alone
 
 
 def loses_failures(text: str) -> bool:
-    """Whether a shell would tell only how the last part of a pipe ended."""
+    """Return whether a shell would report the exit code of the last command of a pipe only."""
     return "pipefail" not in text and bool(_PIPE.search(_QUOTED.sub("x", text)))
 
 
@@ -154,8 +155,8 @@ _UNQUOTED = re.compile(
 
 
 def _unquoted(text: str) -> str:
-    # Of a quotation something has to stay: "a"* is a pattern, too. In double quotes a shell would
-    # fill in variables.
+    # Something of a quotation has to stay, since "a"* is a pattern, too. In double quotes a shell
+    # would fill in variables.
     def kept(match: re.Match[str]) -> str:
         inside = re.search(r"\$(?:[A-Za-z_{(])\w*", match[0]) if match[0][0] == '"' else None
         return inside[0] if inside else "x"
@@ -165,19 +166,19 @@ def _unquoted(text: str) -> str:
 
 
 def shell(value: Any) -> bool:
-    """Whether a shell runs the command."""
+    """Check whether a shell is to run the command."""
     if not isinstance(value, bool):
         raise wrong(value, "true or false")
     return value
 
 
 def gpus(value: Any) -> dict[str, int]:
-    """How many GPUs: ``min``, ``max`` and, where stated, ``optimal``."""
+    """Check a number of GPUs; return ``min``, ``max`` and, if stated, ``optimal``."""
     return _range(value, MAX_GPUS, ("min", "max", "optimal"))
 
 
 def nodes(value: Any) -> dict[str, int]:
-    """How many nodes: ``min`` and ``max``."""
+    """Check a number of nodes; return ``min`` and ``max``."""
     return _range(value, MAX_NODES, ("min", "max"))
 
 
@@ -208,8 +209,14 @@ def _range(value: Any, most: int, keys: Collection[str]) -> dict[str, int]:
 
 
 def scaling(value: Any) -> dict[int, float] | dict[str, dict[int, float]] | str:
-    """GPUs → speed, from a table whose keys TOML gives as strings, or one such table for each kind
-    of GPU; or the name of a profile."""
+    """Check a scaling curve, one curve for each kind of GPU, or the name of a profile.
+
+    Returns
+    -------
+    dict or str
+        GPUs → speed; or kind of GPU → GPUs → speed; or a name. TOML gives the numbers of GPUs as
+        strings, since they are keys.
+    """
     if isinstance(value, str):
         return plain_name(value)
     if not isinstance(value, dict) or not value:
@@ -250,7 +257,7 @@ def _curve(value: Any) -> dict[int, float]:
 
 
 def work(value: Any) -> tuple[float, str]:
-    """How much work, and its unit: a plain number is steps."""
+    """Check an amount of work and return it with its unit; a plain number counts steps."""
     if not isinstance(value, dict):
         return _whole(value), "steps"
     units = ("steps", "samples")
@@ -272,7 +279,7 @@ def _whole(value: Any) -> float:
 
 
 def after(value: Any) -> tuple[str, ...]:
-    """Names of jobs; one may stand alone."""
+    """Check the names of the jobs that a job waits for; one may stand alone."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list):
         raise wrong(value, "the name of a job or an array of names")
@@ -283,7 +290,7 @@ def after(value: Any) -> tuple[str, ...]:
 
 
 def env(value: Any) -> dict[str, str]:
-    """Variables that are added to the environment of the command."""
+    """Check the variables to be added to the environment of the command."""
     if not isinstance(value, dict):
         raise wrong(value, 'a table of strings, as {SEED = "1"}')
     for key, given in value.items():
@@ -301,44 +308,44 @@ def env(value: Any) -> dict[str, str]:
 
 
 def workdir(value: Any) -> str:
-    """A directory, relative to that of the file."""
+    """Check a working directory, which may be relative to that of the file."""
     if not string(value):
         raise InputError("empty", valid="a directory")
     return str(value)
 
 
 def retries(value: Any) -> int:
-    """Failures in a row, without progress between them, that are tried again."""
+    """Check how many failures in a row, without progress between them, are retried."""
     return integer(value, 0, 1000)
 
 
 def timeout_s(value: Any) -> float:
-    """A length of time that something may take."""
+    """Check a timeout, in seconds, above 0."""
     return number(value, 0, MAX_SECONDS, above=True)
 
 
 def seconds(value: Any) -> float:
-    """A length of time, which may be nothing."""
+    """Check a duration in seconds, which may be 0."""
     return number(value, 0, MAX_SECONDS)
 
 
 def target_loss(value: Any) -> float:
-    """A loss; that of some trainings is below zero."""
+    """Check a loss, which may be negative."""
     return number(value, -MAX_WORK, MAX_WORK)
 
 
 def weight(value: Any) -> float:
-    """A share among other jobs."""
+    """Check the weight of a job: its share relative to other jobs."""
     return number(value, 0, MAX_FACTOR, above=True)
 
 
 def priority(value: Any) -> float:
-    """A place in the queue: higher goes first."""
+    """Check the priority of a job: a higher one goes first."""
     return number(value, -MAX_FACTOR, MAX_FACTOR)
 
 
 def trial(value: Any) -> Trial:
-    """What a job is in its sweep."""
+    """Check a job's place in its sweep."""
     if not isinstance(value, dict):
         raise wrong(value, 'a table, as {sweep = "lr", metric = "loss", first = 100, factor = 3}')
     known_keys(value, tuple(_TRIAL))
@@ -369,7 +376,7 @@ def _settings(value: Any) -> dict[str, str]:
 
 
 def metric(value: Any) -> str:
-    """The name of a metric, as reports have it."""
+    """Check the name of a metric, as training reports it."""
     if not isinstance(value, str) or not _METRIC.fullmatch(value):
         raise InputError(
             shown(value), valid="a letter, then letters, digits, _ . / @ -; at most 64"
@@ -394,7 +401,10 @@ _TRIAL: Mapping[str, Callable[[Any], Any]] = {
 
 
 def mem_per_gpu(value: Any) -> int:
-    """Bytes, as an integer or as Slurm's ``--mem`` writes it: K, M, G, T are powers of 1024."""
+    """Check memory per GPU, in bytes or as Slurm's ``--mem`` writes it.
+
+    K, M, G and T are powers of 1024.
+    """
     valid = f'bytes as an integer, or a string as "16G" (K, M, G, T); at most {MAX_MEM_BYTES}'
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise wrong(value, valid)
@@ -408,7 +418,7 @@ def mem_per_gpu(value: Any) -> int:
 
 
 def mps(value: Any) -> bool:
-    """Whether a job may share a GPU."""
+    """Check whether a job may share a GPU."""
     if not isinstance(value, bool):
         raise wrong(value, "true or false")
     return value

@@ -1,6 +1,6 @@
 """Job and trainer files: one schema, read and checked.
 
-What each key may hold is in :mod:`hpcext.jobfields`; what jobs say of each other is checked here.
+The value of each key is checked in :mod:`hpcext.jobfields`, and the relations between jobs here.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = [
 
 
 class Gpus(msgspec.Struct, frozen=True):
-    """GPUs per node that a job can use; ``optimal`` None: not stated.
+    """GPUs per node that a job can use; ``optimal`` is None if the file does not state it.
 
-    The limits are for what is decoded: a submission that was kept and is damaged.
+    The limits hold for decoded values, as of a stored submission that was damaged.
     """
 
     min: Annotated[int, msgspec.Meta(ge=1, le=fields.MAX_GPUS)] = 1
@@ -54,26 +54,26 @@ class Nodes(msgspec.Struct, frozen=True):
 
 
 class JobSpec(msgspec.Struct, frozen=True):
-    """One ``[[job]]`` of a job file, checked.
+    """The specification of one job: a ``[[job]]`` of a job file, checked.
 
     Attributes
     ----------
     name : str
         Letters, digits, ``._-``; at most 64; unique in its file.
     command : tuple of str
-        argv with the placeholders ``{gpus} {nodes} {checkpoint_dir} {name}`` still in it.
+        The argv, with the placeholders ``{gpus} {nodes} {checkpoint_dir} {name}`` still in it.
     gpus : Gpus
     nodes : Nodes
     scaling : Mapping[int, float]
-        GPUs in all → speed, in any unit; empty where not stated.
+        GPUs in total → speed, in any unit; empty if not stated.
     by_kind : Mapping[str, Mapping[int, float]]
-        The same for kinds of GPUs, in one unit; empty where they are not told apart. `scaling` is
-        that of the kind which this machine has, or else of the slowest, if it is one of these.
+        The same for each kind of GPU, in one unit; empty if kinds are not distinguished. If it is
+        not empty, `scaling` is the curve of this machine's kind, or else of the slowest kind.
     profile : str
-        Name of the stored profile that `scaling` was taken from when the job was handed in;
-        empty where the file states it. The job's own progress refines that profile.
+        Name of the stored profile that `scaling` was taken from when the job was submitted; empty
+        if the file states the curve. The job's own progress refines that profile.
     relative : bool
-        `scaling` is the shape of a profile that was measured in another unit than the work's.
+        Whether `scaling` is only the shape of a profile, measured in another unit than the work's.
     work : float or None
         Total work, in `work_unit`.
     work_unit : {"steps", "samples"}
@@ -88,13 +88,13 @@ class JobSpec(msgspec.Struct, frozen=True):
     suspend_timeout_s, rescale_up_s, rescale_down_s : float
     weight, priority : float
     mem_per_gpu : int or None
-        Bytes.
+        Memory for each GPU in bytes.
     mps : bool
-        It may share a GPU with other jobs through MPS, as a secondary.
+        Whether it may share a GPU with other jobs through MPS, as a secondary.
     trial : Trial or None
-        What it is in its sweep.
+        Its place in its sweep.
     shell : bool
-        The last word of its command is the text of a shell.
+        Whether a shell runs its command, whose last word is then a shell's script.
     """
 
     name: str
@@ -124,16 +124,17 @@ class JobSpec(msgspec.Struct, frozen=True):
 
 
 MAX_JOBS = 100_000
-"""Jobs in one file; more are refused. As many are read in some seconds."""
+"""Most jobs in one file, which is read in some seconds; larger files are refused."""
 
 _SHOWN_CYCLE = 8
 
 
 def optimum(spec: JobSpec) -> int:
-    """GPUs per node on which a job runs best.
+    """Return the number of GPUs per node on which a job runs best.
 
-    What the file states; else the fewest that come within 2 % of the best stated speed among
-    the sizes the job may have on the fewest nodes; else the most it can use.
+    That is the number that the file states; else the fewest GPUs that come within 2 % of the best
+    stated speed among the sizes that the job may have on the fewest nodes; else the most it can
+    use.
 
     Parameters
     ----------
@@ -170,13 +171,13 @@ def read_jobs(
     ----------
     path : pathlib.Path
     suspend_timeout_s : float
-        For jobs that do not say.
+        Default, in seconds, for jobs that do not state one.
     profiles : Profiles, optional
-        Where ``scaling = "NAME"`` is looked up.
+        The store in which ``scaling = "NAME"`` is looked up.
     empty : bool
-        It may have no jobs.
+        Whether it may have no jobs.
     doubts : list of str, optional
-        Gets what is allowed, and hardly meant.
+        List to which warnings are appended of what is allowed but hardly meant.
 
     Returns
     -------
@@ -214,17 +215,17 @@ def parse_jobs(
     ----------
     text : str
     where : str
-        What errors call it.
+        The name of the file in messages.
     base : pathlib.Path
         Where relative directories begin.
     known : collection of str
         Names of jobs outside the file that `after` may refer to.
     suspend_timeout_s : float
-        For jobs that do not say.
+        Default, in seconds, for jobs that do not state one.
     profiles : Profiles, optional
-        Where ``scaling = "NAME"`` is looked up.
+        The store in which ``scaling = "NAME"`` is looked up.
     doubts : list of str, optional
-        As of :func:`read_jobs`.
+        As for :func:`read_jobs`.
 
     Raises
     ------
@@ -255,7 +256,7 @@ def parse_jobs(
 
 
 def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str) -> Iterator[str]:
-    """Warn of commands that are meant for a shell and have none, and of what a shell hides."""
+    """Warn of commands that need a shell and have none, and of failures that a shell hides."""
     found = [
         (spec.name, what)
         for spec, command in zip(specs, commands, strict=True)
@@ -277,7 +278,7 @@ def _about_shells(specs: Sequence[JobSpec], commands: Sequence[Any], where: str)
 
 
 def _tables(document: dict[str, Any], where: str) -> list[Any]:
-    """The ``[[job]]`` tables of a document."""
+    """Return the ``[[job]]`` tables of a document."""
     do = 'begin each job with [[job]], as in: [[job]] name = "cnn" command = "python train.py"'
     try:
         known_keys(document, ("job",), "table or key")
@@ -296,7 +297,7 @@ def _tables(document: dict[str, Any], where: str) -> list[Any]:
 
 
 def _place(where: str, number: int, table: Any) -> str:
-    """``FILE: [[job]] 3 (cnn)``; the name as far as there is one."""
+    """Format the place of a job as ``FILE: [[job]] 3 (cnn)``, without the name if there is none."""
     place = f"{where}: [[job]] {number}"
     name = table.get("name") if isinstance(table, dict) else None
     return f"{place} ({clean(name[:SHOWN_CHARS])})" if isinstance(name, str) else place
@@ -332,7 +333,7 @@ KEYS = tuple(_FIELDS)
 def _job(
     table: Any, place: str, defaults: Mapping[str, Any], base: Path, profiles: Profiles | None
 ) -> JobSpec:
-    """One job, as far as it can be checked by itself."""
+    """Check one job, as far as that is possible by itself."""
     if not isinstance(table, dict):
         raise InputError(kind_of(table), where=place, valid="a table")
     key = ""
@@ -359,7 +360,7 @@ def _job(
         except InputError as error:
             raise placed(error, place, "scaling") from None
     if "workdir" in table:
-        # Not Path.resolve: a link to the data is to stay what the user calls it.
+        # Not Path.resolve: the path of a link to the data is to stay as the user wrote it.
         values["workdir"] = os.path.normpath(base / values["workdir"])
     spec = JobSpec(**values)
     if spec.mps and (spec.gpus.min, spec.nodes.min) != (1, 1):
@@ -372,7 +373,7 @@ def _job(
 
 
 def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str, Any]:
-    """What a job gets from the profile that it names."""
+    """Look up the profile that a job names and return the job's fields that come from it."""
     name = values["scaling"]
     if profiles is None:
         raise InputError(
@@ -393,7 +394,7 @@ def _measured(values: Mapping[str, Any], profiles: Profiles | None) -> dict[str,
 
 
 def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:
-    """Refuse a job whose directory is not there: it would fail whenever it is tried."""
+    """Refuse a job whose directory does not exist, since it would fail at every attempt."""
     good = {base}
     for number, spec in enumerate(specs, start=1):
         if spec.workdir not in good and not os.path.isdir(spec.workdir):
@@ -408,7 +409,7 @@ def _check_directories(specs: Sequence[JobSpec], base: str, where: str) -> None:
 def _check_dependencies(
     specs: Sequence[JobSpec], numbers: Mapping[str, int], known: Collection[str], where: str
 ) -> None:
-    """Refuse dependencies that are unknown, or that go round in a circle."""
+    """Refuse dependencies that are unknown or circular."""
     for number, spec in enumerate(specs, start=1):
         for other in spec.after:
             if other not in numbers and other not in known:
@@ -431,7 +432,7 @@ def _check_dependencies(
 
 
 def _check_trials(specs: Sequence[JobSpec], where: str) -> None:
-    """Refuse trials of one sweep that are to be compared by different rules."""
+    """Refuse trials of one sweep that would be compared by different rules."""
     first: dict[str, tuple[int, Trial]] = {}
     for number, spec in enumerate(specs, start=1):
         if spec.trial is None:
@@ -446,19 +447,19 @@ def _check_trials(specs: Sequence[JobSpec], where: str) -> None:
 
 
 def find_cycle(after: Mapping[str, Collection[str]]) -> list[str]:
-    """Find jobs that wait for each other in a circle.
+    """Find a cycle of jobs that wait for each other.
 
     Kahn's algorithm, in time linear in jobs and dependencies and without recursion.
 
     Parameters
     ----------
     after : Mapping[str, collection of str]
-        Name → names it waits for; names that are no keys count as completed.
+        Name → names it waits for; names that are not keys count as completed.
 
     Returns
     -------
     list of str
-        Each waits for the next and the last for the first; empty if there is no circle.
+        Each waits for the next and the last for the first; empty if there is no cycle.
     """
     waits = {name: {other for other in others if other in after} for name, others in after.items()}
     followers: dict[str, list[str]] = {name: [] for name in after}
@@ -472,7 +473,7 @@ def find_cycle(after: Mapping[str, Collection[str]]) -> list[str]:
             waits[name].discard(done)
             if not waits[name]:
                 free.append(name)
-    # Whoever still waits, waits for one who still waits: following them must come round.
+    # Every job left waits for another that is left, so following them must lead into a cycle.
     here = next((name for name, others in waits.items() if others), None)
     path: dict[str, int] = {}
     while here is not None and here not in path:

@@ -1,21 +1,23 @@
-"""Numbers that come from outside as text. Standard library only, as what imports it needs."""
+"""Numbers that come from outside as text.
+
+Standard library only, as the modules that import it need.
+"""
 
 from __future__ import annotations
 
 DIGITS = 18
-"""As many as fit into 64 bits whatever they are; Python reads no integer of thousands of them."""
+"""Most digits that always fit into 64 bits; Python itself refuses integers of 4,300 and more."""
 
 
 def whole(text: str | None, digits: int = DIGITS) -> int | None:
-    """The number that a text is, or None if it is not one.
+    """Parse a whole number; return None for anything else.
 
     Parameters
     ----------
     text : str or None
-        Decimal digits of ASCII, and nothing else. :meth:`str.isdecimal` takes those of any
-        script, as many as there are.
+        ASCII decimal digits and nothing else; :meth:`str.isdecimal` accepts those of any script.
     digits : int
-        So many at most.
+        Most digits that are accepted.
 
     Examples
     --------

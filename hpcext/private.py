@@ -1,9 +1,10 @@
-"""Directories and files that nobody but their user can change, whatever the umask.
+"""Directories and files that only their user can change, whatever the umask.
 
-What hpcext makes is private from its first directory down. What lies *above* others may be able to
-change, as in a folder that a group shares: they can rename what is there and put something of
-their own in its place. So the way to a directory is looked at (:func:`weakness`), and what is
-obeyed must be a file of ours, by the descriptor that it is read from (:mod:`hpcext.documents`).
+Whatever hpcext makes is private from its first directory down. Directories *above* it may be
+writable by others, as in a folder that a group shares: they could rename what is there and put
+something of their own in its place. So every directory on the way to a path is checked
+(:func:`weakness`), and a file whose content is obeyed must belong to the user, checked by the very
+descriptor that it is read from (:mod:`hpcext.documents`).
 
 Standard library only: the supervisor and training processes import it.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_LINKS = 40
-"""As many as Linux follows (path_resolution(7))."""
+"""Most symbolic links that Linux follows on one path (path_resolution(7))."""
 
 ROOT = Path("/")
 
@@ -31,9 +32,9 @@ class Weakness(NamedTuple):
     ----------
     place : pathlib.Path
     what : str
-        What is wrong there, for a sentence.
+        What is wrong there, as a part of a sentence.
     remedy : str
-        The command that its owner would mend it with.
+        The command with which its owner can fix it.
     """
 
     place: Path
@@ -48,14 +49,14 @@ class Weakness(NamedTuple):
 
 
 def walk(path: Path, below: Path = ROOT) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every place on the way to a path, itself and where links lead included, as far as it exists.
+    """Yield every place on the way to a path, itself and targets of links included, if it exists.
 
     Parameters
     ----------
     path : pathlib.Path
         Absolute.
     below : pathlib.Path
-        What lies above it is left out.
+        Places above this one are left out.
 
     Raises
     ------
@@ -82,23 +83,23 @@ def _walk(path: Path, below: Path, links: int) -> Iterator[tuple[Path, os.stat_r
 
 
 def fault(place: Path, facts: os.stat_result, *, as_user: bool = False) -> Weakness | None:
-    """How others could change what is at a place; None if they cannot.
+    """Return how others could change what is at a place, or None if they cannot.
 
     Parameters
     ----------
     place : pathlib.Path
     facts : os.stat_result
-        Of the place itself, were it a link.
+        Status of the place itself, even if it is a link.
     as_user : bool
-        A group that is its user's own, as many sites give one to each, may write; and what belongs
-        to nobody that this container knows is taken for root's.
+        Whether to accept that the user's private group may write (many sites have one for each
+        user), and to take an owner that this container does not know for root.
     """
     if facts.st_uid not in {0, os.geteuid()} and not (as_user and _is_unknown(facts.st_uid)):
         return Weakness(place, f"belongs to uid {facts.st_uid}", "chown root")
     if stat.S_ISLNK(facts.st_mode):
-        # In a directory that is looked at as well.
+        # A link is as safe as its directory, which is checked as well.
         return None
-    # In one like /tmp (sticky) nobody else can rename or remove an entry of ours.
+    # In a sticky directory like /tmp nobody else can rename or remove an entry of ours.
     sticky = stat.S_ISDIR(facts.st_mode) and facts.st_mode & stat.S_ISVTX
     writers = facts.st_mode & 0o022
     if writers == 0o020 and as_user and _is_own_group(facts.st_gid):
@@ -110,7 +111,7 @@ def fault(place: Path, facts: os.stat_result, *, as_user: bool = False) -> Weakn
 
 
 def weakness(path: Path) -> Weakness | None:
-    """The first place on the way to a path where others could put something else; None: nowhere.
+    """Return the first place on the way to a path that others could replace; None if there is none.
 
     Raises
     ------
@@ -122,7 +123,7 @@ def weakness(path: Path) -> Weakness | None:
 
 
 def is_safe(path: Path) -> bool:
-    """Whether nobody else can put something else at a path."""
+    """Return whether nobody else can replace a path or a directory on the way to it."""
     try:
         return weakness(path) is None
     except OSError:
@@ -134,7 +135,7 @@ def _plain(path: Path) -> Path:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Whether this uid is what a user namespace shows for all whom it does not know."""
+    """Return whether a uid is the one that stands for all users unknown to a user namespace."""
     try:
         known = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
         nobody = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
@@ -145,8 +146,8 @@ def _is_unknown(uid: int) -> bool:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether nobody but this user is in a group: it is called as he is, and lists no other."""
-    # Few directories are writable by a group.
+    """Return whether a group is the user's private one: named as the user, with no other member."""
+    # Imported here, since few directories are writable by a group.
     import grp  # noqa: PLC0415
     import pwd  # noqa: PLC0415
 
@@ -161,26 +162,26 @@ def _is_own_group(gid: int) -> bool:
 
 
 def make(path: Path) -> bool:
-    """Make a directory, and every one that is missing above it, for this user alone.
+    """Make a directory and every missing one above it, for this user alone.
 
-    One that is there already must be ours, and is closed to others.
+    A directory that exists must belong to the user, and is closed to others.
 
     Returns
     -------
     bool
-        Whether it was there, and others could enter it until now.
+        Whether it existed and others could enter it until now.
 
     Raises
     ------
     OSError
-        It cannot be made, is a link, or is somebody else's.
+        It cannot be made, is a link, or belongs to somebody else.
     """
     make_missing(path)
     return close_to_others(path)
 
 
 def make_missing(path: Path) -> None:
-    """As :func:`make`, but leave a directory alone that is there already.
+    """Make a directory as :func:`make` does, but leave one alone that exists.
 
     Raises
     ------
@@ -193,23 +194,23 @@ def make_missing(path: Path) -> None:
         missing.append(above)
         above = above.parent
     for each in reversed(missing):
-        # Another process of ours may make it meanwhile, or somebody, which is looked at.
+        # It may be made meanwhile, by us or by somebody else: its owner is checked below.
         with contextlib.suppress(FileExistsError):
             os.mkdir(each, 0o700)
         close_to_others(each)
 
 
 def close_to_others(path: Path) -> bool:
-    """Close a directory of ours to others; whether it was open.
+    """Close a directory of this user to others; return whether it was open.
 
     Raises
     ------
     OSError
-        It is a link, no directory, or somebody else's.
+        It is a link, not a directory, or belongs to somebody else.
     """
     fd = open_directory(path)
     try:
-        # Of a umask that takes from the owner, too. setgid stays as it is inherited.
+        # A umask may have taken permissions from the owner, too. An inherited setgid bit stays.
         mode = stat.S_IMODE(os.fstat(fd).st_mode)
         if mode & 0o777 != 0o700:
             os.fchmod(fd, mode & ~0o077 | 0o700)
@@ -219,18 +220,19 @@ def close_to_others(path: Path) -> bool:
 
 
 def open_directory(path: Path, *, without: int = 0) -> int:
-    """A descriptor of a directory of ours; the caller closes it.
+    """Open a directory of this user and return its descriptor, which the caller closes.
 
     Parameters
     ----------
     path : pathlib.Path
     without : int
-        The permissions that it must not have: 0o077, others enter it; 0o022, they write to it.
+        Permissions that it must not have: 0o077 if others may not enter it, 0o022 if they may not
+        write to it.
 
     Raises
     ------
     OSError
-        It is a link, no directory, somebody else's, or open to others.
+        It is a link, not a directory, belongs to somebody else, or has such permissions.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     facts = os.fstat(fd)
@@ -246,14 +248,14 @@ def open_directory(path: Path, *, without: int = 0) -> int:
 
 
 def open_log(path: Path) -> int:
-    """Open a file of ours to write at its end, made for this user alone; the caller closes it.
+    """Open a file of this user for appending, made for this user alone; the caller closes it.
 
-    A link leads to where its user wants it: one of ours is followed, and no other.
+    A link is followed if it belongs to this user, and no other.
 
     Raises
     ------
     OSError
-        It cannot be opened, or is somebody else's.
+        It cannot be opened, or belongs to somebody else.
     """
     # O_NONBLOCK: a FIFO that nobody reads must not hold us up.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
@@ -272,7 +274,7 @@ def open_log(path: Path) -> int:
 
 
 def _target(link: Path) -> str:
-    """Where a link of ours leads; read from the very link whose owner was looked at."""
+    """Return where a link of this user leads, read from the very link whose owner was checked."""
     fd = os.open(link, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if (owner := os.fstat(fd).st_uid) != os.geteuid():

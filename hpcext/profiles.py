@@ -1,13 +1,13 @@
-"""Measured scaling curves, by name: one file each, which several managers may refine at once.
+"""Profiles: measured scaling curves, stored by name, which several managers may refine at once.
 
-``STATE_DIR/profiles/NAME.json`` (schema ``hpcext.profile/1``) holds measurements, not a curve:
-what the curve is follows from them, and an old measurement can be told from a new one. Of each
-size (GPUs per node, nodes, kind of GPU) the newest `KEEP` stay.
+``STATE_DIR/profiles/NAME.json`` (schema ``hpcext.profile/1``) holds measurements, not a curve: the
+curve is computed from them, and old measurements can be told from new ones. The newest `KEEP` of
+each size (GPUs per node, nodes, kind of GPU) are kept.
 
-The curve takes the last `LAST` measurements of each size, weighted by how long each took, without
-the one that is farthest from their median. Kinds of GPU are never mixed, nor are units: a
-measurement has steps per second, and samples per second where the training says how many it
-consumed.
+The curve averages the last `LAST` measurements of each size, weighted by how long each took, and
+leaves out the one that is farthest from their median. Neither kinds of GPU nor units are mixed: a
+measurement has steps per second, and samples per second if the training reports how many samples
+it consumed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hpcext.scaling.curve import robust_mean, shape
 from hpcext.text import clean, did_you_mean, listed, shown
 
 KEEP = 20
-"""Measurements that are kept of each size."""
+"""How many measurements of each size are kept."""
 
 LAST = 5
-"""Measurements of each size that make the curve."""
+"""How many measurements of each size the curve is computed from."""
 
 MOST = 2000
-"""Measurements in one file, which stays far below what is read of it."""
+"""How many measurements one file may hold; its size then stays far below what is read at most."""
 
 LOCK_S = 10.0
 
@@ -50,9 +50,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes
     ----------
     at : float
-        When, in seconds since the epoch.
+        When it was measured, in seconds since the epoch.
     gpus : int
-        Per node.
+        GPUs per node.
     nodes : int
     steps_per_s : float
     samples_per_s : float or None
@@ -60,9 +60,9 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seconds : float
         How long the speed was observed.
     source : {"profile", "job"}
-        ``hpcext profile``, or a job of a pilot.
+        Who measured: ``hpcext profile``, or a job of a pilot.
     gpu : str
-        Kind of GPU as the driver names it; ``slot`` on a machine without.
+        Kind of GPU as the driver names it; ``slot`` on a machine without GPUs.
     """
 
     at: Annotated[float, Meta(ge=0, le=1e11)]
@@ -75,12 +75,12 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gpu: Annotated[str, Meta(max_length=100)] = "slot"
 
     def rate(self, unit: str) -> float | None:
-        """Work per second in a unit of :data:`UNITS`."""
+        """Return the work per second in a unit of :data:`UNITS`, or None if it was not measured."""
         return self.samples_per_s if unit == "samples" else self.steps_per_s
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of one training; ``NAME.json``.
+    """All measurements of one training: the content of ``NAME.json``.
 
     Attributes
     ----------
@@ -92,13 +92,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     measurements: tuple[Measurement, ...] = ()
 
     def of_kind(self, gpu: str) -> tuple[Measurement, ...]:
-        """Measurements on one kind of GPU: this one, or else the one that was measured last."""
+        """Return the measurements on a kind of GPU, or on the last measured kind without any."""
         kinds = [each.gpu for each in self.measurements]
         wanted = gpu if gpu in kinds else (kinds[-1] if kinds else gpu)
         return tuple(each for each in self.measurements if each.gpu == wanted)
 
     def curve(self, unit: str, gpu: str = "", nodes: int = 1) -> dict[int, float]:
-        """GPUs per node → work per second; empty where nothing is known in this unit.
+        """Return GPUs per node → work per second; empty if nothing was measured in this unit.
 
         Parameters
         ----------
@@ -117,16 +117,18 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         }
 
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of GPU, in the order in which they were first measured."""
+        """List the kinds of GPU, in the order in which they were first measured."""
         return tuple(dict.fromkeys(each.gpu for each in self.measurements))
 
     def unit(self, gpu: str = "") -> str:
-        """The unit that says most: samples where they are known, for a step may hold more of
-        them on more GPUs."""
+        """Return the more telling unit: samples if they were counted, else steps.
+
+        A step may hold more samples on more GPUs, so steps per second understate the speed there.
+        """
         return "samples" if self.curve("samples", gpu) else "steps"
 
     def added(self, more: Iterable[Measurement]) -> Profile:
-        """With more measurements, and without the oldest ones that are too many."""
+        """Return a profile with more measurements, less the oldest beyond `KEEP` and `MOST`."""
         every = sorted((*self.measurements, *more), key=lambda each: each.at)
         count: dict[tuple[int, int, str], int] = defaultdict(int)
         kept = []
@@ -139,16 +141,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Profiles:
-    """The store: all profiles of a user.
+    """The store of all profiles of a user.
 
     Parameters
     ----------
     directory : pathlib.Path
         ``STATE_DIR/profiles``; made when something is stored.
     gpu : str
-        Kind of GPU that curves are wanted for.
+        Kind of GPU that curves are computed for.
     lock_s : float
-        Longest wait for others that write.
+        Longest wait, in seconds, for other writers.
     """
 
     def __init__(self, directory: Path, gpu: str = "", *, lock_s: float = LOCK_S) -> None:
@@ -157,7 +159,7 @@ class Profiles:
         self._lock_s = lock_s
 
     def names(self) -> list[str]:
-        """Names of all profiles, sorted, whether or not they can be read."""
+        """List the names of all profiles, sorted, whether or not they can be read."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(self.directory) as entries:
                 found = [Path(entry.name) for entry in entries]
@@ -190,20 +192,20 @@ class Profiles:
             ) from None
 
     def curve(self, name: str, unit: str | None) -> tuple[dict[int, float], bool]:
-        """The curve of a job that names a profile.
+        """Return the curve of a job that names a profile.
 
         Parameters
         ----------
         name : str
         unit : {"steps", "samples"} or None
-            That of the job's work; None: not stated.
+            Unit of the job's work; None if the job does not state any.
 
         Returns
         -------
         curve : dict of int to float
             GPUs per node → speed, not empty.
         relative : bool
-            It was measured in another unit: only its shape is given.
+            Whether it was measured in another unit, so that only its shape is meaningful.
 
         Raises
         ------
@@ -223,17 +225,17 @@ class Profiles:
         )
 
     def by_kind(self, name: str, unit: str | None) -> dict[str, dict[int, float]]:
-        """The curves of all kinds of GPU on which a profile was measured in one unit.
+        """Return the curves of all kinds of GPU on which a profile was measured, in one unit.
 
         Parameters
         ----------
         name, unit
-            As for :meth:`curve`, which says what is raised, and whose unit this is.
+            As for :meth:`curve`, which raises the same errors and chooses the same unit.
 
         Returns
         -------
         dict of str to dict of int to float
-            Kind → GPUs per node → speed; empty if they are not several.
+            Kind → GPUs per node → speed; empty unless there are several kinds.
         """
         profile = self.load(name)
         wanted = unit or profile.unit(self.gpu)
@@ -244,19 +246,19 @@ class Profiles:
         return known if len(known) > 1 else {}
 
     def add(self, name: str, measured: Iterable[Measurement], *, new: bool = True) -> Profile:
-        """Add measurements to what is stored, whoever else does so at the same time.
+        """Add measurements to a stored profile, safe against concurrent writers.
 
         Parameters
         ----------
         name : str
         measured : iterable of Measurement
         new : bool
-            Begin a profile where there is none; otherwise that is an error.
+            Whether to create a profile that does not exist; otherwise that is an error.
 
         Raises
         ------
         InputError
-            The name is none, or what is stored there is damaged; nothing was changed.
+            The name is invalid, or the stored profile is damaged; nothing was changed.
         HpcextError
             It could not be written.
         """
@@ -274,7 +276,7 @@ class Profiles:
         return profile
 
     def remove(self, name: str) -> None:
-        """Forget a profile, damaged or not.
+        """Remove a profile, damaged or not.
 
         Raises
         ------
@@ -304,7 +306,7 @@ class Profiles:
 
     @contextlib.contextmanager
     def _writing(self, path: Path) -> Iterator[None]:
-        """Be the only one who changes profiles; errors of the disk become one line."""
+        """Hold the lock of the profiles; errors of the disk become one line."""
         import filelock  # noqa: PLC0415  (every start of a suspendable job waits for our imports)
 
         where = clean(str(path))

@@ -11,18 +11,19 @@ One *attempt* is one run of a job's command. Its directory holds, in the order t
 ``launch.json``     manager        what to run (:data:`LAUNCH`)
 ``supervisor.json`` supervisor     its pid and start time; created once, so an attempt runs once
 ``report.json``     session        progress, replaced as training goes (:data:`REPORT`)
-``order.json``      manager        suspend, or end, where no signal goes (:data:`ORDER`)
-``rescale.json``    manager        the GPUs to have, without stopping (:data:`RESCALE`)
-``rescaled.json``   launcher       the GPUs that it has since (:data:`RESCALED`)
+``order.json``      manager        suspend, or end, where no signal can be sent (:data:`ORDER`)
+``rescale.json``    manager        the number of GPUs to rescale to in place (:data:`RESCALE`)
+``rescaled.json``   launcher       the number of GPUs after that (:data:`RESCALED`)
 ``suspended.json``  session        the acknowledgement of a suspension (:data:`SUSPENDED`)
-``rehearsal.json``  session        what it was like before and after (:data:`REHEARSAL`)
-``exit.json``       supervisor     the tree is empty: exit code, rusage (:data:`EXIT`)
+``rehearsal.json``  session        the training's state before and after (:data:`REHEARSAL`)
+``exit.json``       supervisor     no process is left: exit code, rusage (:data:`EXIT`)
 ==================  =============  ==============================================================
 
-An attempt on several nodes has a supervisor on each. Those of the others keep their two files in
-``node-0001``, ``node-0002`` and so on; reports and acknowledgements are those of rank 0.
+An attempt on several nodes has a supervisor on each. Supervisors of other nodes than the first keep
+their two files in ``node-0001``, ``node-0002`` and so on; rank 0 writes reports and
+acknowledgements.
 
-Instants inside these files are seconds since the epoch (keys end in ``_at``).
+Times inside these files are seconds since the epoch (keys end in ``_at``).
 """
 
 from __future__ import annotations
@@ -41,40 +42,41 @@ VERSION = 1
 LAUNCH = "hpcext.launch/1"
 SUPERVISOR = "hpcext.supervisor/1"
 REPORT = "hpcext.report/1"
-"""What a manager reads of it: ``attempt`` and ``op`` as in the environment, ``step``,
+"""The keys that a manager reads: ``attempt`` and ``op`` as in the environment, ``step``,
 ``resumed_step``, ``saved_step``, ``done`` (work since the job began), ``rate`` (work per second, or
 null), ``metrics`` (numbers by name, null for one that is not finite any more), ``in_place``, the
-instants ``registered_at``, ``restored_at`` and ``first_step_at`` (null before the first step),
+times ``registered_at``, ``restored_at`` and ``first_step_at`` (null before the first step),
 ``goodput``: null, or an object; and of a training that cannot write a checkpoint ``cannot_save``
 (why, in a few words; null once it can), ``declined`` (how many suspensions of this attempt it has
-answered by going on) and ``waits_to_save`` (true: it is over, and tries to write its last one).
+declined and gone on) and ``waits_to_save`` (true: it has ended, and retries its last checkpoint).
 
-Where ``suspendable`` is false (it is true if not said) the training has come to no place yet at
-which it could be suspended: of the rest only ``metrics`` and ``notes`` count. ``notes`` is a list
-of sentences, eight at most, that the user should know.
+Where ``suspendable`` is false (the default is true) the training has not reached a point yet at
+which it can be suspended: of the other keys only ``metrics`` and ``notes`` count. ``notes`` is a
+list of at most eight sentences for the user.
 
 ``goodput`` has the gradient ``noise_scale`` and the ``initial_batch``, both in samples. It may have
-``most_batch``, ``least_per_gpu`` (1), ``most_per_gpu`` and ``accumulates`` (true): samples of a
-step of all GPUs, and of a GPU in a pass; whether a step may have several passes. It may have
-``throughput``, and must where ``done`` does not count samples: seven numbers, of which the seconds
-of a step are
+``most_batch`` (samples of a step on all GPUs), ``least_per_gpu`` (1) and ``most_per_gpu`` (samples
+of one GPU in a pass), and ``accumulates`` (true: a step may have several passes). It may have
+``throughput``, and must where ``done`` does not count samples: seven numbers that give the seconds
+of a step as
 
     passes before the last one * G + (G^gamma + S^gamma)^(1 / gamma)
     G = alpha_grad + beta_grad * (samples of a GPU in a pass)
     S = alpha + beta * (GPUs - 2), 0 on one GPU; one alpha and beta in a node, others on several
 
 in the order ``alpha_grad, beta_grad, alpha_local, beta_local, alpha_node, beta_node, gamma``; the
-last one is in [1, 10]. It may have ``batch``: the samples of a step at present. A goodput that
-makes no sense is left out, and the rest counts.
+last one is in [1, 10]. It may have ``batch``: the present samples of a step. An invalid goodput is
+ignored, and the other keys count.
 """
 ORDER = "hpcext.order/1"
 RESCALE = "hpcext.rescale/1"
 RESCALED = "hpcext.rescaled/1"
 SUSPENDED = "hpcext.suspended/1"
 REHEARSAL = "hpcext.rehearsal/1"
-"""Written where ``HPCEXT_REHEARSAL`` is 1: ``step``, at which it was suspended or went on;
-``state``, fingerprints of what the process has then, by kind; ``steps``, of the next ones in this
-process the ``step``, its ``metrics`` and the ``state`` after it; ``went_on_s``, what they took.
+"""The keys, written if ``HPCEXT_REHEARSAL`` is 1: ``step``, at which the training was suspended or
+went on; ``state``, fingerprints of the process's state then, by kind; ``steps``, for each of the
+next steps in this process its ``step``, its ``metrics`` and the ``state`` after it; ``went_on_s``,
+the seconds that these steps took.
 """
 EXIT = "hpcext.exit/1"
 LAUNCH_FILE = "launch.json"
@@ -89,20 +91,20 @@ EXIT_FILE = "exit.json"
 REHEARSAL_VARIABLE = "HPCEXT_REHEARSAL"
 
 LAST_STEP = "last-step"
-"""Beside these files: the number of the last step done, in decimal digits. The session writes it
-in place at each step, so that what a killed attempt did is known; read when it has ended."""
+"""File beside these: the number of the last step done, in decimal digits. The session writes it in
+place at each step, so that the progress of a killed attempt is known; read when it has ended."""
 
 EXIT_SUSPENDED = 85
-"""Exit code of a supervisor whose job suspended itself. A hint: the file is the proof."""
+"""Exit code of a supervisor whose job suspended itself; a hint, since the file is the proof."""
 
 SUSPEND_SIGNAL = signal.SIGTSTP
-"""Manager to training: save and leave. Blocked, never handled: a session looks for it."""
+"""Manager to training: save and exit. It is blocked, never handled: a session polls for it."""
 
 NEWS_SIGNAL = signal.SIGUSR1
-"""To a supervisor or a manager: there is news, look now."""
+"""To a supervisor or a manager: there is news, so look now."""
 
 NOTICE_SIGNAL = signal.SIGUSR2
-"""To a supervisor or a manager: the batch system will take away what this runs on."""
+"""To a supervisor or a manager: the batch system is about to take the allocation away."""
 
 
 class Process(NamedTuple):
@@ -112,7 +114,7 @@ class Process(NamedTuple):
     ----------
     pid : int
     start : int
-        Start time in clock ticks since boot: field 22 of ``/proc/PID/stat``, proc(5).
+        Start time in clock ticks since boot: field 22 of ``/proc/PID/stat`` (proc(5)).
     """
 
     pid: int
@@ -120,7 +122,7 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has this pid now, or None; a zombie has ended, so it is None too."""
+        """Return the process that has this pid now, or None; a zombie counts as ended."""
         try:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -131,7 +133,7 @@ class Process(NamedTuple):
 
     @classmethod
     def me(cls) -> Process:
-        """This process."""
+        """Return the present process."""
         this = cls.of(os.getpid())
         if this is None:
             raise RuntimeError("/proc is not mounted")
@@ -148,11 +150,11 @@ class Process(NamedTuple):
         return f"pid:{self.pid}:{self.start}"
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Return whether this very process still runs."""
         return Process.of(self.pid) == self
 
     def stopped(self) -> bool:
-        """Whether a signal has stopped it; it may go on some day."""
+        """Return whether a signal has stopped this process; it may be continued later."""
         try:
             text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -160,7 +162,7 @@ class Process(NamedTuple):
         return text[text.rindex(")") + 2] == "T" and self.alive()
 
     def open(self) -> int | None:
-        """A pidfd of this very process (the caller closes it), or None if it is gone."""
+        """Open a pidfd of this very process, which the caller closes; None if it is gone."""
         try:
             fd = os.pidfd_open(self.pid)
         except (OSError, OverflowError):
@@ -185,30 +187,30 @@ class Process(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """What a training process is told by its environment.
+    """One attempt of a job, as the environment tells a training process of it.
 
     Attributes
     ----------
     job_id : str
     attempt : int
-        1 for the first run of the job, then one more each time; fences checkpoint writes.
+        1 for the first run of the job, and one more each time; it fences checkpoint writes.
     op : int
         The manager's operation that started this attempt.
     checkpoint_dir, report_dir : pathlib.Path
-        Kept from attempt to attempt; and the directory of this attempt.
+        The directory of checkpoints, kept from attempt to attempt, and that of this attempt.
     num_gpus : int
         GPUs on this node.
     num_nodes : int
     rendezvous : str
-        ``HOST:PORT``, or empty where there is one node.
+        ``HOST:PORT``, or empty on one node.
     notify : Process or None
-        The supervisor, on the same node.
+        The supervisor on the same node.
     notices : bool
-        The batch system sends SIGTERM (LSF SIGINT before) to every process some time before it
-        takes the node away.
+        Whether the batch system sends SIGTERM (LSF: SIGINT first) to every process before it takes
+        the node away.
     rungs : (int, int) or None
-        Of a trial of a sweep: the first step at which it is compared with others, and the factor
-        from each such step to the next. The session reports at once when it comes to one.
+        For a trial of a sweep, the first step at which it is compared with others (a rung), and the
+        factor from each rung to the next. The session reports at once when it reaches one.
     """
 
     job_id: str
@@ -225,7 +227,7 @@ class Attempt(NamedTuple):
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Attempt | None:
-        """Read the attempt this process belongs to; None outside hpcext.
+        """Read the attempt that this process belongs to; None outside hpcext.
 
         Raises
         ------
@@ -256,7 +258,7 @@ class Attempt(NamedTuple):
             raise ValueError(f"HPCEXT_PROTOCOL is set but {missing.args[0]} is not") from None
 
     def environ(self) -> dict[str, str]:
-        """The variables that carry this attempt."""
+        """Return the environment variables that carry this attempt."""
         return {
             "HPCEXT_PROTOCOL": str(VERSION),
             "HPCEXT_JOB_ID": self.job_id,
@@ -290,7 +292,7 @@ def _rungs(said: str) -> tuple[int, int] | None:
 
 
 JobId = int | str
-"""A job of a batch system: its number, or of a task of Slurm's job array ``ARRAY_TASK``, since
+"""A job of a batch system: its number, or ``ARRAY_TASK`` for a task of Slurm's job array, since
 Slurm's commands take the number of an array's last task for the whole array."""
 
 
@@ -300,25 +302,25 @@ class Allocation(NamedTuple):
     Attributes
     ----------
     job_id : int
-        Its number; that of an array's last task is the array's, too.
+        Number of the job; an array's last task has the number of the array.
     step : str
         ``JOB.STEP``; empty in a batch script.
     node : str
-        The one that this process is on.
+        Name of the node that this process is on.
     nodelist : str
         As Slurm writes it: ``n[1-4]``.
     cpus_per_node : str
-        As ``24(x2),12``.
+        As Slurm writes it: ``24(x2),12``.
     memory_mb : int
-        Of each node; 0 where memory is not shared out.
+        Memory of each node in MiB; 0 where Slurm does not allocate memory.
     gpus : tuple of int
         Indices of the step's GPUs, or of the job's on this node.
     node_index : int
-        Of this node in the step, from 0.
+        Index of this node in the step, from 0.
     restarts : int
-        How often the job was put back into the queue.
+        How often the job was requeued.
     task : str
-        ``ARRAY_TASK``, if it is a task of a job array; else empty.
+        ``ARRAY_TASK`` for a task of a job array; else empty.
     """
 
     job_id: int
@@ -334,12 +336,12 @@ class Allocation(NamedTuple):
 
     @property
     def name(self) -> JobId:
-        """What Slurm's commands call the job, and nothing else."""
+        """Return the number by which Slurm's commands know this job and no other."""
         return self.task or self.job_id
 
     @classmethod
     def from_environ(cls) -> Allocation | None:
-        """The one that this process runs in; None outside Slurm."""
+        """Return the allocation that this process runs in; None outside Slurm."""
         env = os.environ
         job_id, step = (whole(env.get(f"SLURM_{name}_ID")) for name in ("JOB", "STEP"))
         if job_id is None:
@@ -365,50 +367,55 @@ class Allocation(NamedTuple):
 
 
 def node_index() -> int:
-    """Which of the nodes of its attempt this process is on, from 0, as its supervisor says."""
+    """Return the index, from 0, of this process's node in its attempt, as its supervisor says."""
     return whole(os.environ.get("HPCEXT_NODE_INDEX")) or 0
 
 
 def step_index() -> int:
-    """Which of the nodes of its step this process is on, from 0, as Slurm says."""
+    """Return the index, from 0, of this process's node in its step, as Slurm says."""
     place = Allocation.from_environ()
     return place.node_index if place else 0
 
 
 def node_directory(attempt: Path, index: int) -> Path:
-    """Where the supervisor of a node keeps what is its own: the first one in the attempt's.
+    """Return the directory of a node's supervisor; the first node's is that of the attempt.
 
     Parameters
     ----------
     attempt : pathlib.Path
         Directory of the attempt.
     index : int
-        Of the node, from 0.
+        Index of the node, from 0.
     """
     return attempt if index == 0 else attempt / f"node-{index:04d}"
 
 
 def without_slurm() -> dict[str, str]:
-    """Our environment without what Slurm told us of our own job: a step that inherits that has
-    options that nobody gave it."""
+    """Return the environment without Slurm's variables of the present job.
+
+    A step that inherited them would have options that nobody gave it.
+    """
     kept = {"SLURM_CONF"}
     return {
         name: value
         for name, value in os.environ.items()
         if name in kept
-        # The last ones are options of plugins: what is submitted from here would have them too.
+        # The last prefix is of plugins' options, which jobs submitted from here would inherit.
         or not name.startswith(("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "_SLURM_"))
     }
 
 
 def array_of_slurm() -> dict[str, str]:
-    """What tells this task of a job array from the others; sbatch(1)."""
+    """Return the variables that tell this task of a job array from the others; sbatch(1)."""
     return {name: said for name, said in os.environ.items() if name.startswith("SLURM_ARRAY_")}
 
 
 def without_task() -> dict[str, str]:
-    """Our environment without what Slurm says of the task that we are: a launcher's ranks are
-    others, and frameworks (Lightning, JAX) believe Slurm."""
+    """Return the environment without Slurm's variables of the present task.
+
+    The ranks of a launcher are other tasks, and frameworks (Lightning, JAX) believe these
+    variables.
+    """
     gone = (
         "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS",
         "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS",
@@ -418,31 +425,32 @@ def without_task() -> dict[str, str]:
 
 
 def rehearsing() -> bool:
-    """Whether a training is to write down what a suspension leaves of it."""
+    """Return whether training is to record what a suspension would preserve of its state."""
     return os.environ.get(REHEARSAL_VARIABLE) == "1"
 
 
 def forget_flags() -> None:
-    """Take from our environment what flags of sbatch say of our job, and not of others."""
+    """Remove from the environment the flags of sbatch that are about this job only."""
     for name in ("HPCEXT_GPUS", "HPCEXT_SCALING", "HPCEXT_TRAINER"):
         os.environ.pop(name, None)
 
 
 def forget_suspendable() -> None:
-    """Take from our environment that our job is suspendable: jobs that it submits need not be."""
+    """Remove from the environment that this job is suspendable: jobs it submits need not be."""
     for name in ("HPCEXT_SUSPENDABLE", "HPCEXT_LEAD_S"):
         os.environ.pop(name, None)
 
 
 def environ() -> Mapping[str, str]:
-    """The environment of this process, for those who look settings up in it."""
+    """Return the environment of this process, for callers that look settings up in it."""
     return os.environ
 
 
 def compiled(directory: Path) -> dict[str, str]:
-    """What has ``torch.compile`` keep in a directory what it makes, of which some is run again.
+    """Return variables that have ``torch.compile`` keep its products in a directory.
 
-    To be set before Python starts: PyTorch says where, in ``/tmp``, when an optimizer is made.
+    Some of these are executed again. The variables must be set before Python starts: PyTorch
+    chooses the place, in ``/tmp``, when an optimizer is made.
     """
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor"),
@@ -453,12 +461,12 @@ def compiled(directory: Path) -> dict[str, str]:
 
 
 def keep_compiled(directory: Path) -> None:
-    """Have this process keep it there, whatever was said before."""
+    """Have ``torch.compile`` in this process keep its products in a directory."""
     os.environ.update(compiled(directory))
 
 
 def user_directory(kind: str) -> Path:
-    """``~/.config/hpcext`` or ``~/.local/state/hpcext`` by the XDG rules.
+    """Return ``~/.config/hpcext`` or ``~/.local/state/hpcext`` by the XDG rules.
 
     Parameters
     ----------

@@ -1,31 +1,32 @@
-"""Where the ranks of an attempt meet: a directory, and who says what in it.
+"""The rendezvous of an attempt's ranks: a directory, and who writes what into it.
 
-``hpcext launch`` makes it and starts the ranks; a session in each rank looks. A *group* is the
-ranks that train together; number 0 is the one that the attempt began with. To change their
-number without stopping, in this order:
+``hpcext launch`` makes it and starts the ranks; a session in each rank watches it. A *group* is the
+ranks that train together; number 0 is the one that the attempt began with. Rescaling in place
+replaces one group by the next, in this order:
 
 ==========================  =========  =======================================================
-``rescale.json``            manager    the GPUs to have (in the attempt's directory)
-``ready-NUMBER-RANK``       new rank   it has done all that it can do without the others
+``rescale.json``            manager    the number of GPUs wanted (in the attempt's directory)
+``ready-NUMBER-RANK``       new rank   it has done all that it can without the others
 ``group.json``              launcher   the next group: its number, its size, and who stays
 ``begun-NUMBER``            rank 0     the old group has stopped between two steps
-``store-NUMBER``            rank 0     how the group's store is reached (on several nodes)
+``store-NUMBER``            rank 0     how to reach the group's store (on several nodes)
 ``formed.json``             rank 0     the group has done its first step, or refuses to change
-``rescaled.json``           launcher   who left has ended (in the attempt's directory)
+``rescaled.json``           launcher   the ranks that left have ended (in the attempt's directory)
 ==========================  =========  =======================================================
 
-Each is renamed into place, and SIGUSR1 says to look; it reaches this node only, so whoever waits
-for another node looks now and then. There, a change also comes to nothing by two files:
+Each file is renamed into place, and SIGUSR1 announces it. The signal reaches this node only, so
+whoever waits for another node polls. On several nodes two more files abandon a change:
 
 ==========================  =========  =======================================================
 ``failed-NUMBER``           any other  a new rank will not come, and why
-``dropped-NUMBER``          launcher   of the first node: the new ranks are not needed
+``dropped-NUMBER``          launcher   (of the first node) the new ranks are not needed
 ==========================  =========  =======================================================
 
-Ranks of one node meet in a private directory of that node; those of several, or of one whose job
-may get others, in the directory of the attempt, which all of them see. What cannot be read there
-just now (its file system is away, or replaces what is read) is not there yet, for whoever looks
-looks again. Rank 0 is on the first node, and stays. Standard library only.
+Ranks of one node meet in a private directory of that node. Ranks of several nodes, or of one node
+whose job may get more, meet in the attempt's directory, which all of them see. A file that cannot
+be read there just now (its file system is away, or the file is being replaced) counts as not there
+yet, since whoever polls reads it again. Rank 0 is on the first node and stays in every group.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from hpcext import documents, protocol
 from hpcext.numerals import whole
 
 STORE = "store"
-"""A file for ``torch.distributed.FileStore``; outside every rank, since any of them may leave."""
+"""Name of the file for ``torch.distributed.FileStore``, which no rank owns: any may leave."""
 
 SHARED = "ranks"
-"""Directory of those of several nodes, in that of the attempt."""
+"""Name of the directory, in the attempt's, in which ranks of several nodes meet."""
 
 _GROUP = "group.json"
 _FORMED = "formed.json"
@@ -54,17 +55,17 @@ _HERE, _SPREAD = "file:", "tcp:"
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that train together.
+    """A group: the ranks that train together.
 
     Attributes
     ----------
     number : int
-        Counts up with each change.
+        The group's number, one more with each change.
     size : int
-        How many ranks.
+        Number of ranks.
     stay : tuple of int
-        Ranks of the group before that are in this one, too, ascending, and 0 the first of them:
-        the place of each is its rank here. All others here are new.
+        Ranks of the group before that are in this one, too, ascending, beginning with 0. The index
+        of each is its rank in this group; all other ranks here are new.
     """
 
     number: int
@@ -73,13 +74,13 @@ class Group:
 
     @property
     def kept(self) -> int:
-        """Those from this rank on are new."""
+        """Return the number of ranks that stay: ranks from this one on are new."""
         return len(self.stay)
 
 
 @dataclass(frozen=True)
 class Formed:
-    """What rank 0 answers to a change.
+    """The answer of rank 0 to a change.
 
     Attributes
     ----------
@@ -97,15 +98,15 @@ class Formed:
 
 
 class Way(NamedTuple):
-    """How the store of a group on several nodes is reached.
+    """How to reach the store of a group on several nodes.
 
     Attributes
     ----------
     hosts : tuple of str
-        Names and addresses of the node of rank 0, to be tried in this order.
+        Names and addresses of the node of rank 0, in the order in which to try them.
     port : int
     key : str
-        Who has it is let in; this directory is its user's alone.
+        The secret that admits to the store; this directory is readable by its user alone.
     """
 
     hosts: tuple[str, ...]
@@ -114,17 +115,17 @@ class Way(NamedTuple):
 
 
 class Rendezvous:
-    """One attempt's meeting place.
+    """The rendezvous of one attempt.
 
     Parameters
     ----------
     directory : pathlib.Path
     launcher : protocol.Process or None
-        Who is told to look.
+        The launcher, which is told of news by a signal.
     joins : int
-        Number of the group that this process was started for; 0 for the first one.
+        Number of the group that this process was started for; 0 for the first group.
     host : str
-        How other nodes reach the one of rank 0; empty: all ranks are on one node.
+        Address by which other nodes reach that of rank 0; empty if all ranks are on one node.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Rendezvous:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Rendezvous | None:
-        """That of this process; None if ``hpcext launch`` did not start it."""
+        """Return the rendezvous of this process, or None if ``hpcext launch`` did not start it."""
         env = protocol.environ() if environ is None else environ
         place = env.get("HPCEXT_RENDEZVOUS", "")
         launcher = protocol.Process.parse(env.get("HPCEXT_LAUNCHER", ""))
@@ -161,7 +162,7 @@ class Rendezvous:
         )
 
     def environ(self) -> dict[str, str]:
-        """The variables that lead a rank here."""
+        """Return the environment variables that lead a rank to this rendezvous."""
         place = f"{_SPREAD}{self.host}:" if self.host else _HERE
         return {
             "HPCEXT_RENDEZVOUS": f"{place}{self.directory}",
@@ -171,70 +172,70 @@ class Rendezvous:
 
     @property
     def store(self) -> Path:
-        """The file through which process groups find each other."""
+        """Return the file through which process groups find each other."""
         return self.directory / STORE
 
-    # What a rank says.
+    # Written by ranks.
 
     def ready(self, rank: int) -> None:
-        """This new rank waits for the others."""
+        """Announce that this new rank waits for the others."""
         (self.directory / f"ready-{self.joins}-{rank}").touch()
         self._tell()
 
     def formed(self, answer: Formed) -> None:
-        """The group has changed, or will not."""
+        """Announce that the group has changed, or that it will not."""
         self._write(_FORMED, asdict(answer))
         self._tell()
 
     def group(self) -> Group | None:
-        """The newest group, or None if there never was a change."""
+        """Return the newest group, or None if there has been no change."""
         document = self._read(_GROUP)
         if document is None:
             return None
         return Group(document["number"], document["size"], tuple(document["stay"]))
 
     def begin(self, number: int) -> None:
-        """The old group has stopped: whoever is in the new one forms it now."""
+        """Announce that the old group has stopped, so that the members of the new one form it."""
         (self.directory / f"begun-{number}").touch()
 
     def has_begun(self, number: int) -> bool:
-        """Whether the new group is being formed."""
+        """Return whether the new group is being formed."""
         return self._has(f"begun-{number}")
 
     def publish(self, number: int, way: Way) -> None:
-        """On rank 0: the store of a group can be reached."""
+        """Publish, on rank 0, how to reach the store of a group."""
         self._write(f"store-{number}", way._asdict())
 
     def published(self, number: int) -> Way | None:
-        """How the store of a group is reached, if it is there."""
+        """Return how to reach the store of a group, or None if it is not published yet."""
         document = self._read(f"store-{number}")
         if document is None:
             return None
         return Way(tuple(document["hosts"]), int(document["port"]), str(document["key"]))
 
-    # What the launcher says.
+    # Written by the launcher.
 
     def is_ready(self, number: int, rank: int) -> bool:
-        """Whether a new rank waits for the others."""
+        """Return whether a new rank waits for the others."""
         return self._has(f"ready-{number}-{rank}")
 
     def propose(self, group: Group) -> None:
-        """Every rank of this group is there: the present one may change into it."""
+        """Propose a group whose ranks are all ready: the present one may change into it."""
         self._write(_GROUP, asdict(group))
 
     def answer(self, number: int) -> Formed | None:
-        """What rank 0 has answered to a change, if it has."""
+        """Return the answer of rank 0 to a change, or None if it has not answered."""
         document = self._read(_FORMED)
         found = Formed(**document) if document else None
         return found if found and found.number == number else None
 
     def fail(self, number: int, why: str) -> None:
-        """Somebody of this change will not come."""
+        """Announce that a new rank of a change will not come, and why."""
         documents.write_file(self.directory / f"failed-{number}", why.encode(), durable=False)
         self._tell()
 
     def failure(self, number: int) -> str:
-        """Why this change comes to nothing; empty: nothing says so."""
+        """Return why a change is abandoned; empty if nobody has announced that."""
         if not self._has(f"failed-{number}"):
             return ""
         with contextlib.suppress(OSError):
@@ -243,13 +244,13 @@ class Rendezvous:
         return ""
 
     def drop(self, number: int) -> None:
-        """The ranks that were to join by this change are not needed."""
-        # Should it not be said, they end with the attempt.
+        """Announce that the ranks that were to join by a change are not needed."""
+        # If this fails, they end with the attempt.
         with contextlib.suppress(OSError):
             (self.directory / f"dropped-{number}").touch()
 
     def dropped(self, number: int) -> bool:
-        """Whether that was said."""
+        """Return whether :meth:`drop` was called for a change."""
         return self._has(f"dropped-{number}")
 
     def _tell(self) -> None:
@@ -263,7 +264,7 @@ class Rendezvous:
         if not self.host:
             return (self.directory / name).exists()
         with contextlib.suppress(OSError):
-            # A directory that is opened is looked up anew where files are cached (nfs(5)).
+            # Opening the directory has a caching file system look it up anew (nfs(5)).
             return name in os.listdir(self.directory)
         return False
 

@@ -1,7 +1,8 @@
-"""Seams: where packages that are not ours plug in, found by their entry points.
+"""Seams: where other packages plug in, found by their entry points.
 
-What hpcext brings itself is in tables of its own and wins; installed packages are looked through
-only for a name that is not in these, since that reads files of every package there is.
+hpcext's own policies, papers and predictors are in tables of its own and take precedence. Installed
+packages are searched only for a name that is in none of these, since that reads files of every
+installed package.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ POLICIES = "hpcext.policies"
 """A module with ``allocate(snapshot, *, options)`` and, if it has options, a struct ``Options``."""
 
 PAPERS = "hpcext.papers"
-"""A module with ``study(how)``, as those of :mod:`hpcext.sim.papers` have it."""
+"""A module with ``study(how)``, as those of :mod:`hpcext.sim.papers`."""
 
 PREDICTORS = "hpcext.predictors"
 """A callable ``(seed, background)`` that makes a :class:`hpcext.scaling.speed.Predictor`."""
 
 
 class SeamError(Exception):
-    """An installed package promises something that it does not keep; says which, and what."""
+    """An installed package does not bring what it promises; the message names both."""
 
 
 @functools.cache
 def _found(group: str) -> Mapping[str, Sequence[EntryPoint]]:
-    """Entry points of a group by name; a package that is found twice on the path counts once."""
+    """Find the entry points of a group by name; a package found twice on the path counts once."""
     found: dict[str, dict[str, EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=group):
         found.setdefault(point.name, {}).setdefault(_package(point), point)
@@ -46,7 +47,7 @@ def load(group: str, name: str) -> Any:
     Parameters
     ----------
     group : str
-        As :data:`POLICIES`.
+        Name of the group, as :data:`POLICIES`.
     name : str
 
     Raises
@@ -54,7 +55,7 @@ def load(group: str, name: str) -> Any:
     KeyError
         No package brings it.
     SeamError
-        Several packages do, or it cannot be imported.
+        Several packages bring it, or it cannot be imported.
     """
     first, *others = _found(group)[name]
     if others:
@@ -63,13 +64,13 @@ def load(group: str, name: str) -> Any:
     try:
         return first.load()
     except (Exception, SystemExit) as error:
-        # Whatever a foreign module does while it is imported is its own.
+        # A foreign module may raise anything while it is imported.
         said = f"{type(error).__name__}: {error}"
         raise SeamError(f"{name} of {_package(first)} cannot be imported: {said}") from error
 
 
 def source(group: str, name: str) -> str:
-    """Return which package brings a name, with its version."""
+    """Return the package that brings a name, with its version."""
     return _package(_found(group)[name][0])
 
 

@@ -1,4 +1,4 @@
-"""Text that came from outside, made fit for a person to read on one line."""
+"""Text from outside hpcext, made fit for a person to read on one line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 SHOWN_CHARS = 60
-"""Longer values are cut in messages."""
+"""Values longer than this are cut in messages."""
 
 
 def clean(text: str) -> str:
-    r"""Make text safe for a terminal: whatever does not print is escaped.
+    r"""Make text safe for a terminal by escaping whatever does not print.
 
     Escape sequences, newlines, characters that reverse the direction of writing and bytes that
     were not UTF-8 (surrogates) all become ``\x1b``, ``\n``, ``\u202e``, ``\udcff``.
@@ -38,7 +38,7 @@ def _escaped(char: str) -> str:
 
 
 _KEPT = re.compile(r"(\x1b\[[0-9;:]{0,40}m|\x1b\[[0-2]?K)")
-"""Colours and the like, and what clears a line; ECMA-48, SGR and EL."""
+"""Escape sequences that pass: colours (SGR) and clearing of a line (EL), ECMA-48."""
 
 _BEGUN = re.compile(r"\x1b(?:\[[0-9;:]{0,40})?\Z")
 
@@ -46,12 +46,12 @@ _MOVES = "\n\t\r\b"
 
 
 class Harmless:
-    """What a program wrote, for a terminal: it can do nothing but write on the lines that it has.
+    """A filter for the output of a program that may only write on the terminal's current lines.
 
-    Colours stay, and what progress bars need: carriage return, backspace, clearing of the line. All
-    else that does not print is shown as :func:`clean` shows it: what would move the cursor to
-    other lines, set a title, make links, ask the terminal for an answer, or turn the direction of
-    writing.
+    Colours pass, and what progress bars need: carriage return, backspace, clearing of the line.
+    Whatever else does not print is escaped as by :func:`clean`: sequences that would move the
+    cursor to other lines, set a title, make links, ask the terminal for an answer, or reverse the
+    direction of writing.
     """
 
     def __init__(self) -> None:
@@ -60,21 +60,21 @@ class Harmless:
         self._coloured = False
 
     def feed(self, data: bytes) -> str:
-        """What is to be shown of some more of it; the end of it may be shown with the next."""
+        """Return what to show of more output; an incomplete sequence at its end is held back."""
         text = self._rest + self._decoder.decode(data)
         begun = _BEGUN.search(text)
         self._rest = text[begun.start() :] if begun else ""
         return self._shown(text[: begun.start()] if begun else text)
 
     def end(self) -> str:
-        """What is left, and the end of colours."""
+        """Return what was held back, and reset the colours."""
         text = self._rest + self._decoder.decode(b"", final=True)
         self._rest = ""
         return self._shown(text) + ("\x1b[0m" if self._coloured else "")
 
     def _shown(self, text: str) -> str:
         parts = _KEPT.split(text)
-        # Every second one is a sequence that stays.
+        # Every second part is a sequence that passes.
         self._coloured = self._coloured or len(parts) > 1
         parts[::2] = map(_harmless, parts[::2])
         return "".join(parts)
@@ -86,7 +86,7 @@ def _harmless(text: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it: as its file would state it, cut and clean."""
+    """Format a value for a message: as its file would state it, cut and escaped."""
     if isinstance(value, bool):
         return str(value).lower()
     # A megabyte of text is cut before it is formatted, and numbers too: Python refuses to print
@@ -101,7 +101,7 @@ def shown(value: Any) -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: a Chinese character two, an accent none.
+    """Count the columns of a terminal that a text takes: a Chinese character two, an accent none.
 
     Unicode Standard Annex #11; characters of ambiguous width take one, as outside East Asia.
     """
@@ -115,33 +115,33 @@ def _columns(char: str) -> int:
 
 
 def padded(text: str, width: int) -> str:
-    """A text with blanks at its end, until it takes so many columns."""
+    """Pad a text with blanks to a number of columns."""
     return text + " " * (width - columns(text))
 
 
 def listed(words: Iterable[str], most: int = 12) -> str:
-    """``a, b, c``; of a long list the first ones and how many there are besides."""
+    """Join words as ``a, b, c``; of a long list show the first ones and how many more there are."""
     every = list(words)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return clean(", ".join(every[:most])) + more
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 GPU``, ``3 GPUs``.
+    """Format a number with its noun: ``1 GPU``, ``3 GPUs``.
 
     Parameters
     ----------
     number : int
     noun : str
-        In the singular.
+        The noun in the singular.
     plural : str
-        If an s does not make it.
+        The plural, unless it is made with an s.
     """
     return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
 
 
 def sized(number: int) -> str:
-    """Bytes in the unit in which they are read best: ``512 B``, ``1.5 GiB``."""
+    """Format a number of bytes in a readable unit: ``512 B``, ``1.5 GiB``."""
     amount, units = float(number), ["B", "KiB", "MiB", "GiB", "TiB"]
     while amount >= 1024 and len(units) > 1:
         amount /= 1024
@@ -150,12 +150,12 @@ def sized(number: int) -> str:
 
 
 def are(number: int) -> str:
-    """``is`` of one, ``are`` of any other number."""
+    """Return ``is`` for one and ``are`` for any other number."""
     return "is" if number == 1 else "are"
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """``did you mean WORD?`` with the nearest of the known words, or nothing.
+    """Suggest the nearest of the known words as ``did you mean WORD?``, or return an empty string.
 
     Parameters
     ----------

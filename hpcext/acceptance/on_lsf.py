@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from hpcext.acceptance.systems import FINAL, Order
 from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
 from hpcext.batch.leasing import Held, Idle
-from hpcext.batch.lsf_leasing import LsfLeasing
+from hpcext.batch.lsf_engine import Engine
+from hpcext.batch.lsf_leasing import LsfLeasing, gpu_words
+from hpcext.config import load_settings
 from hpcext.protocol import JobId
 
 _QUEUE = "lsb.queues: JOB_CONTROLS and JOB_STARTER as docs/lsf.md has them"
@@ -52,8 +54,8 @@ class Lsf:
     }
 
     @functools.cached_property
-    def _engine(self) -> lsf_probe.Engine:
-        return lsf_probe.probe()
+    def _engine(self) -> Engine:
+        return lsf_probe.known()
 
     def release(self) -> str:
         """``IBM Spectrum LSF Standard 10.1.0.15``, or what another engine calls itself."""
@@ -72,7 +74,6 @@ class Lsf:
     def words(self, order: Order, *, flags: bool) -> list[str]:
         """Submit it; bsub(1)."""
         slots = max(1, order.slots)
-        gpus = order.gpus > 0 and self._engine.takes("bsub", "-gpu")
         settings = f"hpcext({order.setting})" if order.setting else "hpcext"
         esub = bool(order.setting) or (flags and order.lead_s > 0)
         words = [
@@ -81,10 +82,10 @@ class Lsf:
             *("-m", " ".join(order.hosts)),
             *("-n", str(slots * len(order.hosts))),
             *(["-R", f"span[ptile={slots}]"] if order.slots else []),
-            *(["-gpu", f"num={order.gpus}/host:j_exclusive=yes"] if gpus else []),
+            *gpu_words(order.gpus, self._engine, load_settings().lsf_gpu_option),
             *("-W", str(order.minutes)),
             *("-o", str(order.output)),
-            *(["-cwd", str(order.output.parent)] if self._engine.takes("bsub", "-cwd") else []),
+            *([] if self._engine.lacks("bsub", "-cwd") else ["-cwd", str(order.output.parent)]),
             *(["-a", settings] if esub else []),
             *(["-r"] if order.lead_s else []),
         ]

@@ -63,7 +63,6 @@ class Training:
 
     def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
         """Wait until a process of it, counted from 1, has made some steps."""
-
         what = "its first steps" if life == 1 else "its next steps"
         self._stage.wait(lambda: self._trains(life), what, within_s)
 

@@ -1,8 +1,8 @@
-"""Servers that anybody on the machine can connect to, and nobody can shut their owner out of.
+"""Bounded HTTP servers, which strangers on the machine can connect to but not block.
 
-Connections are few, and so are threads and files. Whoever has not shown a token makes room: the
-oldest such connection is closed for a new one. A request must be there as a whole by a deadline,
-and its answer taken by another, however steadily bytes drip.
+Connections are few, and so are threads and files. A connection that has not shown a token makes
+room: the oldest one is closed for a new one. A request must be complete by a deadline, and its
+answer received by another, however steadily bytes drip.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hpcext.core.errors import InputError
 log = logging.getLogger(__name__)
 
 READ_S = 10.0
-"""A request, from its first byte to its last, or the wait for it, takes no longer."""
+"""Seconds for a request, from its first byte to its last, and for the wait before it."""
 
 WRITE_S = 20.0
-"""Nor does its answer, once it is made."""
+"""Seconds for sending an answer."""
 
 MOST_CONNECTIONS = 32
 
 BACKOFF_S = 0.2
-"""Where the machine has no room for another connection, nobody is listened to for so long."""
+"""Seconds without accepting connections, when the machine has no room for another one."""
 
 TOKEN_BYTES = 24
 
@@ -45,7 +45,7 @@ _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Answers a bounded number of connections, each for a bounded time.
+    """A server with a bounded number of connections, each for a bounded time.
 
     Parameters
     ----------
@@ -53,23 +53,23 @@ class BoundedServer(ThreadingHTTPServer):
     host : str
         An address.
     port : int
-        0: any that is free.
+        0: any free port.
     token : str, optional
-        Who has it may look; made up if not given.
+        Requests that show it are answered; random by default.
     where, do : str
-        The option that says where it listens, and what to do if it cannot.
+        The option that says where it listens, and what to do if it cannot, for messages.
 
     Raises
     ------
     InputError
-        The port cannot be had.
+        The port is not available.
     """
 
     daemon_threads = True
     request_queue_size = 128
 
     hosts: Collection[str] = ()
-    """What the header ``Host`` may say; empty: anything."""
+    """Valid values of the header ``Host``; empty: any."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class BoundedServer(ThreadingHTTPServer):
     ) -> None:
         self.token = token or secrets.token_urlsafe(TOKEN_BYTES)
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # A part of the files that this process may have: answers are read from others.
+        # A part of this process's file descriptors: answers need others.
         self.most = max(4, min(MOST_CONNECTIONS, files // 4))
         self._open: dict[socket.socket, bool] = {}
         self._lock = threading.Lock()
-        # Those that were told to end may still be about it.
+        # Threads that were told to end may still be running.
         self._threads_left = threading.BoundedSemaphore(2 * self.most)
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -98,18 +98,18 @@ class BoundedServer(ThreadingHTTPServer):
             raise InputError(f"{host} port {port}: {reason}", where=where, do=do) from None
 
     def server_bind(self) -> None:
-        """Bind, and do not ask for the name of the address, which may take long."""
+        """Bind, without looking up the name of the address, which may take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     @property
     def origin(self) -> str:
-        """Where it is, as a browser has it."""
+        """Origin of the server, as a browser has it."""
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}"
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Take a connection; without room for one, make some, and do not ask again at once."""
+        """Accept a connection; if there is no room, make some and back off."""
         try:
             return super().get_request()
         except OSError as error:
@@ -131,14 +131,14 @@ class BoundedServer(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection."""
+        """Serve a connection in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._forget(request)
 
     def trust(self, request: socket.socket) -> None:
-        """Keep this connection, whoever else comes: it has shown the token."""
+        """Keep this connection when others come: it has shown the token."""
         with self._lock:
             if request in self._open:
                 self._open[request] = True
@@ -170,24 +170,24 @@ class BoundedServer(ThreadingHTTPServer):
         self._threads_left.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever reads may leave at any time, which is nothing to tell; the rest is a fault."""
+        """Log errors other than those of a client that has left."""
         if not isinstance(sys.exc_info()[1], OSError):
             log.exception("an answer could not be made")
 
 
 class _Timed(io.RawIOBase):
-    """What comes on a connection, until a deadline."""
+    """The incoming bytes of a connection, until a deadline."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.until = 0.0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what is there, or wait for it."""
+        """Read the bytes that are there, or wait for some."""
         left = self.until - time.monotonic()
         if left <= 0:
             raise TimeoutError("the request is not there in time")
@@ -196,7 +196,7 @@ class _Timed(io.RawIOBase):
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """One connection; read-only. Subclasses say who may look, and answer."""
+    """A read-only handler of one connection; subclasses decide who may look, and answer."""
 
     server: BoundedServer
     protocol_version = "HTTP/1.1"
@@ -205,7 +205,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
     not_expected = "this host is not expected"
 
     def allowed(self) -> bool:
-        """Whether the request shows the token."""
+        """Return whether the request shows the token."""
         raise NotImplementedError
 
     def reply(self) -> None:
@@ -213,11 +213,11 @@ class BoundedHandler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def refusal(self) -> None:
-        """Answer one that is not."""
+        """Answer a request that is not allowed."""
         raise NotImplementedError
 
     def setup(self) -> None:
-        """Read by a deadline."""
+        """Prepare reading with a deadline."""
         super().setup()
         self._incoming = _Timed(self.connection)
         self.rfile = io.BufferedReader(self._incoming)
@@ -228,7 +228,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer, if it is allowed."""
+        """Answer the request, if it is allowed."""
         if not self._expected_host():
             self.send_error(HTTPStatus.FORBIDDEN, self.not_expected)
         elif not self.allowed():
@@ -240,18 +240,18 @@ class BoundedHandler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _refuse(self) -> None:
-        """Nothing can be changed here."""
+        """Refuse a method: nothing can be changed here."""
         self.close_connection = True  # its body is not read
         self.send_error(HTTPStatus.METHOD_NOT_ALLOWED, "this is read-only")
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
     def is_token(self, said: str) -> bool:
-        """Whether this is the token; takes as long whatever is said."""
+        """Return whether a text is the token, in constant time."""
         return secrets.compare_digest(said.encode("latin-1"), self.server.token.encode())
 
     def answer(self, kind: str, body: bytes) -> None:
-        """Send it, by the deadline of answers."""
+        """Send an answer, by the deadline of answers."""
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -260,20 +260,20 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def flush_headers(self) -> None:
-        """Send them; each writing has the socket's timeout for all that it sends."""
+        """Send the headers; each write has the socket's timeout for all of its bytes."""
         self.connection.settimeout(WRITE_S)
         super().flush_headers()
 
     def send_response(self, code: int, message: str | None = None) -> None:
-        """Begin an answer; what may be asked belongs to a refusal."""
+        """Begin an answer; a refusal of a method lists the allowed ones."""
         super().send_response(code, message)
         if code == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", "GET, HEAD")
 
     def _expected_host(self) -> bool:
-        """Whether the browser was told a name that is ours, and not a stranger's that leads here.
+        """Return whether the header ``Host`` is a name of this server.
 
-        Of DNS rebinding; the token alone would do, this is the second lock.
+        It is a second defence against DNS rebinding, besides the token.
         """
         try:
             said = urlsplit(f"//{self.headers.get('Host', '')}").hostname
@@ -282,8 +282,8 @@ class BoundedHandler(BaseHTTPRequestHandler):
         return not self.server.hosts or said in self.server.hosts
 
     def version_string(self) -> str:
-        """Nothing that helps to choose an attack."""
+        """Return a name without a version, which would help to choose an attack."""
         return "hpcext"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: an address may hold the token."""
+        """Log nothing: an address may contain the token."""

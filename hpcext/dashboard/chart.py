@@ -1,7 +1,7 @@
-"""Small things that are drawn: marks of jobs and bars. SVG that needs no style of its own.
+"""Small drawings: marks of jobs, and bars, as SVG that needs no style of its own.
 
-A job is a colour of Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) and a letter; a
-secondary is hatched besides: colour is never the only sign.
+A job has a colour of Okabe and Ito's palette (https://jfly.uni-koeln.de/color/) and a letter; a
+secondary is also hatched: colour is never the only sign.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from hpcext.dashboard.document import JobView
 from hpcext.sim.report.markup import text
 
 COLOURS = 7
-"""Classes ``c0`` to ``c6`` of the style sheet."""
+"""Number of colours: classes ``c0`` to ``c6`` of the style sheet."""
 
 HATCH = (
     '<svg class="patterns" aria-hidden="true"><defs><pattern id="hatch" width="6" height="6" '
     'patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect class="stripe" width="2.5" height="6"/></pattern></defs></svg>'
 )
-"""What is hatched refers to it: once on a page."""
+"""The pattern that hatched shapes refer to; needed once on a page."""
 
 
 def colour(job: JobView) -> str:
-    """The class of a job's colour."""
+    """Return the class of a job's colour."""
     return f"c{job.place % COLOURS}"
 
 
 def chip(job: JobView, gpu: str = "") -> str:
-    """A job's mark; with a GPU: that it has this one."""
+    """Return a job's mark; with a GPU, for the job's use of this GPU."""
     title = f"{gpu}: {job.name}, {job.role}" if gpu else job.name
     index = f'<span class="index">{text(_index(gpu))}</span> ' if gpu else ""
     kind = " secondary" if job.role == "secondary" else ""
@@ -40,7 +40,7 @@ def chip(job: JobView, gpu: str = "") -> str:
 
 
 def free(gpu: str) -> str:
-    """A GPU that nobody has."""
+    """Return the mark of a free GPU."""
     return (
         f'<span class="index">{text(_index(gpu))}</span> '
         f'<span class="chip none" title="{text(gpu)}: free">·<span class="away">free</span></span>'
@@ -48,17 +48,17 @@ def free(gpu: str) -> str:
 
 
 def bar(share: float, words: str) -> str:
-    """How much of something is done."""
+    """Return a progress bar."""
     return f'<span class="done"><progress max="1" value="{share:.4f}"></progress> {words}</span>'
 
 
 def swatch(index: int) -> str:
-    """The colour of a part, and its pattern."""
+    """Return the colour and pattern of a part."""
     return f'<svg class="swatch" aria-hidden="true">{_filled(index, "100%", "0")}</svg>'
 
 
 def stack(values: Sequence[float]) -> str:
-    """Parts of a whole, side by side; a table beside it has the figures."""
+    """Return the parts of a whole, side by side; a table beside it has the figures."""
     whole = sum(values)
     if not whole:
         return ""
@@ -80,5 +80,5 @@ def _index(gpu: str) -> str:
 
 
 def length(share: float) -> str:
-    """A share of what is there, as SVG writes it."""
+    """Format a share as a length in SVG."""
     return f"{100 * share:.3f}%"

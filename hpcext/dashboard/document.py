@@ -1,6 +1,6 @@
-"""What the dashboard knows of pilots: one document, schema hpcext.dashboard/1, and nothing drawn.
+"""The data of the dashboard: one document, schema hpcext.dashboard/1, without any drawing.
 
-Pure: what was read comes in, values come out.
+It is pure: readings come in, values come out.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class NodeView(msgspec.Struct, frozen=True):
     ----------
     name, kind : str
     gpus : tuple of Gpu
-        Those that are known by name. Slurm says which they are when the first job has them.
+        GPUs whose names are known. Slurm tells them when the first job has them.
     count : int
         GPUs that it offers; 0: it is wanted back.
     unnamed : dict of str to int
-        Job's id → GPUs of this node that it holds, and nobody said yet which.
+        By job id, the number of GPUs of this node that the job holds and whose names are unknown.
     ends_s : float or None
     """
 
@@ -72,25 +72,25 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job, as far as the page shows it.
+    """A job, as the page shows it.
 
     Attributes
     ----------
     place : int
-        Among all that were handed in, from 0 on.
+        Position among all submitted jobs, from 0 on.
     mark : str
         Letters that stand for it wherever there is no room for its name.
     state : str
-        In a person's words.
+        In plain words.
     final : bool
     gpus : int
-        How many it holds.
+        Number of GPUs that it holds.
     progress : float or None
         Share of its work that is done.
     chief : tuple of (str, float)
-        The metrics that say most.
+        The most important metrics.
     left_s : float or None
-        At the speed of late.
+        Remaining seconds at its recent speed.
     worth : dict or None
         Goodput, batch, efficiency and gain, where it reports them.
     """
@@ -128,15 +128,15 @@ class PilotView(msgspec.Struct, frozen=True):
     batch : {"", "slurm", "lsf"}
         The batch system in whose job it runs.
     managed : bool
-        A manager runs it, or may do so.
+        Whether a manager runs it, or may do so.
     busy_fraction : float
         Share of the GPU time so far in which a job held the GPU.
     outlook : dict or None
-        How well the nodes are used, where jobs report their goodput.
+        Utility of the nodes, where jobs report their goodput.
     jobs : tuple of JobView
-        In the order in which they were handed in.
+        In the order of submission.
     queue : tuple of str
-        Ids of those that wait, in their order.
+        Ids of waiting jobs, in order.
     spans : tuple of Span
     harvest : dict or None
         The account of a harvester, schema hpcext.harvest-report/1.
@@ -164,24 +164,24 @@ class PilotView(msgspec.Struct, frozen=True):
 
     @property
     def gpus(self) -> int:
-        """How many it has."""
+        """Number of GPUs that it has."""
         return sum(node.count for node in self.nodes)
 
     @property
     def held(self) -> int:
-        """How many of them jobs hold."""
+        """Number of GPUs that its jobs hold."""
         return sum(job.gpus for job in self.jobs)
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The GPUs of the machine on which this was read.
+    """The GPUs of the machine on which the document was made.
 
     Attributes
     ----------
     host : str
     gpus : tuple of GpuFacts
     mps : bool
-        The daemon of MPS runs there.
+        Whether the MPS daemon runs there.
     """
 
     host: str
@@ -190,7 +190,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was read at an instant.
+    """Everything that was read at an instant.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     pilots : tuple of PilotView
         Newest first.
     unreadable : tuple of dict
-        What is wrong with those that could not be read: what, where, valid, do.
+        Errors of those that could not be read: what, where, valid, do.
     """
 
     schema: str = SCHEMA
@@ -213,7 +213,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def document(
     found: Iterable[Reading | HpcextError], at: float, machine: Machine | None = None
 ) -> Document:
-    """The document of some pilots, read at `at` (seconds of Unix time)."""
+    """Make the document of some pilots, read at `at` (seconds of Unix time)."""
     pilots: list[PilotView] = []
     unreadable: list[dict[str, str]] = []
     for each in found:
@@ -230,7 +230,7 @@ def document(
 
 
 def pilot_view(found: Reading) -> PilotView:
-    """What is shown of one pilot."""
+    """Make the view of one pilot."""
     world, pilot = found.world, found.pilot
     outlook = outlook_of(world)
     harvest = pilot.harvest is not None
@@ -259,7 +259,7 @@ def pilot_view(found: Reading) -> PilotView:
 
 
 def mark(place: int) -> str:
-    """Letters for a job by its place: A to Z, AA and so on."""
+    """Return letters for a job by its position: A to Z, AA and so on."""
     letters = ""
     left = place + 1
     while left:
@@ -271,9 +271,9 @@ def mark(place: int) -> str:
 def _nodes(
     world: World, ran: Iterable[Span], indices: Callable[[str], Iterable[str]] | None
 ) -> tuple[NodeView, ...]:
-    """The nodes, with those of their GPUs whose names are known.
+    """Return the nodes, with the GPUs whose names are known.
 
-    Of a pilot on this machine `indices` says them from the beginning.
+    For a pilot on this machine `indices` returns them from the beginning.
     """
     names: dict[str, set[str]] = defaultdict(set)
     for span in ran:
@@ -304,7 +304,7 @@ def _nodes(
 
 
 def natural(name: str) -> list[Any]:
-    """Sorts names as people count: ``node2`` before ``node10``."""
+    """Return a key that sorts names as people count: ``node2`` before ``node10``."""
     parts = re.split(r"([0-9]{1,18})", name)
     return [int(part) if index % 2 else part for index, part in enumerate(parts)]
 

@@ -18,14 +18,14 @@ from hpcext.sim.report.markup import text
 
 MOST_LANES = 128
 MOST_SPANS = 2000
-"""So much is drawn; the longest stretches where there are more."""
+"""Most stretches to draw; the longest ones if there are more."""
 
 MOST_ROWS = 300
 
 LANE_PX = 24
 
 _SIGNS = {"resumed": "↻", "resized": "↔", "promoted": "▲", "demoted": "▽"}
-"""How a stretch that is not a job's first began."""
+"""Signs for how a stretch that is not a job's first began."""
 
 _WINDOWS = {"": "All", "86400": "Last day", "3600": "Last hour", "600": "Last 10 min"}
 
@@ -36,19 +36,19 @@ class Window(NamedTuple):
     Attributes
     ----------
     last_s : float or None
-        So long until now; None: all.
+        Seconds up to now; None: all.
     """
 
     last_s: float | None = None
 
     @classmethod
     def asked(cls, last: str) -> Window:
-        """That of an address; whatever is none of those offered means all."""
+        """Parse the window in an address; anything that is not offered means all."""
         return cls(float(last) if last and last in _WINDOWS else None)
 
 
 def timeline(view: PilotView, window: Window) -> list[str]:
-    """The section: windows to choose from, the lanes, and all of it as a table."""
+    """Return the section: windows to choose from, the lanes, and all of it as a table."""
     if not view.spans:
         return ["<p>No job has had a GPU yet.</p>"]
     begin_s = max(0.0, view.now_s - window.last_s) if window.last_s else 0.0
@@ -79,13 +79,13 @@ def timeline(view: PilotView, window: Window) -> list[str]:
 
 
 def _lanes(view: PilotView, drawn: Iterable[Span]) -> Iterator[tuple[list[str], list[Span]]]:
-    """GPUs in their order with what ran there; those of a node that had the same are one."""
+    """Yield GPUs in order with what ran there; equal ones of a node are merged."""
     every: dict[str, list[Span]] = {gpu.name: [] for node in view.nodes for gpu in node.gpus}
     for span in drawn:
         every.setdefault(span.gpu, []).append(span)
 
     def alike(gpu: str) -> tuple[str, list[Span]]:
-        # Whose name is another one may be alike in all else.
+        # Only the name may differ between GPUs that are merged.
         return _host(gpu), [replace(span, gpu="") for span in every[gpu]]
 
     for _, group in itertools.groupby(sorted(every, key=natural), key=alike):
@@ -94,7 +94,7 @@ def _lanes(view: PilotView, drawn: Iterable[Span]) -> Iterator[tuple[list[str], 
 
 
 def _name(gpus: Sequence[str]) -> str:
-    """``n1:0``, ``n1:0-3``, ``n1:0,2``."""
+    """Return ``n1:0``, ``n1:0-3``, ``n1:0,2``."""
     indices = [gpu.rpartition(":")[2] for gpu in gpus]
     first = whole(indices[0]) or 0
     if len(gpus) > 2 and indices == [str(first + at) for at in range(len(gpus))]:
@@ -107,12 +107,12 @@ def _host(gpu: str) -> str:
 
 
 def _until(span: Span, scale: _Scale) -> float:
-    """Its end, or now."""
+    """Return the end of a span, or now."""
     return scale.end_s if span.end_s is None else span.end_s
 
 
 class _Scale(NamedTuple):
-    """Time to places; instants are seconds since the beginning."""
+    """A scale from time, in seconds since the beginning, to positions."""
 
     begin_s: float
     end_s: float
@@ -122,7 +122,7 @@ class _Scale(NamedTuple):
         return min(1.0, max(0.0, share))
 
     def ticks(self) -> list[float]:
-        """Round instants, at most eight."""
+        """Return round instants, at most eight."""
         lasts_s = self.end_s - self.begin_s
         step = next((each for each in _STEPS_S if lasts_s / each <= 8), _STEPS_S[-1])
         while lasts_s / step > 8:
@@ -154,7 +154,7 @@ _STEPS_S = (
 
 
 def _block(span: Span, job: JobView, scale: _Scale) -> str:
-    """A stretch: the job's colour and letter, a sign for how it began, and bars where suspended."""
+    """Return a stretch with the job's colour and letter, its sign, and bars if suspended."""
     left = scale.at(span.start_s)
     width = scale.at(_until(span, scale)) - left
     look = colour(job)
@@ -208,7 +208,7 @@ def _choice(window: Window) -> str:
 
 
 def _as_table(seen: Iterable[Span], jobs: dict[str, JobView]) -> str:
-    """The same in words, newest first, one row for all GPUs of a stretch."""
+    """Return the stretches as a table, newest first, with one row for all GPUs of a stretch."""
     joined: dict[tuple[str, float], list[Span]] = defaultdict(list)
     for span in seen:
         joined[span.job, span.start_s].append(span)

@@ -1,6 +1,6 @@
-"""The pages: HTML of a document, and nothing read. Every word from outside is escaped here.
+"""The pages: HTML of a document. They read nothing, and escape every text from outside.
 
-Links are relative, so that the pages work behind any proxy; colours and places are classes and
+Links are relative, so that the pages work behind any proxy; colours and positions are classes and
 attributes of SVG, so that the style sheet is the only style.
 """
 
@@ -20,13 +20,13 @@ from hpcext.sim.report.markup import section, text
 from hpcext.text import counted
 
 REFRESH_S = 5
-"""Without JavaScript the page is loaded again so often."""
+"""Seconds between two reloads of the page without JavaScript."""
 
 MOST_PILOTS = 50
-"""Those of a user are many after a year; the newest are shown."""
+"""Most pilots to show, the newest ones: a user may have many."""
 
 MOST_ENDED = 100
-"""More jobs that have ended are left to ``data.json``."""
+"""Most ended jobs to show; ``data.json`` has all."""
 
 _MACHINE = ("GPU", "Kind", "Used", "Memory", "Divided or shared")
 _GIB = 1 << 30
@@ -38,7 +38,7 @@ _JOBS = (
 
 
 def overview(found: Document) -> str:
-    """The page of all pilots."""
+    """Return the page of all pilots."""
     body = ["<header><h1>Pilots and harvesters</h1></header>"]
     if found.pilots:
         rows = map(_pilot_row, found.pilots)
@@ -53,7 +53,7 @@ def overview(found: Document) -> str:
 
 
 def pilot(view: PilotView, found: Document, window: lanes.Window) -> str:
-    """The page of one pilot or harvester."""
+    """Return the page of one pilot or harvester."""
     body = [
         _head(view),
         chart.HATCH,
@@ -68,7 +68,7 @@ def pilot(view: PilotView, found: Document, window: lanes.Window) -> str:
 
 
 def _page(title: str, body: Iterable[str], read_at: str, root: str) -> str:
-    """A whole document; `root` leads to the first page."""
+    """Return a whole page; `root` leads to the first page."""
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -77,7 +77,7 @@ def _page(title: str, body: Iterable[str], read_at: str, root: str) -> str:
             '<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{text(title)}</title>",
-            # Else a browser asks for /favicon.ico, which needs the token too.
+            # Without it a browser requests /favicon.ico, which needs the token too.
             f'<link rel="icon" href="{root}icon.svg">',
             f'<link rel="stylesheet" href="{root}style.css">',
             f'<script src="{root}live.js" defer></script>',
@@ -262,7 +262,7 @@ def _harvest(said: dict[str, Any]) -> str:
 
 
 def _machine(found: Machine | None, nodes: Collection[str] | None = None) -> str:
-    """The GPUs of this machine, if it has any and is one of these nodes."""
+    """Return the GPUs of this machine, if it has any and is one of these nodes."""
     if found is None or (nodes is not None and found.host not in nodes):
         return ""
     rows = [
@@ -291,10 +291,9 @@ def _memory(gpu: GpuFacts) -> str:
 
 
 def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML; the first one of a row is its heading.
+    """Return a table of cells that are HTML; the first one of a row is its heading.
 
-    Columns in which nothing is are left out. On a narrow screen cells stand side by side, and say
-    what they are themselves.
+    Empty columns are left out. On a narrow screen cells stand side by side, with their own labels.
     """
     every = [columns, *rows]
     used = [at for at, column in enumerate(zip(*every, strict=True)) if any(column[1:])]
@@ -321,6 +320,6 @@ def _when(instant: str) -> str:
 
 
 def _sentence(error: dict[str, str]) -> str:
-    """What is wrong with a pilot, on one line."""
+    """Return the error of a pilot on one line."""
     do = f"; {error['do']}" if error["do"] else ""
     return f"{error['where']}: {error['what']}{do}"

@@ -1,4 +1,4 @@
-"""What is at which address: pages and documents of the pilots as they are now."""
+"""The addresses of the dashboard: pages and documents of the present pilots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcext.manager.reading import REPLAY_SHARE, Reading
 Read = Callable[[], Iterator[Reading | HpcextError]]
 
 FRESH_S = 1.0
-"""What was read is shown to all for so long, and for longer where reading takes long."""
+"""Seconds for which a reading is shown to all; longer if reading takes long."""
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
@@ -35,14 +35,14 @@ FILES = {
 
 
 def now(read: Read) -> Document:
-    """What the newest pilots and the GPUs of this machine are."""
+    """Read the newest pilots and the GPUs of this machine."""
     gpus = gpu_facts()
     machine = Machine(host(), gpus, mps_runs()) if gpus else None
     return document(itertools.islice(read(), page.MOST_PILOTS), time.time(), machine)
 
 
 class Answer(NamedTuple):
-    """What is sent."""
+    """An answer: its media type and its content."""
 
     kind: str
     body: bytes
@@ -68,21 +68,21 @@ class Pages:
         }
 
     def document(self) -> Document:
-        """What the pilots are now, or were a moment ago."""
+        """Return a current document, at most a moment old."""
         with self._lock:
             began_s = time.monotonic()
             if self._found is None or began_s >= self._stale_s:
                 self._found = now(self._read)
                 ended_s = time.monotonic()
-                # To read may be to ask a batch system, which has other things to do.
+                # Reading may query the batch system, which must not be overloaded.
                 self._stale_s = ended_s + max(FRESH_S, REPLAY_SHARE * (ended_s - began_s))
             return self._found
 
     def answer(self, path: str, query: str) -> Answer | None:
-        """What is at an address below the token, as ``""``, ``pilot/ID/``; None: nothing."""
+        """Return the answer for an address below the token, such as ``pilot/ID/``, or None."""
         if path in self._files:
             return self._files[path]
-        # No part of an address ever becomes a path of a file: it is looked up.
+        # No part of an address ever becomes part of a file path: it is looked up.
         if path == "":
             return _html(page.overview(self.document()))
         if path == "data.json":

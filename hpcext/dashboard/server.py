@@ -1,7 +1,7 @@
-"""The server of the dashboard: loopback only, read-only, one token.
+"""The server of the dashboard: loopback only, read-only, with one token.
 
 The token is a part of the path and not a cookie: all servers of a machine share its cookies,
-whatever their ports, and on a login node those are other users'. No log has it.
+whatever their ports, and on a login node those are other users'. No log contains it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hpcext.dashboard.pages import Pages
 from hpcext.text import shown
 
 HEADERS = {
-    # Nothing from elsewhere, nothing in line, no frame: a name that slipped through is inert.
+    # Nothing external, nothing inline, no frames: a name that escaped escaping is inert.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'self'",
@@ -30,14 +30,14 @@ HEADERS = {
 
 
 class Root(NamedTuple):
-    """Where a proxy shows the dashboard.
+    """The address at which a proxy shows the dashboard.
 
     Attributes
     ----------
     prefix : str
-        Before the token in paths, without a slash at its end.
+        Part of paths before the token, without a slash at its end.
     host : str
-        What the proxy lets the header ``Host`` say, beside names of this machine's loopback.
+        Value of the header ``Host`` behind the proxy, besides names of this machine's loopback.
     origin : str
         As ``https://HOST``; empty where only a path was given.
     """
@@ -51,12 +51,12 @@ NO_PROXY = Root()
 
 
 def read_root(text: str) -> Root:
-    """Read ``--root-path``: a path, the whole address, or nothing.
+    """Parse ``--root-path``: a path, the whole address, or nothing.
 
     Raises
     ------
     InputError
-        It is none of these.
+        The text is none of these.
     """
     if not text:
         return NO_PROXY
@@ -76,12 +76,12 @@ def read_root(text: str) -> Root:
 
 
 def check_host(text: str) -> str:
-    """The loopback address to listen on.
+    """Return the loopback address to listen on.
 
     Raises
     ------
     InputError
-        Others could connect to it, or it is none.
+        It is not an address, or others could connect to it.
     """
     address = "127.0.0.1" if text == "localhost" else text
     try:
@@ -99,7 +99,7 @@ def check_host(text: str) -> str:
 
 
 class Server(BoundedServer):
-    """Serves the pages at ``PREFIX/TOKEN/``.
+    """A server of the pages at ``PREFIX/TOKEN/``.
 
     Parameters
     ----------
@@ -107,13 +107,13 @@ class Server(BoundedServer):
     host : str
         A loopback address.
     port : int
-        0: any that is free.
+        0: any free port.
     root : Root
 
     Raises
     ------
     InputError
-        The port cannot be had.
+        The port is not available.
     """
 
     def __init__(
@@ -127,29 +127,29 @@ class Server(BoundedServer):
 
     @property
     def address(self) -> str:
-        """What to open in a browser: on this machine, or where the proxy shows it."""
+        """Address to open in a browser: on this machine, or where the proxy shows it."""
         return f"{self.root.origin or self.origin}{self.root.prefix}/{self.token}/"
 
 
 class Handler(BoundedHandler):
-    """One connection."""
+    """The handler of one connection."""
 
     server: Server
     not_expected = "this host is not expected; see hpcext dashboard --root-path"
 
     def _parts(self) -> tuple[str, str, str, str]:
-        """The token, a slash if there is one, what is asked for, and the query."""
+        """Return the token, a slash if there is one, the rest of the path, and the query."""
         path, _, query = self.path.partition("?")
-        # A proxy may take the prefix away, or leave it.
+        # A proxy may remove the prefix, or leave it.
         path = path.removeprefix(self.server.root.prefix).removeprefix("/")
         return (*path.partition("/"), query)
 
     def allowed(self) -> bool:
-        """Whether the path begins with the token."""
+        """Return whether the path begins with the token."""
         return self.is_token(self._parts()[0])
 
     def refusal(self) -> None:
-        """Say where to look instead."""
+        """Refuse, and say which address to use."""
         self.send_error(HTTPStatus.FORBIDDEN, "use the address that hpcext dashboard printed")
 
     def reply(self) -> None:
@@ -162,7 +162,7 @@ class Handler(BoundedHandler):
             self.answer(found.kind, found.body)
 
     def end_headers(self) -> None:
-        """Say with every answer what a browser may do with it."""
+        """Add the security headers to every answer."""
         for name, value in HEADERS.items():
             self.send_header(name, value)
         super().end_headers()

@@ -1,4 +1,4 @@
-"""Who had which GPU when, and how each stretch began and ended."""
+"""The timeline of GPUs: which job had which one when, and how each stretch began and ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Span(msgspec.Struct, frozen=True):
     gpu : str
         ``HOST:INDEX``.
     job : str
-        Its id.
+        Id of the job.
     start_s : float
     end_s : float or None
         None while it lasts.
@@ -39,7 +39,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def spans(world: World) -> tuple[Span, ...]:
-    """Those of all jobs, by the order of jobs and by time."""
+    """Return the spans of all jobs, by the order of jobs and by time."""
     return tuple(span for job in world.jobs.values() for span in _of(world, job))
 
 

@@ -1,10 +1,10 @@
-"""Figures in so few characters as a dense page has room for."""
+"""Short formats of figures, for a dense page."""
 
 from __future__ import annotations
 
 
 def clock(seconds: float) -> str:
-    """A length of time as a clock shows it: ``0:07``, ``1:02:03``, ``2 d 3 h``."""
+    """Format a length of time like a clock: ``0:07``, ``1:02:03``, ``2 d 3 h``."""
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     hour, minute = divmod(minutes, 60)
@@ -14,15 +14,15 @@ def clock(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share without places after the point."""
+    """Format a share as whole percent."""
     return f"{share:.0%}"
 
 
 def hours(value: float) -> str:
-    """Hours, two places."""
+    """Format hours with two decimals."""
     return f"{value:,.2f}"
 
 
 def times(count: int) -> str:
-    """How often, if ever."""
+    """Format a number of times; empty for none."""
     return {0: "", 1: "once", 2: "twice"}.get(count, f"{count} times")

@@ -1,1 +1,1 @@
-"""What is there and works for a user on a machine, what is not, and what to do about it."""
+"""Checks of what works for a user on a machine, what does not, and what to do about it."""

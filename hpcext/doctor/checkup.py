@@ -1,4 +1,4 @@
-"""Checks and what they find: each is bounded in time, and none can end the others.
+"""Checks and their findings: each is bounded in time, and none can end the others.
 
 A check is a function that yields findings. To add one, write it and put it in the table of
 :mod:`hpcext.doctor.checks`.
@@ -17,24 +17,24 @@ from hpcext.core.errors import HpcextError
 from hpcext.text import clean
 
 Verdict = Literal["ok", "note", "wrong"]
-"""``note``: it is not there, and whoever needs it should know."""
+"""Verdict of a finding; ``note``: something is missing that only some users need."""
 
 
 class Asked(NamedTuple):
-    """What a check is given.
+    """The arguments of a check.
 
     Attributes
     ----------
     settings : Settings or None
         None where they cannot be read.
     submit : bool
-        A job may be submitted to find something out.
+        Whether a job may be submitted to find something out.
     queue : str
-        Where to; empty: wherever the batch system sends it.
+        Queue for that job; empty: the batch system's default.
     jobs : pathlib.Path or None
-        A job file, whose first training is begun and suspended.
+        A job file, whose first training is started and suspended.
     probe : str
-        A partition in which a lease is taken, and preempted; empty: none.
+        A partition in which a lease is taken and preempted; empty: none.
     """
 
     settings: Settings | None
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One of the things that were looked at.
+    """One result of a check.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Finding(NamedTuple):
     says, do : str
         What was found, and what to do about it.
     why : str
-        Why it matters, unless it is ok; by default as the row of the table has it.
+        Why it matters, unless it is ok; by default that of the table's row.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Check(NamedTuple):
     ----------
     name : str
     run : callable
-        Yields what it finds; whatever it raises becomes a finding.
+        Yields findings; an exception becomes a finding.
     why : str
-        Why it matters what it finds, where that does not say so.
+        Why its findings matter, where they do not say so.
     within_s : float
-        Longer nobody waits for it.
+        Seconds after which it is not waited for.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Check(NamedTuple):
 
 
 class _Run:
-    """A check at work. What hangs, as a file system may for ever, is left behind in its thread."""
+    """A running check. One that hangs, as a file system may for ever, is left in its thread."""
 
     def __init__(self, check: Check, asked: Asked) -> None:
         self._check = check
@@ -102,12 +102,12 @@ class _Run:
         except HpcextError as error:
             said = f"{error.where}: {error.what}" if error.where else error.what
             self._found.append(Finding(name, "wrong", clean(said), error.do))
-        except Exception as error:  # a check that is wrong must not hide the others
+        except Exception as error:  # a faulty check must not hide the others
             said = clean(f"{type(error).__name__}: {error}")
             self._found.append(Finding(name, "wrong", f"could not be looked at: {said}"))
 
     def found(self, until: float) -> list[Finding]:
-        """What it has found by an instant of the monotonic clock."""
+        """Return its findings up to an instant of the monotonic clock."""
         self._thread.join(max(0.0, until - time.monotonic()))
         late = self._thread.is_alive()
         findings = list(self._found)
@@ -123,7 +123,7 @@ class _Run:
 
 
 def examine(checks: Sequence[Check], asked: Asked) -> Iterator[Finding]:
-    """Run all checks at once, and give what they find in their order.
+    """Run all checks at once, and yield their findings in order.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""A small training, for a probe: it counts its steps, and fails if it loses one.
+"""A small training for a probe: it counts its steps, and fails if it loses one.
 
-``python -m hpcext.doctor.counting SECONDS``: so long it lasts at most, however often it is
-suspended.
+Run it as ``python -m hpcext.doctor.counting SECONDS``: it lasts at most that long, however often it
+is suspended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEP_S = 0.05
 
 
 def main(most_s: float) -> None:
-    """Train."""
+    """Train for at most `most_s` seconds."""
     steps = int(most_s / STEP_S)
     done = np.zeros(steps, dtype=np.int8)
     session = Session(done=done, checkpoint_every_s=5)

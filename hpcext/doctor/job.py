@@ -1,10 +1,10 @@
-"""Whether a training survives a suspension here: it is begun, suspended, and begun again.
+"""A check that a training survives a suspension here: it is started, suspended, and resumed.
 
-Before and after, the training writes down what its process has, and its losses: what it goes on
-with is compared with what it would have gone on with (:mod:`hpcext.training.rehearsal`).
+Before and after, the training records its state and its losses: the state after the suspension is
+compared with that of a training that went on (:mod:`hpcext.training.rehearsal`).
 
-It runs as ``hpcext run`` would have it, the first one of its file, in a directory of its own that
-is removed afterwards, checkpoints and all.
+It runs as under ``hpcext run``, the first job of its file, in a directory of its own that is
+removed afterwards, with its checkpoints.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from hpcext.doctor.trial import EndedError, Trial, parts, steps
 from hpcext.jobfile import JobSpec, read_jobs
 
 BEGIN_S = 180.0
-"""So long a training may take to its first step: it imports, compiles, reads its data."""
+"""Seconds within which a training must make its first step: it imports, compiles, reads data."""
 
 TRAIN_S = 10.0
-"""So long it trains before it is suspended, unless it ends before."""
+"""Seconds that it trains before it is suspended, unless it ends before."""
 
 MOST_S = 7200.0
-"""All of it ends before: each wait has its limit, of which a job states one."""
+"""Seconds within which all of it ends: each wait has a limit, one of which a job states."""
 
 _TOO_SOON = "the job ended before it could be suspended"
 
 
 def check(asked: Asked) -> Iterator[Finding]:
-    """Do it, if a file is given."""
+    """Rehearse a suspension, if a job file is given."""
     if asked.jobs is None:
         return
-    # As a manager reads it, so that its errors are the same.
+    # Read as a manager reads it, so that errors are the same.
     first = read_jobs(asked.jobs)[0]
     if first.nodes.min > 1:
         says = f"{first.name} needs {first.nodes.min} nodes"
@@ -61,10 +61,10 @@ def check(asked: Asked) -> Iterator[Finding]:
 
 
 def _manager(jobs: Path, first: JobSpec, directory: Path) -> list[str]:
-    """One job at a time, in the order of the file."""
+    """Return the command of a manager that runs one job at a time, in the order of the file."""
     gpus = first.gpus.min * first.nodes.min
     words = ["run", str(jobs), "--gpus", str(gpus), "--policy", "exclusive"]
-    # Its jobs have the environment that it has.
+    # Jobs inherit the environment of the manager.
     rehearsal = ["env", f"{protocol.REHEARSAL_VARIABLE}=1"]
     return [*rehearsal, sys.executable, "-m", "hpcext", *words, "--dir", str(directory / PILOT)]
 
@@ -128,6 +128,6 @@ def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
 
 
 def _notes(first: JobSpec, record: Record) -> Iterator[Finding]:
-    """What the training itself has to say."""
+    """Yield the notes of the training itself."""
     for note in record.notes:
         yield Finding("job", "wrong", f"{first.name} says: {note}")

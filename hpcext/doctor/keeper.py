@@ -1,7 +1,7 @@
-"""Holds what a check has begun, and ends all of it when the check is over, or has been killed.
+"""A keeper, which ends everything that a check has begun when the check ends or is killed.
 
 The check has the other end of its standard input, which the kernel closes whatever becomes of the
-check: there is one way in which things end. Run as ``python -m hpcext.doctor.keeper DIRECTORY
+check: so there is one way in which things end. Run as ``python -m hpcext.doctor.keeper DIRECTORY
 [JOB...] -- COMMAND...``: the command is a manager of ``DIRECTORY/pilot``, jobs are ``SYSTEM:NAME``,
 with their names in a batch system.
 """
@@ -25,16 +25,16 @@ from hpcext.manager import pilot as pilots
 from hpcext.policies import find_policy
 
 PILOT, SAID, ENDED = "pilot", "said.txt", "ended"
-"""In the directory: the pilot, what its manager said, and that it has ended."""
+"""Names in the directory: the pilot, its manager's output, and the mark of the manager's end."""
 
 END_S = 60.0
-"""So long all jobs may take to be ended, and then their manager, at most."""
+"""Most seconds for ending all jobs, and again for ending their manager."""
 
 _LOOK_S = 0.2
 
 
 def world(directory: Path) -> World | None:
-    """What the pilot in a directory knows; None where it has not begun."""
+    """Return the world of the pilot in a directory; None if it has not begun."""
     with contextlib.suppress(HpcextError):
         past = journal.read(directory / PILOT / "journal.jsonl")
         return past.replay(find_policy(past.header.policy)).world
@@ -42,7 +42,7 @@ def world(directory: Path) -> World | None:
 
 
 def keep(directory: Path, jobs: Sequence[str], command: Sequence[str]) -> None:
-    """Run the manager until nobody wants it any more; then end it, and remove the directory."""
+    """Run the manager until standard input closes; then end it, and remove the directory."""
     with (directory / SAID).open("wb") as said:
         manager = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
     while not select.select([0], [], [], _LOOK_S)[0]:
@@ -79,7 +79,7 @@ def _remove(directory: Path) -> None:
     register = None
     with contextlib.suppress(NoManagerError):
         pilot = pilots.load(directory / PILOT)
-        # That is how a pilot with a directory of its own is found by its name.
+        # The link by which a pilot with a directory of its own is found by its name.
         register = Path(pilot.profiles).parent / "pilots" / pilot.id
     shutil.rmtree(directory, ignore_errors=True)
     if register is not None and register.is_symlink():
@@ -92,7 +92,7 @@ def main(words: Iterable[str]) -> None:
     if "--" in before:
         at = before.index("--")
         before, command = before[:at], before[at + 1 :]
-    # Those who end a terminal's processes do not mean this one, which then has work to do.
+    # Signals to a terminal's processes are not for this one, which must clean up then.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     keep(Path(before[0]), before[1:], command)

@@ -1,4 +1,4 @@
-"""Whether a Slurm lends nodes as a harvester needs it: rules over what the site has set up.
+"""Checks whether a Slurm lends nodes as a harvester needs it: rules over its configuration.
 
 Each rule is a pure function of one partition. To add one, write it and put it in :data:`RULES`.
 """
@@ -19,7 +19,7 @@ QUEUE_DEPTH = 500
 """Default of bf_max_job_test; slurm.conf(5)."""
 
 SLOW_S = 120
-"""Backfill that looks less often leaves most holes alone."""
+"""Interval of backfill, in seconds, beyond which it misses most holes."""
 
 FEWEST_RPCS = 10
 """slurm.conf(5), max_rpc_cnt: "a value of 10 or higher is recommended"."""
@@ -28,22 +28,22 @@ ROOT = "an administrator sets"
 
 
 class Site(NamedTuple):
-    """What a Slurm says of itself.
+    """The configuration of a Slurm.
 
     Attributes
     ----------
     release : tuple of int
     config : Mapping[str, str]
-        Of ``scontrol show config``.
+        Output of ``scontrol show config``.
     partitions : Mapping[str, Mapping[str, str]]
     members : Mapping[str, frozenset of str]
-        Partition → its nodes.
+        Nodes by partition.
     waiting : int
-        Pending jobs that can be seen.
+        Pending jobs that are visible.
     leases : int
-        So many a harvester asks for at most.
+        Most leases that a harvester requests.
     saving_s : float or None
-        How long the slowest suspension of this user's jobs took; None: none was measured.
+        Seconds of the slowest suspension of this user's jobs; None: none was measured.
     """
 
     release: tuple[int, int]
@@ -55,18 +55,18 @@ class Site(NamedTuple):
     saving_s: float | None
 
     def of(self, partition: str, key: str) -> str:
-        """What a partition has set."""
+        """Return a setting of a partition."""
         return self.partitions.get(partition, {}).get(key, "")
 
 
 def look(site: Site, partition: str) -> Iterator[Finding]:
-    """What all rules find."""
+    """Yield the findings of all rules."""
     for rule in RULES:
         yield from rule(site, partition)
 
 
 def preemption(site: Site, partition: str) -> Iterator[Finding]:
-    """Jobs of others must end leases, and not stop them."""
+    """Check that other users' jobs preempt leases by ending them, not by stopping them."""
     name = "preemption"
     kind = site.config.get("PreemptType", "")
     if kind in {"preempt/none", "(null)", ""}:
@@ -79,7 +79,7 @@ def preemption(site: Site, partition: str) -> Iterator[Finding]:
         )
         return
     if kind != "preempt/partition_prio":
-        # Which QOS preempts which is in the database.
+        # The database defines which QOS preempts which.
         yield Finding(
             name,
             "note",
@@ -104,7 +104,7 @@ def preemption(site: Site, partition: str) -> Iterator[Finding]:
 
 
 def _tiers(site: Site, partition: str) -> Iterator[Finding]:
-    """Every other partition with these nodes must be of a higher tier."""
+    """Check that every other partition with these nodes is of a higher tier."""
     name = "preemption"
     nodes = site.members.get(partition, frozenset())
     tier = whole(site.of(partition, "PriorityTier"))
@@ -136,7 +136,7 @@ def above(
     members: Mapping[str, Collection[str]],
     nodes: Collection[str],
 ) -> list[str]:
-    """Partitions of a higher tier that have any of these nodes; the lowest of them first."""
+    """Return partitions of a higher tier that have any of these nodes, the lowest first."""
 
     def tier(name: str) -> int:
         return whole(partitions.get(name, {}).get("PriorityTier", ""))
@@ -146,7 +146,7 @@ def above(
 
 
 def grace(site: Site, partition: str) -> Iterator[Finding]:
-    """Time to save what a preemption ends, and what a limit or scancel ends."""
+    """Check the time to save before a preemption, a time limit or scancel ends a job."""
     saving = site.saving_s
     needs = "" if saving is None else f", and saving took {saving:.1f} s"
     kill_s = whole(site.config.get("KillWait", ""))
@@ -172,12 +172,12 @@ def grace(site: Site, partition: str) -> Iterator[Finding]:
 
 
 def _suggested(saving_s: float | None) -> int:
-    """Seconds to ask for: twice of what was needed, as file systems are slow at times."""
+    """Return the seconds to suggest: twice what was needed, as file systems can be slow."""
     return max(60, math.ceil((saving_s or 0) / 30) * 60)
 
 
 def notice(site: Site, partition: str) -> Iterator[Finding]:
-    """The signal that a batch job asked for must come at a preemption, too."""
+    """Check that the signal that a batch job requested also comes at a preemption."""
     name = "signal at preemption"
     key, word = signal_at_preemption(site.release)
     if word in words(site.config.get(key, "")):
@@ -193,7 +193,7 @@ def notice(site: Site, partition: str) -> Iterator[Finding]:
 
 
 def requeue(site: Site, partition: str) -> Iterator[Finding]:
-    """A job that was preempted must be able to come back."""
+    """Check that a preempted job can be requeued."""
     if site.config.get("JobRequeue", "1") != "0":
         yield Finding("requeue", "ok", "JobRequeue=1")
         return
@@ -212,11 +212,11 @@ _HIDDEN: Mapping[str, tuple[Verdict, str]] = {
     "jobs": ("note", "the end of a hole is not known, so more leases are preempted"),
     "reservations": ("note", "a lease that would reach into a reservation waits 45 s in vain"),
 }
-"""What of PrivateData matters, how much, and why."""
+"""Values of PrivateData that matter, with verdict and reason."""
 
 
 def private(site: Site, partition: str) -> Iterator[Finding]:
-    """What users are not shown."""
+    """Check which information users cannot see."""
     hidden = words(site.config.get("PrivateData", ""))
     for what, (verdict, why) in _HIDDEN.items():
         if what in hidden:
@@ -228,7 +228,7 @@ def private(site: Site, partition: str) -> Iterator[Finding]:
 
 
 def backfill(site: Site, partition: str) -> Iterator[Finding]:
-    """Whether leases, which come last in the queue, are ever looked at."""
+    """Check that leases, which come last in the queue, are considered at all."""
     name = "backfill"
     if site.config.get("SchedulerType", "") != "sched/backfill":
         says = f"SchedulerType={site.config.get('SchedulerType', '')}"

@@ -1,4 +1,4 @@
-"""What there is of LSF: what the engine can do, our esub and starter, and what a job finds out."""
+"""Checks of LSF: the abilities of the engine, its queues, our esub and starter, and a test job."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hpcext.manager import state
 from hpcext.text import clean, listed, shown
 
 JOB_S = 300.0
-"""So long a job may wait and run; that of the warning lasts more than a minute."""
+"""Most seconds for a test job to wait and run; the one with a warning runs over a minute."""
 
 _POLL_S = 1.0
 _INSTALL = "the owner of LSF_SERVERDIR runs hpcext-admin install lsf"
 
 
 def check(asked: Asked) -> Iterator[Finding]:
-    """What can be known without a job."""
+    """Check whatever can be known without a job."""
     if not lsf_probe.is_there():
         yield Finding("lsf", "note", "no commands of LSF on this machine")
         return
@@ -70,7 +70,7 @@ def _queues(engine: Engine, asked: Asked) -> Iterator[Finding]:
 
 
 def judged(asked: Asked, queues: Sequence[lsf_idle.Queue]) -> Iterator[Finding]:
-    """The queue of leases, if one is named: that of the settings, or of --probe."""
+    """Check the queue of leases, which the settings or ``--probe`` name."""
     wanted = asked.probe or (asked.settings.harvest_partition if asked.settings else "")
     for queue in queues:
         if queue.name == wanted:
@@ -86,7 +86,7 @@ def judged(asked: Asked, queues: Sequence[lsf_idle.Queue]) -> Iterator[Finding]:
 
 
 def _scripts() -> Finding:
-    """Whether the esub and the starter are what hpcext-admin put in place."""
+    """Check that the esub and the starter are those that hpcext-admin installed."""
     name = "lsf scripts"
     place = protocol.environ().get("LSF_SERVERDIR", "")
     if not place:
@@ -106,7 +106,7 @@ def _scripts() -> Finding:
 
 
 def job(asked: Asked) -> Iterator[Finding]:
-    """What only a job can tell."""
+    """Submit a test job and check whatever only a job can tell."""
     if not asked.submit or not lsf_probe.is_there():
         return
     name = "lsf job"
@@ -120,7 +120,7 @@ def job(asked: Asked) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory(dir=asked.settings.state_dir, prefix="doctor-") as scratch:
         output = Path(scratch) / "out"
         words = lsf_probe.trial_command(engine, str(output), asked.queue, esub=esub)
-        # What is set here would be in the job without an esub, too.
+        # Without it: the variable would reach the job even if no esub worked.
         environ = {k: v for k, v in protocol.environ().items() if k != "HPCEXT_GPUS"}
         said = runner.run(words, environ=environ, timeout_s=ANSWER_S)
         job_id = lsf.parse_job_id(said)
@@ -153,7 +153,7 @@ def job(asked: Asked) -> Iterator[Finding]:
 
 
 def _wait(output: Path, job_id: int) -> str | None:
-    """The job's output when it has ended, however it did; None where it has not in time."""
+    """Wait for the job's end and return its output, or None if it has not ended in time."""
     until = time.monotonic() + JOB_S
     while time.monotonic() < until:
         ended = _has_ended(job_id)

@@ -1,7 +1,7 @@
-"""What an engine of LSF's line has of what hpcext uses: what works, or by what other way, or not.
+"""The abilities of an LSF-compatible engine that hpcext uses: which work, or in what other way.
 
-A row of :data:`TABLE` says what is wanted, how to see whether it is there, and what is done without
-it. To have hpcext use something else of LSF, add its row.
+A row of :data:`TABLE` states what is wanted, how to check for it, and what is done without it. If
+hpcext is to use another feature of LSF, add its row.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from hpcext.doctor.checkup import Finding
 from hpcext.text import clean, listed
 
 FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
-"""Of ``bjobs -o``, all that are used."""
+"""All fields of ``bjobs -o`` that are used."""
 
 NAME = "lsf can"
 
 
 class Ability(NamedTuple):
-    """A row of the table.
+    """An ability of an engine: a row of the table.
 
     Attributes
     ----------
     name : str
-        What it is for.
+        What the ability is for.
     words : str
-        The command and options that do it.
+        The command and options that provide it.
     there : callable
-        Whether an engine has them; None: nobody can tell yet.
+        Returns whether an engine has them; None if that is not known yet.
     instead : str
-        The other way, which hpcext takes by itself; empty: there is none.
+        The other way, which hpcext takes automatically; empty if there is none.
     without : str
-        What follows where there is no other way, or beside it.
+        The consequence if there is no other way, or of the other way.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Ability(NamedTuple):
     without: str = ""
 
     def look(self, engine: Engine) -> Finding:
-        """What is to be said of an engine."""
+        """Check an engine for this ability."""
         there = self.there(engine)
         if there:
             return Finding(NAME, "ok", f"{self.name}: {self.words}")
@@ -60,7 +60,7 @@ class Ability(NamedTuple):
 
 
 def _has(command: str, *options: str) -> Callable[[Engine], bool]:
-    """By the help of a command; one that says nothing is taken for IBM's."""
+    """Make a check for options by the help of a command; a command without help counts as IBM's."""
     return lambda engine: command in engine.commands and not engine.lacks(command, *options)
 
 
@@ -144,7 +144,7 @@ TABLE: tuple[Ability, ...] = (
 
 
 def look(engine: Engine, launcher: str) -> Iterator[Finding]:
-    """Each row, and the fields of bjobs.
+    """Check an engine for each ability, and for the fields of ``bjobs -o``.
 
     Parameters
     ----------
@@ -171,12 +171,12 @@ def _launcher(row: Ability, engine: Engine, wanted: str) -> Finding:
 
 
 def _fields() -> Finding:
-    """Which of the fields that are used this bjobs has: it says so only of a job."""
+    """Find which of the fields that are used this bjobs has; it tells only if there is a job."""
     name = "fields of jobs"
     found: object = None
     try:
         for field in FIELDS:
-            # One by one: at the first that it has not, bjobs ends.
+            # One by one, since bjobs ends at the first field that it does not have.
             found = lsf_jobs.ask(dict.fromkeys(("jobid", field)), ["-u", "all"])
             if not found:
                 break

@@ -1,4 +1,4 @@
-"""Whether a queue of an LSF lends hosts, and takes jobs back, as hpcext needs it.
+"""Rules for the queue of leases on LSF: whether it lends hosts and takes them back as needed.
 
 Each rule is a pure function of one queue among all. To add one, write it and put it in
 :data:`RULES`.
@@ -18,13 +18,13 @@ _OWNER = "an administrator has lsb.queues say"
 
 
 def look(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
-    """What all rules find."""
+    """Apply all rules to a queue."""
     for rule in RULES:
         yield from rule(queue, queues)
 
 
 def above(queue: Queue, queues: Iterable[Queue]) -> list[Queue]:
-    """Queues whose jobs preempt those of one, the most urgent first; lsb.queues(5), PREEMPTION."""
+    """Find the queues whose jobs preempt those of a queue, the most urgent first (PREEMPTION)."""
     found = [
         each
         for each in queues
@@ -38,7 +38,7 @@ def above(queue: Queue, queues: Iterable[Queue]) -> list[Queue]:
 
 
 def _names(preemption: str, kind: str, name: str) -> bool:
-    """Whether PREEMPTIVE or PREEMPTABLE holds for a queue: all if it lists none."""
+    """Return whether PREEMPTIVE or PREEMPTABLE applies to a queue: to all if it lists none."""
     found = re.search(rf"\b{kind}\b(?:\[([^\]]*)\])?", preemption)
     if found is None:
         return False
@@ -47,7 +47,7 @@ def _names(preemption: str, kind: str, name: str) -> bool:
 
 
 def preemption(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
-    """Jobs of others must take hosts back from leases."""
+    """Check that jobs of other queues take hosts back from leases."""
     name, of = "preemption", shown(queue.name)
     if first := above(queue, queues):
         says = f"jobs of {listed(each.name for each in first)} preempt those of {of}"
@@ -59,7 +59,7 @@ def preemption(queue: Queue, queues: Sequence[Queue]) -> Iterator[Finding]:
 
 
 def suspension(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
-    """What takes a host back must be heard."""
+    """Check that a lease receives the signal by which a host is taken back."""
     name, of = "job controls", shown(queue.name)
     said = queue.controls.get("SUSPEND", "")
     if said.endswith("SIGTSTP") or "hpcext-job-control" in said:
@@ -77,7 +77,7 @@ def suspension(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
 
 
 def rerunnable(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
-    """GPUs are taken back from rerunnable jobs alone."""
+    """Check that jobs of the queue are rerunnable: LSF takes GPUs back from no others."""
     name, of = "rerunnable", shown(queue.name)
     if queue.rerunnable:
         yield Finding(name, "ok", f"{of}: RERUNNABLE; a lease that is begun again ends at once")
@@ -88,7 +88,7 @@ def rerunnable(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
 
 
 def exit_values(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
-    """Jobs must not be begun again by what they end with, unless that is what is meant."""
+    """Check that no exit value begins a finished job again, except that of a suspension."""
     name, of = "exit values", shown(queue.name)
     values = queue.requeue.split()
     if "0" in values or any(value.lower() == "all" for value in values):
@@ -104,4 +104,4 @@ def exit_values(queue: Queue, _queues: Sequence[Queue]) -> Iterator[Finding]:
 RULES: tuple[Callable[[Queue, Sequence[Queue]], Iterator[Finding]], ...] = (
     preemption, suspension, rerunnable, exit_values,
 )  # fmt: skip
-"""In the order in which their findings are shown."""
+"""The rules, in the order in which their findings are shown."""

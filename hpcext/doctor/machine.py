@@ -1,4 +1,4 @@
-"""What this machine has: Python, packages, GPUs, settings, a place for the state of pilots."""
+"""Checks of this machine: Python, packages, GPUs, settings, the directory of pilots' state."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from hpcext.text import clean, counted, sized
 PACKAGES = (
     "numpy", "filelock", "msgspec", "psutil", "rich", "scipy", "threadpoolctl", "nvidia-ml-py",
 )  # fmt: skip
-"""Those of install_requires in setup.cfg. A test holds both lists equal."""
+"""Packages of install_requires in setup.cfg. A test keeps both lists equal."""
 
 IMPORT_S = 100.0
-"""A framework on a slow file system is read for a minute."""
+"""Seconds for importing a framework, which may take a minute from a slow file system."""
 
 SIZES_S = 20.0
-"""So long it is counted what pilots hold: of a hundred thousand jobs that takes minutes."""
+"""Most seconds for counting the files of pilots; a hundred thousand jobs would take minutes."""
 
 OLD_S = 30 * 86_400.0
-"""A pilot in which nothing happened for so long is old."""
+"""Seconds without any change after which a pilot is old."""
 
 SHARED = frozenset(
     {
@@ -55,7 +55,7 @@ _FRAMEWORKS = {
     "tensorflow": "import tensorflow as tf; "
     "print(tf.__version__, len(tf.config.list_physical_devices('GPU')))",
 }
-"""What prints the version, and how many GPUs it sees."""
+"""Programs that print the version of a framework, and how many GPUs it sees."""
 
 _MIB = 1 << 20
 
@@ -64,14 +64,14 @@ _AMDSMI = "install amd-smi-lib of ROCm 6.3 or later, and pip install /opt/rocm/s
 
 
 def python(asked: Asked) -> Iterator[Finding]:
-    """The interpreter, and this hpcext."""
+    """Check the interpreter, and this hpcext."""
     here = Path(hpcext.__file__).parent
     yield Finding("hpcext", "ok", f"{hpcext.__version__} in {clean(str(here))}")
     yield Finding("python", "ok", f"{platform.python_version()}, {clean(sys.executable)}")
 
 
 def packages(asked: Asked) -> Iterator[Finding]:
-    """What hpcext needs."""
+    """Check the packages that hpcext needs."""
     found, missing = [], []
     for name in PACKAGES:
         try:
@@ -85,12 +85,12 @@ def packages(asked: Asked) -> Iterator[Finding]:
 
 
 def torch(asked: Asked) -> Iterator[Finding]:
-    """PyTorch, as trainings would import it."""
+    """Check PyTorch, as trainings would import it."""
     yield _framework("torch")
 
 
 def tensorflow(asked: Asked) -> Iterator[Finding]:
-    """TensorFlow, as trainings would import it."""
+    """Check TensorFlow, as trainings would import it."""
     yield _framework("tensorflow")
 
 
@@ -100,7 +100,7 @@ def _framework(name: str) -> Finding:
             name, "note", "not installed", f"pip install hpcext[{name}], if trainings need it"
         )
     try:
-        # In a process of its own: a broken one may take its process down.
+        # In a process of its own: a broken framework may crash it.
         ended = subprocess.run(
             [sys.executable, "-c", _FRAMEWORKS[name]],
             stdin=subprocess.DEVNULL,
@@ -127,7 +127,7 @@ def _framework(name: str) -> Finding:
 
 
 def gpus(asked: Asked) -> Iterator[Finding]:
-    """GPUs that this process may use, and what is known of them."""
+    """Check the GPUs that this process may use."""
     yield from _amds() if devices.name() == devices.ROCR else _nvidias()
 
 
@@ -177,7 +177,7 @@ def _nvidias() -> Iterator[Finding]:
 
 
 def _used(found: Iterable[GpuFacts], usable: Iterable[int], tool: str) -> Iterator[Finding]:
-    """GPUs on which something runs already."""
+    """Yield GPUs on which something runs already."""
     why = "a training beside it is slow, or finds no memory"
     do = f"{tool} shows whose they are; hpcext run --gpus N takes fewer"
     for gpu in found:
@@ -190,7 +190,7 @@ def _used(found: Iterable[GpuFacts], usable: Iterable[int], tool: str) -> Iterat
 
 
 def _sharing(found: tuple[GpuFacts, ...]) -> Iterator[Finding]:
-    """Whether GPUs are divided or shared by other means than ours."""
+    """Yield whether GPUs are divided or shared by means other than hpcext's."""
     daemon = "the daemon of MPS runs" if gpu_facts.mps_runs() else ""
     if says := "; ".join(filter(None, (gpu_facts.sharing(found), daemon))):
         # NVIDIA's MIG User Guide, "CUDA Device Enumeration".
@@ -204,14 +204,14 @@ def _names(nvml: Any) -> list[str]:
 
 
 def settings(asked: Asked) -> Iterator[Finding]:
-    """Whether all settings can be read, and where those that are not defaults are from."""
+    """Check that all settings can be read, and list where non-defaults come from."""
     found = config.load_settings()
     stated = [f"{name} ({origin})" for name, origin in found.origins.items() if origin != "default"]
     yield Finding("settings", "ok", ", ".join(stated) or "all are defaults")
 
 
 def state_directory(asked: Asked) -> Iterator[Finding]:
-    """Whether pilots can keep their directories where they are to, and nodes can see them."""
+    """Check that pilots can keep their directories, and that nodes can see them."""
     name = "state_dir"
     if asked.settings is None:
         yield Finding(name, "note", "not looked at, as the settings cannot be read")
@@ -240,7 +240,7 @@ def state_directory(asked: Asked) -> Iterator[Finding]:
 
 
 def pilots(asked: Asked) -> Iterator[Finding]:
-    """What pilots hold on the disk."""
+    """Check how much disk space pilots hold."""
     if asked.settings is None:
         yield Finding("pilots", "note", "not looked at, as the settings cannot be read")
         return
@@ -264,25 +264,25 @@ def pilots(asked: Asked) -> Iterator[Finding]:
 
 
 def batch(asked: Asked) -> Iterator[Finding]:
-    """Which batch system hpcext would use."""
+    """Check which batch system hpcext would use."""
     if asked.settings is None:
         return
     try:
         yield Finding("batch", "ok", system.NAMES[system.choose(asked.settings.batch)])
     except InputError as error:
-        # Both is something that a user must decide.
+        # If both are there the user must decide.
         none = not any(shutil.which(command) for command in system.SUBMIT.values())
         yield Finding("batch", "note" if none else "wrong", error.what, error.do)
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that a path is on; proc(5), ``/proc/PID/mountinfo``."""
+    """Return the type of a path's file system; proc(5), ``/proc/PID/mountinfo``."""
     path = path.resolve()
     best, kind = 0, "unknown"
     for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
         before, _, after = line.partition(" - ")
         point = Path(before.split()[4].encode().decode("unicode_escape"))
-        # The last of those that are mounted at one place is the one that is seen.
+        # Of several mounts at one place the last is visible.
         if path.is_relative_to(point) and len(point.parts) >= best:
             best, kind = len(point.parts), after.split()[0]
     return kind

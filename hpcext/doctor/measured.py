@@ -1,4 +1,4 @@
-"""What this user's own pilots have measured: how long it takes to save a training."""
+"""Measurements from this user's own pilots: how long it takes to save a training."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hpcext.manager import pilot as pilots
 from hpcext.policies import find_policy
 
 NEWEST = 20
-"""So many pilots are read: older ones may have trained something else."""
+"""Newest pilots to read: older ones may have trained something else."""
 
 MOST_BYTES = 16 << 20
-"""A larger journal is left out: somebody waits."""
+"""Largest journal to read, because the user waits."""
 
 
 def saving_s(state_dir: Path) -> float | None:
-    """The slowest suspension in the newest pilots, from order to acknowledgement.
+    """Return the slowest suspension in the newest pilots, from order to acknowledgement.
 
     Parameters
     ----------

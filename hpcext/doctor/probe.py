@@ -1,7 +1,7 @@
-"""What a lease goes through here: it is taken, trained on, preempted and taken again.
+"""A probe of leases: one is taken, trained on, preempted and taken again.
 
 A harvester of one node runs a small training in the partition, and a job in a higher partition then
-asks for that node. A keeper ends both; if that is killed too, the lease ends by its time limit.
+requests that node. A keeper ends both; if that is killed too, the lease ends by its time limit.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from hpcext.manager import state
 from hpcext.text import clean, shown
 
 LEASE_S = 600.0
-"""Time limit of the lease, and the most that the training lasts."""
+"""Time limit of the lease, and longest time of the training, in seconds."""
 
 BEGIN_S = 180.0
-"""So long a lease may take to begin, and the training to its first step."""
+"""Most seconds until the lease begins, and until the training's first step."""
 
 TRAIN_S = 3.0
 MAIN_S = 180.0
-"""So long the job that preempts may wait, beside the grace."""
+"""Most seconds that the preempting job may wait, besides the grace time."""
 
 MOST_S = 1800.0
-"""All of it ends before."""
+"""Seconds within which all of it ends."""
 
 BLIND = "has no GPUs"
-"""What a harvester says of a lease on which nothing will ever be trained."""
+"""Part of the harvester's message about a lease on which nothing will ever be trained."""
 
 _LOOK_S = 0.2
 _NAME = "probe"
 
 
 class _Probe:
-    """One run, whose steps are findings.
+    """One run of the probe, whose steps are findings.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class _Probe:
         self._leasing = system.leasing(terms.system)
         self._lease_id = 0
         state.make(settings.state_dir)
-        # Where the nodes see it, as they must see pilots.
+        # In a directory that the nodes can see, as they must see pilots.
         directory = Path(tempfile.mkdtemp(dir=settings.state_dir, prefix="doctor-"))
         spec = JobSpec(
             name=_NAME,
@@ -102,11 +102,11 @@ class _Probe:
         self._trial = Trial(command, directory, _NAME, names)
 
     def end(self) -> None:
-        """Have all of it ended."""
+        """End everything."""
         self._trial.end()
 
     def run(self) -> Iterator[Finding]:
-        """Go through it."""
+        """Run the steps of the probe."""
         began_s = time.monotonic()
         node = yield from self._lease(began_s)
         if node is None:
@@ -132,7 +132,7 @@ class _Probe:
         yield from self._again()
 
     def _lease(self, began_s: float) -> Generator[Finding, None, str | None]:
-        """Wait for it; its node, None where there is none."""
+        """Wait for the lease; return its node, or None if there is none."""
         found: list[tuple[Path, float]] = []
 
         def there() -> bool:
@@ -164,7 +164,7 @@ class _Probe:
         return ""
 
     def _preempt(self, node: str) -> Generator[Finding, None, bool]:
-        """Have a job of a higher partition ask for the node; whether that was made free."""
+        """Preempt the node by a job of a higher partition; return whether it became free."""
         lease = self._lease_id
         job_id, refused = self._main.submit(
             self._partition, self._like._replace(name=node), self._name
@@ -199,7 +199,7 @@ class _Probe:
     def _given_back(
         self, job_id: int | None, lease: int, asked_s: float
     ) -> Generator[Finding, None, bool]:
-        """The node is free for others: the main job begins, or without one the lease ends."""
+        """Check that the node is free: the main job begins, or without one the lease ends."""
         if job_id is not None:
             if not _until(MAIN_S, lambda: self._main.state(job_id) not in {"pending", ""}):
                 says = f"job {job_id} did not begin in {MAIN_S:g} s, though the node was given back"
@@ -215,7 +215,7 @@ class _Probe:
         return True
 
     def _again(self) -> Iterator[Finding]:
-        """Whether the training goes on."""
+        """Check that the training goes on."""
         began_s = time.monotonic()
         suspended = self._trial.wait(0, lambda *_: True)[0].step
         job, record = self._trial.wait(
@@ -238,7 +238,7 @@ _DO_MAIN = "have somebody who may use a higher partition ask for the node meanwh
 
 
 def check(asked: Asked) -> Iterator[Finding]:
-    """Do it, if a partition is given."""
+    """Run the probe, if a partition is given."""
     if not asked.probe or asked.settings is None:
         return
     main = _main(asked.settings)
@@ -263,14 +263,14 @@ def check(asked: Asked) -> Iterator[Finding]:
 
 
 def _main(settings: Settings) -> Main | None:
-    """The batch system that the settings name, or that is here."""
+    """Return the batch system that the settings name, or the one found on this machine."""
     if settings.batch != "slurm" and lsf_probe.is_there():
         return LsfMain(settings)
     return SlurmMain() if doctor_slurm.is_there() else None
 
 
 def _terms(partition: str, idle: list[Idle], name: str, settings: Settings) -> Terms:
-    """One GPU of one node, or a slot where there are none."""
+    """Return the terms of a harvester of one GPU of one node, or a slot if there are none."""
     return Terms(
         partition=partition,
         system="lsf" if name == "lsf" else "slurm",

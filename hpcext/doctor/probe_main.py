@@ -1,4 +1,4 @@
-"""The job that asks for the node of a probe's lease: how either batch system is made to want it."""
+"""The main job, which takes back the node of a probe's lease, on Slurm and on LSF."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from hpcext.text import clean
 
 
 class Main(Protocol):
-    """A batch system.
+    """The main job's batch system.
 
     Attributes
     ----------
     name : str
-        As :data:`hpcext.batch.system.NAMES` has it.
+        Name of the batch system, as in :data:`hpcext.batch.system.NAMES`.
     queue_do, slow_do, grace_do : str
-        What to do if a lease does not begin, the main job does not, or the training was too slow.
+        Advice if the lease does not begin, if the main job does not, or if saving took too long.
     """
 
     name: str
@@ -41,17 +41,17 @@ class Main(Protocol):
     grace_do: str
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
-        """Ask for a node, above a partition; the job's id, or why nobody takes it."""
+        """Submit a job for a node with precedence over a partition; return its id, or why not."""
 
     def press(self, lease: int) -> str:
-        """Have a lease hear what a preemption sends; how. Empty: it cannot be without a job."""
+        """Send a lease what a preemption sends; return how, or "" if that takes a job."""
 
     def state(self, job_id: int) -> str:
-        """The state of a job; empty: not known."""
+        """Return the state of a job; empty if it is not known."""
 
 
 class SlurmMain:
-    """As :class:`Main` has it."""
+    """The main job on Slurm."""
 
     name = "slurm"
     queue_do = "see squeue --start, and what hpcext doctor says of backfill"
@@ -59,7 +59,7 @@ class SlurmMain:
     grace_do = "have the partition's GraceTime made longer"
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
-        """Submit it to the first partition that takes it; its id, or what they said."""
+        """Submit the job to the first partition that accepts it; return its id, or why not."""
         config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
         if config.get("PreemptType") != "preempt/partition_prio":
             return None, f"which QOS preempts is not known ({config.get('PreemptType', '')})"
@@ -82,18 +82,18 @@ class SlurmMain:
         return None, said
 
     def press(self, lease: int) -> str:
-        """Nothing that its user can send is what a preemption sends."""
+        """Return an empty string: no user can send what a preemption sends."""
         return ""
 
     def state(self, job_id: int) -> str:
-        """By squeue."""
+        """Return the state of a job, by squeue."""
         with contextlib.suppress(BatchError):
             return slurm.parse_end(runner.run(slurm.end_command(job_id))).state
         return ""
 
 
 class LsfMain:
-    """As :class:`Main` has it.
+    """The main job on LSF.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class LsfMain:
         self._gpu_option = settings.lsf_gpu_option
 
     def submit(self, partition: str, node: Idle, name: str) -> tuple[int | None, str]:
-        """Submit it to the first queue that takes it; its id, or what they said."""
+        """Submit the job to the first queue that accepts it; return its id, or why not."""
         queues = lsf_idle.parse_queues(runner.run(["bqueues", "-l"]))
         mine = [each for each in queues if each.name == partition]
         above = lsf_queues.above(mine[0], queues) if mine else []
@@ -131,12 +131,12 @@ class LsfMain:
         return None, said
 
     def press(self, lease: int) -> str:
-        """By bstop(1): as at a preemption, LSF does what SUSPEND of JOB_CONTROLS says."""
+        """Stop a lease by bstop(1), on which LSF applies JOB_CONTROLS as at a preemption."""
         runner.run(["bstop", str(lease)])
         return "stopped by bstop, as a preemption would"
 
     def state(self, job_id: int) -> str:
-        """By bjobs."""
+        """Return the state of a job, by bjobs."""
         with contextlib.suppress(BatchError):
             return system.jobs("lsf").states([job_id]).get(job_id, "")
         return ""

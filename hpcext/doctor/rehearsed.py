@@ -1,4 +1,4 @@
-"""What two attempts of a rehearsal wrote down: the one suspended, and the one that went on."""
+"""The records of a rehearsal's two attempts: the suspended one, and the one that went on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcext.executors.readings import MAX_NUMBER, is_number
 from hpcext.text import counted, listed
 
 _SAME = 1e-3
-"""Losses that differ by less than this part are the same: GPUs add in any order."""
+"""Relative difference below which losses are the same: GPUs add in any order."""
 
 _DO = (
     "give Session(...) each object that has a state (model, optimizer, scheduler, scaler, averages "
@@ -24,7 +24,7 @@ Told = Mapping[str, Any]
 
 
 def told(attempt: Path) -> Told | None:
-    """What an attempt wrote down; None if nothing that makes sense."""
+    """Return the record of an attempt; None if there is none that makes sense."""
     try:
         found = documents.read_json(attempt / protocol.REHEARSAL_FILE, protocol.REHEARSAL)
         steps = [(each["step"], each["metrics"].items()) for each in found["steps"]]
@@ -35,19 +35,19 @@ def told(attempt: Path) -> Told | None:
 
 
 def steps(found: Told | None) -> int:
-    """How many it made after the one that is compared."""
+    """Return how many steps an attempt made after the compared one."""
     return len(found["steps"]) if found else 0
 
 
 def compared(name: str, before: Told | None, after: Told | None) -> Iterator[Finding]:
-    """Whether a training is the same one after its suspension.
+    """Check whether a training is the same after its suspension.
 
     Parameters
     ----------
     name : str
-        Of the job.
+        Name of the job.
     before, after : mapping or None
-        What its two attempts wrote down.
+        Records of its two attempts.
     """
     if before is None or after is None:
         says = f"whether {name} has kept all of its state is not known: only its steps were seen"
@@ -90,7 +90,7 @@ def _states(found: Told) -> list[tuple[int, Any]]:
 
 
 def _by_step(found: Told) -> dict[tuple[int, str], Any]:
-    """The losses of an attempt, by step and name."""
+    """Return the losses of an attempt, by step and name."""
     return {
         (each["step"], metric): value
         for each in found["steps"]

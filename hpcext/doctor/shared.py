@@ -1,4 +1,4 @@
-"""Whether files do in the state directory what managers, trainings and leases rely on."""
+"""Checks that files in the state directory behave as managers, trainings and leases need."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hpcext.manager import locks, spool
 from hpcext.text import clean, counted
 
 APART_S = 5.0
-"""By so much the clock of a file server may differ from this one."""
+"""Most seconds by which the clock of a file server may differ from this one."""
 
 SEEN_S = 10.0
-"""So long another process may take to see a file that was renamed into place."""
+"""Most seconds until another process sees a file that was renamed into place."""
 
 MOST_PILOTS = 1000
 
@@ -37,20 +37,20 @@ with open("lock", "a") as lock:
 os.rename("made", "renamed")
 print(time.time(), flush=True)
 """
-"""A process that tries the lock that we hold, and renames a file: the answer, and when it did."""
+"""A process that tries a lock that the check holds, renames a file, and prints result and time."""
 
 _ELSEWHERE = "set a state_dir on another file system"
 
 
 def check(asked: Asked) -> Iterator[Finding]:
-    """All of it, in a directory that is removed afterwards."""
+    """Run all checks in a directory that is removed afterwards."""
     if asked.settings is None:
         return
     state_dir = asked.settings.state_dir
     yield from _private(state_dir)
     place = next(path for path in (state_dir, *state_dir.parents) if path.exists())
     if not os.access(place, os.W_OK | os.X_OK):
-        return  # which is said of state_dir
+        return  # the finding on state_dir says so
     with tempfile.TemporaryDirectory(dir=place, prefix=".hpcext-doctor-") as name:
         scratch = Path(name)
         yield _replaced(scratch)
@@ -60,14 +60,14 @@ def check(asked: Asked) -> Iterator[Finding]:
 
 
 def _private(state_dir: Path) -> Iterator[Finding]:
-    """Directories in which files are orders must be this user's alone."""
+    """Check that directories in which files are orders belong to this user alone."""
     name = "spool"
     register = state_dir / "pilots"
     found = [register, *register.glob("*/")][: MOST_PILOTS + 1] if register.exists() else []
     wrong = 0
     for directory in found:
         try:
-            # Of a pilot with --dir a link is here.
+            # A pilot with --dir has a link here.
             spool.check_private(directory.resolve())
         except InputError as error:
             wrong += 1
@@ -79,7 +79,7 @@ def _private(state_dir: Path) -> Iterator[Finding]:
 
 
 def _replaced(scratch: Path) -> Finding:
-    """Documents are replaced while others read them."""
+    """Check that documents can be replaced while others read them."""
     name = "rename"
     old, new = scratch / "document", scratch / "next"
     old.write_text("old")
@@ -101,7 +101,7 @@ def _replaced(scratch: Path) -> Finding:
 
 
 def _clock(scratch: Path) -> Finding:
-    """Files carry the times of the machine that keeps them."""
+    """Check the times of files, which are those of the machine that stores them."""
     name = "clock of files"
     file = scratch / "touched"
     before_s = time.time()
@@ -115,7 +115,7 @@ def _clock(scratch: Path) -> Finding:
 
 
 def _other_process(scratch: Path) -> Iterator[Finding]:
-    """What another process sees of a lock that we hold, and we of what it renames."""
+    """Check locks and renames between two processes."""
     (scratch / "made").write_text("")
     other = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _OTHER],

@@ -1,4 +1,4 @@
-"""What there is of Slurm: a controller that answers, its clock, a partition that lends nodes."""
+"""Checks of Slurm: a controller that answers, its clock, a partition that lends nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcext.doctor.measured import saving_s
 from hpcext.text import clean, counted, shown
 
 ANSWER_S = 20.0
-"""So long a question waits: somebody sits in front of it."""
+"""Seconds to wait for an answer, because the user waits."""
 
 CRED_EXPIRE_S = 120
 """Slurm's default; slurm.conf(5), AuthInfo."""
@@ -25,14 +25,14 @@ REQUEUE_S = 30
 """A wait that is hardly longer than a training takes to begin."""
 
 _CONFIG = Path("/etc/slurm/slurm.conf")
-"""On a machine of a cluster that has its configuration where Slurm looks for it."""
+"""Slurm's default configuration file; only machines of a cluster have it."""
 
 APART_S = 5.0
-"""Clocks that differ by less do no harm: a lease ends half a minute before its hole does."""
+"""Harmless difference of clocks in seconds: a lease ends half a minute before its hole does."""
 
 
 def check(asked: Asked) -> Iterator[Finding]:
-    """All of it; what needs the controller is left out where that does not answer."""
+    """Run all checks; skip those that need the controller if that does not answer."""
     if not is_there():
         yield Finding("slurm", "note", "no commands of Slurm on this machine")
         return
@@ -53,12 +53,12 @@ def check(asked: Asked) -> Iterator[Finding]:
 
 
 def is_there() -> bool:
-    """Whether Slurm's commands are."""
+    """Return whether Slurm's commands are installed."""
     return bool(shutil.which("scontrol") and shutil.which("sbatch"))
 
 
 def _no_controller(asked: Asked, error: BatchError) -> Finding:
-    """A fault where this machine is of a cluster; mere commands of a workstation are none."""
+    """Return a fault on a machine of a cluster, or else a note: mere commands are harmless."""
     says = "Slurm's commands are here, and no controller answers"
     wanted = asked.settings is not None and asked.settings.batch == "slurm"
     if wanted or "SLURM_CONF" in protocol.environ() or _CONFIG.exists():
@@ -72,7 +72,7 @@ def _said(command: list[str]) -> str:
 
 
 def _clock() -> Finding:
-    """Leases and limits are instants: of the controller, and of this machine."""
+    """Check that the clocks of the controller and this machine agree, for leases and limits."""
     name = "clock"
     before_s = time.time()
     try:
@@ -81,7 +81,7 @@ def _clock() -> Finding:
         return Finding(name, "note", f"that of the controller is not known: {clean(error.what)}")
     if theirs_s is None:
         return Finding(name, "note", "sdiag does not say what time it is for the controller")
-    # It tells whole seconds.
+    # The controller reports whole seconds.
     apart_s = max(before_s - theirs_s - 1, theirs_s - time.time(), 0.0)
     if apart_s > APART_S:
         why = "leases end too early or too late by that: holes are lost, or main jobs wait"

@@ -1,4 +1,4 @@
-"""What hpcext-admin has put into a Slurm: the plugin, for this release, and the Lua rules."""
+"""Checks of what hpcext-admin installed into a Slurm: the plugin for it, and the Lua rules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _ASK = """\
 import ctypes, os, sys
 print(ctypes.c_uint.in_dll(ctypes.CDLL(sys.argv[1], os.RTLD_LAZY), "plugin_version").value)
 """
-"""SPANK_PLUGIN of spank.h defines it; what a plugin calls is bound when it is called."""
+"""A program that prints a plugin's version, which SPANK_PLUGIN of spank.h defines; RTLD_LAZY leaves
+the plugin's calls unresolved."""
 
 _SCRIPTS = {"JobSubmitPlugins": "job_submit.lua", "CliFilterPlugins": "cli_filter.lua"}
 
 
 def plugin(config: Mapping[str, str], release: tuple[int, int], *, within_s: float) -> Finding:
-    """Whether it is loaded, was built for this Slurm, and is of this hpcext."""
+    """Check that the plugin is loaded, was built for this Slurm, and is of this hpcext."""
     name = "slurm plugin"
     works = FLAG in runner.everything_said(["sbatch", "--help"], timeout_s=within_s)
     found = _line_of_plugstack(config)
@@ -57,8 +58,8 @@ def plugin(config: Mapping[str, str], release: tuple[int, int], *, within_s: flo
 
 
 def _built_for(path: Path, within_s: float) -> tuple[int, int] | None:
-    """The release of Slurm that a plugin was built for, by its own word; None: it has none."""
-    # In a process of its own: what is loaded there may be anything.
+    """Return the release of Slurm that a plugin says it was built for, or None."""
+    # In a process of its own: the loaded file may be anything.
     ended = subprocess.run(
         [sys.executable, "-I", "-c", _ASK, str(path)],
         stdin=subprocess.DEVNULL,
@@ -76,7 +77,7 @@ def _built_for(path: Path, within_s: float) -> tuple[int, int] | None:
 
 
 def _of_this_release(path: Path, options: str) -> Finding:
-    """Whether the plugin that is loaded is of ours, and runs a command that is there."""
+    """Check that the loaded plugin is of this release, and runs a command that exists."""
     name = "slurm plugin"
     command = dict(word.partition("=")[::2] for word in options.split()).get("command", "")
     if not os.access(command, os.X_OK):
@@ -95,7 +96,7 @@ def _of_this_release(path: Path, options: str) -> Finding:
 
 
 def _line_of_plugstack(config: Mapping[str, str]) -> tuple[Path, str] | None:
-    """Our plugin and its words, as ``plugstack.conf`` or a file that it includes has them."""
+    """Return the plugin and its arguments from ``plugstack.conf`` and included files."""
     said = config.get("PlugStackConfig", "")
     # "(null)" is the default: slurm.conf(5), "plugstack.conf in the directory of slurm.conf".
     default = not said or said.startswith("(")
@@ -111,7 +112,7 @@ def _line_of_plugstack(config: Mapping[str, str]) -> tuple[Path, str] | None:
 
 
 def rules(config: Mapping[str, str]) -> Finding:
-    """Whether the site's Lua scripts are in use, and load ours."""
+    """Check that the site's Lua scripts are in use, and load hpcext's rules."""
     name = "slurm rules"
     missing = []
     for key, script in _SCRIPTS.items():
@@ -134,5 +135,5 @@ def rules(config: Mapping[str, str]) -> Finding:
 
 
 def _directory(config: Mapping[str, str]) -> Path:
-    """Of ``slurm.conf``."""
+    """Return the directory of ``slurm.conf``."""
     return Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent

@@ -1,4 +1,4 @@
-"""A manager that a check begins, watches and ends, and one of its jobs."""
+"""A manager that a check starts, watches and ends, and one of its jobs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hpcext.manager import spool
 from hpcext.text import clean
 
 END_S = 4 * keeper.END_S
-"""A keeper has ended everything by then."""
+"""Seconds within which a keeper ends everything."""
 
 LOOK_S = 0.2
 _LOG_BYTES = 4096
 
 
 class EndedError(HpcextError):
-    """The job is over before what was waited for."""
+    """The job ended before the awaited event."""
 
 
 class Trial:
@@ -34,9 +34,9 @@ class Trial:
     command : sequence of str
         The manager, of the pilot in ``DIRECTORY/pilot``.
     directory : pathlib.Path
-        Is removed at the end.
+        Removed at the end.
     name : str
-        Of the job that is asked of.
+        Name of the watched job.
     jobs : sequence of str
         Jobs of a batch system that are to end with it, as ``SYSTEM:NAME``.
     """
@@ -53,12 +53,12 @@ class Trial:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Ctrl-C is for the check: its end is what the keeper hears of.
+            # Ctrl-C is for the check, whose end the keeper notices.
             start_new_session=True,
         )
 
     def wait(self, within_s: float, holds: Callable[[Job, Record], bool]) -> tuple[Job, Record]:
-        """Wait until something holds of the job, at most so long; what is known of it then.
+        """Wait at most `within_s` seconds until a condition holds; return job and record then.
 
         Raises
         ------
@@ -88,22 +88,22 @@ class Trial:
             raise HpcextError(f"its manager failed: {said or 'it said nothing'}")
 
     def ask(self, verb: str) -> None:
-        """Suspend the job, or resume it."""
+        """Suspend or resume the job."""
         spool.ask(self.pilot, verb, job=self._name)
 
     def hold_others(self) -> None:
-        """None of them may begin where the first one is suspended."""
+        """Suspend the other jobs, so that none starts where the first one is suspended."""
         world = keeper.world(self._directory)
         for job in world.jobs.values() if world else ():
             if job.name != self._name:
                 spool.ask(self.pilot, "suspend", job=job.id)
 
     def attempt(self, job: str, number: int) -> Path:
-        """The directory of an attempt of a job."""
+        """Return the directory of an attempt of a job."""
         return self.pilot / "jobs" / job / f"attempt-{number:04d}"
 
     def said(self, words: str) -> str:
-        """The line of the manager that has these words; empty if it has not said them."""
+        """Return the line of the manager's output that contains some words; empty if none."""
         with contextlib.suppress(OSError):
             for line in (self._directory / keeper.SAID).read_text(errors="replace").splitlines():
                 if words in line:
@@ -111,14 +111,14 @@ class Trial:
         return ""
 
     def log(self) -> str:
-        """The last line that the job has printed."""
+        """Return the last line that the job has printed."""
         for path in sorted(self.pilot.glob("jobs/*/log.txt")):
             if line := last_line(path):
                 return line
         return ""
 
     def end(self) -> None:
-        """Have the keeper end everything."""
+        """Make the keeper end everything."""
         if self._keeper.stdin:
             self._keeper.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -126,19 +126,19 @@ class Trial:
 
 
 def steps(record: Record) -> int:
-    """How many the job has made in all."""
+    """Return how many steps the job has made in all."""
     return sum(part.steps for part in record.segments)
 
 
 def parts(seconds: Mapping[str, float] | None) -> str:
-    """What time went into, as the manager measured it; for the end of a sentence."""
+    """Return the measured parts of a time, for the end of a sentence."""
     known = (seconds or {}).items()
     said = ", ".join(f"{name.removesuffix('_s')} {each:.1f}" for name, each in known)
     return f" ({said} s)" if said else ""
 
 
 def last_line(path: Path) -> str:
-    """Of a text that somebody else writes; empty where there is none."""
+    """Return the last line of a text that another process writes; empty if there is none."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LOG_BYTES))
         lines = file.read().decode(errors="replace").strip().splitlines()

@@ -1,7 +1,8 @@
-"""Policies: a snapshot in, a target out. One paper, one module; this is their registry.
+"""Policies, which map a snapshot to a target, one paper per module; this is their registry.
 
-A policy is named as in ``pollux``, or with options of its own as in ``pollux:p=-1,interval_s=30``.
-Installed packages bring more of them (:data:`hpcext.seams.POLICIES`).
+A policy is given by its name, as in ``pollux``, or with options, as in
+``pollux:p=-1,interval_s=30``. Installed packages bring more of them
+(:data:`hpcext.seams.POLICIES`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from hpcext.text import did_you_mean, shown
 
 
 class Known(NamedTuple):
-    """A policy: its function and, where it has any, its options with their defaults."""
+    """A policy: its function, and its options with their defaults if it has any."""
 
     allocate: Callable[..., Target]
     options: type[msgspec.Struct] | None = None
@@ -58,12 +59,12 @@ POLICIES: dict[str, Known] = {
 
 
 def find_policy(text: str, where: str = "--policy") -> Policy:
-    """The policy of this name, with the options that are given behind it.
+    """Return the policy of this name, with the options that follow it.
 
     Raises
     ------
     InputError
-        There is none, or it has no such option, or not this value of it.
+        There is no such policy, or it has no such option, or the value is not valid.
     """
     name, _, given = text.partition(":")
     known = POLICIES.get(name) or _installed(name, where)

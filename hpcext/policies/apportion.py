@@ -1,21 +1,22 @@
 """The exact division of a resource among jobs.
 
 GPUs, or idle nodes, of one kind are interchangeable, and the objectives of the papers are sums over
-jobs of a function of how many a job gets: BFTrainer's Eq. 16, Capes' total time (eq. 6), and a
-power mean as Pollux has it, which is monotone in such a sum. So one kernel serves them all: choose
-for each job j a number of units from a set of its own, 0 among them, so that all together are at
-most `total` and the sum of the jobs' values is largest. The values may have any shape.
+jobs of a function of how many a job gets: BFTrainer's Eq. 16, Capes' total time (eq. 6), and
+Pollux's power mean, which is monotone in such a sum. So one kernel serves them all: choose for each
+job j a number of units from its own set, which contains 0, so that all together are at most `total`
+and the sum of the jobs' values is largest. The values may have any shape.
 
-That is a multiple-choice knapsack whose weights are small whole numbers (Kellerer, Pferschy and
-Pisinger, *Knapsack Problems*, 2004, chapter 11). What is done:
+This is a multiple-choice knapsack problem whose weights are small integers (Kellerer, Pferschy and
+Pisinger, *Knapsack Problems*, 2004, chapter 11). The algorithm:
 
 1. The price of a unit, the multiplier of the Lagrangian relaxation, is found by intersecting
    supporting lines of its dual, which is convex and piecewise linear: exact after finitely many.
 2. At that price every option has a *loss*: how much less it is worth than the best one of its job.
    A division is worth the bound of the relaxation, less the losses of its options, less the price
-   of each unit that is left over. The latter two are what it *costs*.
-3. So in a division that costs at most T no option loses more than T. A dynamic programme over what
-   that leaves, the *core*, finds the best division, or that all cost more; T is raised then.
+   of each unit that is left over. The latter two are its *cost*.
+3. So in a division of cost at most T no option loses more than T. A dynamic programme over the
+   remaining options, the *core*, finds the best division, or shows that all cost more than T; then
+   T is raised.
 """
 
 from __future__ import annotations
@@ -34,30 +35,30 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 TOLERANCE = 1e-12
-"""Values that differ by less than this part of the largest one are equal."""
+"""Relative tolerance: values that differ by less than this part of the largest one are equal."""
 
 CHANGES = 8
-"""Jobs in which the first division that is found may differ from that of the price."""
+"""Most jobs in which the first division may differ from the best options at the price."""
 
 RAISE = 4.0
-"""How much more a division may cost when none that costs as much as was tried exists."""
+"""Factor by which the limit on a division's cost is raised when no division is within it."""
 
 FEW = 200
-"""Options of a core that is solved at once: to try with fewer of them costs as much."""
+"""Size of a core that is solved as a whole: to try a smaller limit first would cost as much."""
 
 HEAVIEST = np.iinfo(np.int64).max
-"""More units than any option has."""
+"""A number of units larger than that of any option."""
 
 
 class Table(NamedTuple):
-    """What a job is worth, by how many units it gets.
+    """The value of a job by the number of its units.
 
     Attributes
     ----------
     sizes : array of int, shape (k,)
-        The counts that it can have, ascending; the first is 0.
+        The numbers of units that it can have, ascending; the first is 0.
     values : array of float, shape (k,)
-        In any unit, negative ones too, finite.
+        Finite values in any unit; they may be negative.
     """
 
     sizes: Ints
@@ -70,15 +71,14 @@ class Division(NamedTuple):
     Attributes
     ----------
     counts : tuple of int
-        For each job. Of several that are as good, the one that gives most to the first job, then to
-        the second, and so on.
+        Units of each job. Of several best divisions, the one that gives most to the first job, then
+        to the second, and so on.
     value : float
-        Sum of what the jobs are worth with these counts.
+        Sum of the jobs' values with these counts.
     bound : float
-        No division is worth more. It is `value`, but for rounding.
+        No division is worth more. It equals `value`, except for rounding.
     price : float
-        What one unit more would be worth, if units could be divided: the optimum of the relaxation
-        grows by so much.
+        Value of one more unit if units could be divided: the growth of the relaxation's optimum.
     """
 
     counts: tuple[int, ...]
@@ -92,7 +92,7 @@ def apportion(tables: Sequence[Table], total: int) -> Division:
 
     The cost grows with the number of options, about thirty passes over them, and with the options
     of the core times the units that these may move. Hard instances (rigid sizes without a best
-    price) have large cores; the worst takes all options times `total`.
+    price) have large cores; the worst case is all options times `total`.
 
     Parameters
     ----------
@@ -100,10 +100,14 @@ def apportion(tables: Sequence[Table], total: int) -> Division:
         One for each job, in the order in which ties are broken.
     total : int
 
+    Returns
+    -------
+    Division
+
     Raises
     ------
     ValueError
-        A table is no table; the message says which and why.
+        A table is not valid; the message says which one and why.
     """
     if total < 0:
         raise ValueError(f"{total} units cannot be divided")
@@ -119,7 +123,7 @@ def apportion(tables: Sequence[Table], total: int) -> Division:
 
 
 def bound(tables: Sequence[Table], total: int) -> float:
-    """More than which no division is worth: the optimum of the relaxation, without a division."""
+    """Return the optimum of the relaxation, which no division exceeds, without a division."""
     if not tables:
         return 0.0
     options = Options.of(tables, total)
@@ -127,7 +131,7 @@ def bound(tables: Sequence[Table], total: int) -> float:
 
 
 class Options(NamedTuple):
-    """The options of all jobs, one after the other: shape (m,), and (j,) where a job's begin."""
+    """The options of all jobs, one job after the other, shape (m,); `starts` has shape (j,)."""
 
     sizes: Ints
     values: Floats
@@ -136,15 +140,15 @@ class Options(NamedTuple):
 
     @classmethod
     def of(cls, tables: Sequence[Table], total: int) -> Options:
-        """Those that fit into the total at all.
+        """Return the options that fit into the total.
 
         Raises
         ------
         ValueError
-            A table is no table.
+            A table is not valid.
         """
         every = [table.sizes for table in tables]
-        # A scheduler asks again and again about the same sizes, of other values.
+        # A scheduler asks again and again about the same sizes, with other values.
         kept = all(isinstance(each, np.ndarray) and not each.flags.writeable for each in every)
         sizes, starts, jobs, lengths = (_known if kept else _layout)(*every)
         if [len(table.values) for table in tables] != lengths:
@@ -165,8 +169,7 @@ class Options(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The sizes of all tables, one after the other; where each begins; whose each is; how many
-    each has."""
+    """The sizes of all tables in one array; where each table begins, its job, and its length."""
 
     sizes: Ints
     starts: Ints
@@ -175,12 +178,12 @@ class _Layout(NamedTuple):
 
 
 def _layout(*every: Ints) -> _Layout:
-    """Of several tables' sizes, which are looked at all at once.
+    """Lay out the sizes of several tables for vectorised operations.
 
     Raises
     ------
     ValueError
-        Some are none.
+        Some sizes are not valid.
     """
     checked = [_sizes(number, sizes) for number, sizes in enumerate(every)]
     lengths = [len(sizes) for sizes in checked]
@@ -209,7 +212,7 @@ def _sizes(number: int, sizes: Ints) -> Ints:
 
 
 def _price(options: Options, total: int) -> float:
-    """The multiplier at which the Lagrangian dual is smallest; 0 if all that is wanted fits.
+    """Return the multiplier at which the Lagrangian dual is smallest; 0 if all wishes fit.
 
     The dual is the upper envelope of lines ``value + price * (total - weight)``, one for each way
     to choose an option of every job. Two of them, one that falls and one that rises, meet below the
@@ -218,7 +221,7 @@ def _price(options: Options, total: int) -> float:
     sizes, values, starts, jobs = options
 
     def highest(price: float) -> tuple[float, int]:
-        """The line that is highest at a price: value and weight of its options."""
+        """Return the value and weight of the options whose line is highest at a price."""
         reduced = values - price * sizes
         best = np.maximum.reduceat(reduced, starts)
         light = np.where(reduced >= best[jobs], sizes, HEAVIEST)
@@ -234,7 +237,7 @@ def _price(options: Options, total: int) -> float:
         value, weight = highest(crossing)
         there = low[0] - crossing * low[1]
         above = value - crossing * weight - there
-        # Lines that are as high as these two, up to rounding, are none.
+        # A line that is as high as these two, up to rounding, is not a new one.
         if above <= TOLERANCE * abs(there) or not high[1] < weight < low[1]:
             return crossing
         if weight > total:
@@ -244,16 +247,16 @@ def _price(options: Options, total: int) -> float:
 
 
 class _Core:
-    """What is left to decide at a price.
+    """The part of the problem that a price leaves to decide.
 
     Attributes
     ----------
     losses : array of float, shape (m,)
-        Of each option, 0 for a job's best ones.
+        Loss of each option; 0 for a job's best ones.
     base : array of int, shape (j,)
-        Of each job the smallest of its best options, by their place in `options`.
+        For each job the smallest of its best options, as an index into `options`.
     free : int
-        Units that are left over if every job has that one.
+        Units that are left over if every job has its base option.
     """
 
     def __init__(self, options: Options, price: float, total: int) -> None:
@@ -273,10 +276,10 @@ class _Core:
         self.free = total - int(sizes[self.base].sum())
 
     def easy(self) -> Ints | None:
-        """Give each job in turn the largest of its best options that fits, if that is best.
+        """Give each job in turn its largest best option that fits; return it if nothing is left.
 
-        If nothing is left over the division loses nothing. No other one that loses nothing gives
-        more to the first job for which they differ, since the later ones had their least.
+        Then the division loses nothing. No other one that loses nothing gives more to the first job
+        for which they differ, since the later ones had their least.
         """
         sizes, jobs = self.options.sizes, self.options.jobs
         chosen = self.base.copy()
@@ -284,7 +287,7 @@ class _Core:
         more = np.flatnonzero(self.losses == 0.0)
         more = more[more > self.base[jobs[more]]]
         for option in more.tolist():
-            # Each in turn, so the last one that fits is a job's largest.
+            # Options come in order, so the last one that fits is a job's largest.
             job = jobs[option]
             takes = int(sizes[option] - sizes[chosen[job]])
             if takes <= left:
@@ -293,7 +296,7 @@ class _Core:
         return chosen if left == 0 or self.price == 0.0 else None
 
     def solve(self) -> tuple[Ints, float]:
-        """The best division and what it costs, by raising what it may cost until there is one."""
+        """Find the best division and its cost, raising the limit on the cost until one exists."""
         most = self._reached()
         cost = most
         if np.count_nonzero(self.losses <= most) > FEW:
@@ -307,7 +310,7 @@ class _Core:
         return found
 
     def _reached(self) -> float:
-        """What a division costs that differs from the base in a few jobs, the best change first."""
+        """Return the cost of a greedy division that differs from the base in a few jobs."""
         sizes, jobs = self.options.sizes, self.options.jobs
         chosen = self.base.copy()
         cost, left = self.price * self.free, self.free
@@ -323,7 +326,7 @@ class _Core:
         return cost + self.equal
 
     def _within(self, cost: float) -> tuple[Ints, float] | None:
-        """The best division, if it costs at most so much, and what it costs; else None."""
+        """Return the best division and its cost if that is at most `cost`; else None."""
         options = np.flatnonzero(self.losses <= cost + self.equal)
         jobs = self.options.jobs[options]
         several = np.bincount(jobs, minlength=len(self.base))[jobs] > 1
@@ -343,8 +346,8 @@ class _Core:
         return self._walk(parts, stages, best), best
 
     def _stages(self, parts: Sequence[_Part], cost: float) -> list[_Stage] | None:
-        """What the jobs from each one on can do, to the one where none is left."""
-        # The jobs before a stage move by no less and no more than this.
+        """Return the stages of the dynamic programme: the options of the jobs from each one on."""
+        # Bounds on the moves of the jobs before a stage.
         least = np.cumsum([0, *(int(part.moves[0]) for part in parts)])
         most = np.cumsum([0, *(int(part.moves[-1]) for part in parts)])
         idle = self.total
@@ -360,7 +363,7 @@ class _Core:
         return stages[::-1]
 
     def _walk(self, parts: Sequence[_Part], stages: Sequence[_Stage], best: float) -> Ints:
-        """From the first job on, the largest option from which the least cost can be reached."""
+        """Choose, from the first job on, the largest option that still reaches the least cost."""
         chosen: Ints = self.base.copy()
         left, lost = self.free, 0.0
         for part, after in zip(parts, stages[1:], strict=True):
@@ -373,7 +376,7 @@ class _Core:
 
 
 class _Part(NamedTuple):
-    """A job of the core: its options, by how much each moves from the base, what each loses."""
+    """A job of the core: its options, the move of each from the base, and the loss of each."""
 
     options: Ints
     moves: Ints
@@ -381,13 +384,13 @@ class _Part(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """The least loss of some jobs by the sum of their moves, from `first` on; infinite for none."""
+    """The least loss of some jobs by the sum of their moves, from `first` on; infinite if none."""
 
     first: int
     losses: Floats
 
     def before(self, part: _Part, low: int, high: int, most: float) -> _Stage | None:
-        """With one more job; of sums from `low` to `high` only, and losses of at most `most`."""
+        """Add one more job, for sums from `low` to `high` and losses of at most `most` only."""
         low = max(low, self.first + int(part.moves[0]))
         high = min(high, self.first + len(self.losses) - 1 + int(part.moves[-1]))
         if low > high:
@@ -408,7 +411,7 @@ class _Stage(NamedTuple):
         return _Stage(low + int(kept[0]), losses[kept[0] : kept[-1] + 1])
 
     def cheapest(self, left: int, price: float) -> float:
-        """The least cost if so many units are free; infinite if they are too few."""
+        """Return the least cost if `left` units are free; infinite if they are too few."""
         fitting = self.losses[: max(0, left - self.first + 1)]
         if not len(fitting):
             return math.inf

@@ -1,18 +1,18 @@
 """Pollux's auto-scaling: how many nodes are worth having (Qiao et al., section 5.4.1).
 
 The *utility* of some nodes is the sum of the jobs' speed-ups on them, each relative to one GPU,
-over the number of their GPUs: 1 if every GPU does as much as one alone. The paper adds nodes to one
-training when its utility is above U = 2/3, until it is about L = 1/2. Here it is that of all jobs,
-by the division that is worth most: while it is within a band, the number of nodes stays, else the
-one is asked for whose utility is nearest to the middle of the band. With the band 1/3 to 2/3 that
+divided by the number of their GPUs: 1 if every GPU does as much as one alone. The paper adds nodes
+to one training when its utility is above U = 2/3, until it is about L = 1/2. Here it is the utility
+of all jobs under the best division: while it is within a band, the number of nodes stays; else the
+number is wanted whose utility is nearest to the middle of the band. With the band 1/3 to 2/3 that
 is the paper's rule, and its mirror image, by which nodes are given back.
 
-Goodput, which is what the speed of a job is that reports it, makes more nodes worth having as the
-gradient's noise grows, and fewer when it falls. Of other jobs it is their throughput. Nobody is
-believed to be good for more than twice the GPUs that it ever had, as in
-:mod:`hpcext.policies.pollux`, unless its speeds are stated.
+The speed of a job that reports goodput is its goodput, so that more nodes are worth having as the
+gradient noise grows, and fewer when it falls. The speed of other jobs is their throughput. No job
+is believed to use more than twice the GPUs that it ever had, as in :mod:`hpcext.policies.pollux`,
+unless its speeds are stated.
 
-It says how many, and no policy: who gets which of them is the policy's answer as ever.
+This module decides the number of nodes only: which job gets which of them is the policy's answer.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from hpcext.policies.divide import asks_of, speeds
 from hpcext.policies.fitness import allowed
 
 TRIED = 128
-"""Numbers of nodes that are compared: all of them up to this one, else so many, evenly spaced by
-their logarithms."""
+"""Most numbers of nodes that are compared: all up to this one, else as many, spaced evenly by their
+logarithms."""
 
 NOTHING = 1e-9
-"""A sum of speed-ups that is larger by less than this share is no larger."""
+"""Relative gain in the sum of speed-ups below which nodes are useless."""
 
 
 class Nodes(NamedTuple):
-    """Nodes that there could be.
+    """Nodes that could be had.
 
     Attributes
     ----------
     most : int
+        Most nodes.
     gpus : int
-        Of each.
+        GPUs of each node.
     kind : str
-        Of these.
+        Kind of these GPUs.
     """
 
     most: int
@@ -58,20 +59,24 @@ class Nodes(NamedTuple):
 def gains(
     jobs: Sequence[Job], nodes: Nodes, counts: Iterable[int] | None = None
 ) -> dict[int, float]:
-    """Number of nodes → the largest sum of speed-ups that jobs can have on so many.
+    """Return the largest sum of the jobs' speed-ups for each number of nodes.
 
     Parameters
     ----------
     jobs : sequence of Job
-        In the order of the queue. Those that are not ready have nothing.
+        In the order of the queue. Those that are not ready get nothing.
     nodes : Nodes
     counts : iterable of int, optional
-        Numbers of nodes, ascending; those that :func:`tried` gives unless they are said.
+        Numbers of nodes, ascending; by default those of :func:`tried`.
+
+    Returns
+    -------
+    dict of int to float
     """
     machine = {
         str(number): Node(str(number), nodes.gpus, nodes.kind) for number in range(nodes.most)
     }
-    # Whatever they have now, on nodes of another name.
+    # Ignore what they have now, on other nodes.
     free = tuple(replace(job, goal=None) for job in jobs)
     asks = asks_of(Snapshot(0.0, machine, free, Cause.TIME))
     asks = allowed([ask for ask in asks if ask.shapes])
@@ -88,7 +93,7 @@ def gains(
 
 
 def tried(most: int, also: int = 0) -> list[int]:
-    """Numbers of nodes to compare, ascending, and one that is to be among them."""
+    """Return the numbers of nodes to compare, ascending, with `also` among them if it is valid."""
     if most <= TRIED:
         return list(range(1, most + 1))
     spaced = np.rint(np.geomspace(1, most, TRIED)).astype(int).tolist()
@@ -96,7 +101,7 @@ def tried(most: int, also: int = 0) -> list[int]:
 
 
 def utilities(found: Mapping[int, float], gpus: int) -> dict[int, float]:
-    """Number of nodes → utility, for those numbers of which no node is for nothing."""
+    """Return the utility of each number of nodes, without numbers that have useless nodes."""
     most, left = 0.0, {}
     for count, gain in found.items():
         if gain > most * (1 + NOTHING):
@@ -107,25 +112,26 @@ def utilities(found: Mapping[int, float], gpus: int) -> dict[int, float]:
 def choose(
     utility: Mapping[int, float], band: Band, had: int | None = None, *, grows: bool = False
 ) -> int:
-    """The number of nodes to have.
+    """Choose the number of nodes to have.
 
-    It moves only out of the band, only to where the utility is nearer to the middle, and above the
-    band to more nodes, below it to fewer: while utilities stay as they are it comes to rest.
+    It changes only out of the band, only to where the utility is nearer to the middle, and above
+    the band to more nodes, below it to fewer: while utilities stay as they are it comes to rest.
 
     Parameters
     ----------
     utility : Mapping[int, float]
-        By the number of nodes, ascending; not empty.
+        Utility by the number of nodes, ascending; not empty.
     band : Band
     had : int, optional
-        What it was before.
+        The number before.
     grows : bool
-        The middle was not reached before, since nobody could use so many yet: it may be now.
+        Whether the middle was out of reach before, because the jobs could not use enough nodes: it
+        may be reached now.
     """
     counts = list(utility)
 
     def key(count: int) -> tuple[float, int]:
-        """Of several that are as near, the most of those that are above, else the fewest."""
+        """Rank numbers by distance; of equally near ones the most if above, else the fewest."""
         above = utility[count] - band.aim
         return abs(above), -count if above > 0 else count
 
@@ -140,13 +146,13 @@ def choose(
 
 
 class Autoscaler:
-    """Asked again and again, how many nodes are worth having.
+    """The number of nodes worth having, followed over time.
 
     Parameters
     ----------
     band : Band
     had : int
-        Nodes that there are already, from before.
+        Nodes that there are already.
     """
 
     def __init__(self, band: Band, had: int = 0) -> None:
@@ -157,21 +163,21 @@ class Autoscaler:
         self._until_s = 0.0
 
     def wanted(self, now_s: float, jobs: Iterable[Job], nodes: Nodes) -> int:
-        """How many of some nodes.
+        """Return how many nodes are worth having now.
 
         Parameters
         ----------
         now_s : float
-            By any clock that does not go back.
+            Seconds by any monotonic clock.
         jobs : iterable of Job
-            Those that may have something, in the order of the queue.
+            Jobs that may run, in the order of the queue.
         nodes : Nodes
-            That could be used at most.
+            Nodes that could be had at most.
         """
         ready = tuple(job for job in jobs if job.ready)
         about = tuple(job.id for job in ready)
         if not about or not nodes.most:
-            # What was worth it to those before says nothing of those that come.
+            # The number for these jobs says nothing about the jobs that come next.
             self._last = None
             return nodes.most
         if about != self._about or now_s >= self._until_s or self._last is None:
@@ -186,19 +192,19 @@ class Autoscaler:
 
 
 class Loss(NamedTuple):
-    """What it costs to give up a node: jobs that must be suspended, and that change in place."""
+    """The cost of giving up a node: jobs that must be suspended, and jobs that change in place."""
 
     suspended: int = 0
     changed: int = 0
 
 
 def loss(jobs: Iterable[Job], node: str) -> Loss | None:
-    """What it costs jobs if a node goes; None if one could not be suspended now.
+    """Return what the loss of a node would cost jobs; None if one could not be suspended now.
 
     Parameters
     ----------
     jobs : iterable of Job
-        All that hold anything, or are to have it.
+        All that hold, or are to have, anything.
     node : str
     """
     suspended = changed = 0
@@ -215,14 +221,14 @@ def loss(jobs: Iterable[Job], node: str) -> Loss | None:
 
 
 class Outlook(NamedTuple):
-    """How well used nodes are, and could be.
+    """The utility of the nodes, and the gain of one more.
 
     Attributes
     ----------
     utility : float
-        Of as many nodes as there are, by the division that is worth most.
+        Utility of the present number of nodes under the best division.
     gain : float
-        By what share one node more would have all jobs together get on faster.
+        Relative gain in the sum of all jobs' speeds with one more node.
     """
 
     utility: float
@@ -230,7 +236,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(jobs: Sequence[Job], nodes: Sequence[Node]) -> Outlook | None:
-    """What is predicted of nodes that are alike; None if they are not, or nothing runs."""
+    """Predict the use of nodes that are alike; None if they are not, or nothing runs."""
     alike = {(node.gpus, node.kind) for node in nodes}
     if len(alike) != 1:
         return None

@@ -1,13 +1,13 @@
 """BFTrainer: the division that gains most until the next event (Liu et al., Eq. 16).
 
 Each job gains its objective for the time in which nothing is expected to change, ``T_fwd``, less
-what a change of its size costs it: seconds without progress, at the speed that it has now. The
-paper solves this as a mixed-integer programme (:mod:`hpcext.policies.milp`); its optimum is one of
-counts, which is found exactly here (:mod:`hpcext.policies.apportion`).
+the cost of a change of its size: seconds without progress, at its present speed. The paper solves
+this as a mixed-integer programme (:mod:`hpcext.policies.milp`); its optimum depends on counts only,
+and is found exactly here (:mod:`hpcext.policies.apportion`).
 
-What the paper leaves open, and what is done here: the unit is a GPU instead of a node, and a speed
-is the multiple of the job's own on one GPU, so that jobs in different units can be added; a job
-that does not run pays nothing for its start, as in Eq. 16.
+Choices that the paper leaves open: the unit is a GPU instead of a node, and a speed is a multiple
+of the job's own on one GPU, so that jobs in different units can be added; a job that does not run
+pays nothing for its start, as in Eq. 16.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ from hpcext.scaling.identity import by_identity
 from hpcext.text import did_you_mean, shown
 
 CHANGE_S = 10.0
-"""What a change of size is believed to cost a job of which nobody knows better."""
+"""Assumed cost, in seconds, of a change of size for a job whose cost is not known."""
 
 Objective = Callable[[Job, Sizes, str], Values]
-"""What a job is worth per second, by what it gets of a kind of GPUs."""
+"""The value of a job per second for each of its sizes on a kind of GPUs."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
     objective : str
         ``efficiency``: speed as a multiple of the job's own on one GPU, the paper's normalised
-        throughput. ``throughput``: work per second; the paper found that it starves whom a GPU
-        makes slow (section 5.2.1). ``priority``: efficiency, of which a unit of a job's priority
-        makes ten. Or ``MODULE.FUNCTION``, an :data:`Objective` of the user's own. A job's weight
+        throughput. ``throughput``: work per second; the paper found that it starves jobs that are
+        slow per GPU (section 5.2.1). ``priority``: efficiency times ten for each unit of a job's
+        priority. Or ``MODULE.FUNCTION``, an :data:`Objective` of the user's own. A job's weight
         multiplies each.
     forward_s : float
         ``T_fwd``; a longer one gained the paper no more (section 5.1, Fig. 9).
     solver : {"exact", "counting", "milp"}
-        The exact division; the same question as an integer programme over counts, which can hold
-        limits; the paper's own programme over maps, slow and for comparison.
+        The exact division; the same problem as an integer programme over counts, which can respect
+        limits; or the paper's own programme over allocation maps, slow and for comparison.
     limits : str
         Absolute path of a file of limits (:mod:`hpcext.policies.limits`), for `counting`.
     parallel : int or None
-        How many jobs run at once at most, the first ones of the queue: ``Pjmax`` (section 5.3).
+        Most jobs that run at once, the first ones of the queue: ``Pjmax`` (section 5.3).
     nodes : int
         Nodes of a programme's search tree after which the best division so far is taken.
     """
@@ -83,7 +83,7 @@ class Options(msgspec.Struct, frozen=True):
     nodes: Annotated[int, msgspec.Meta(ge=1)] = 10_000
 
     def __post_init__(self) -> None:
-        # Here rather than when it is needed: what is wrong must not start a pilot.
+        # Checked here, not when it is used: a pilot with wrong options must not start.
         objective_of(self.objective)
         if self.limits:
             read_limits(self.limits)
@@ -107,10 +107,10 @@ def allocate(now: Snapshot, options: Options) -> Target:
 def _counting(
     worth: Worth, options: Options, now: Snapshot, asks: Sequence[Ask], gpus: Gpus
 ) -> Plan:
-    """The best division that the limits of a file allow.
+    """Find the best division that the limits of a file allow.
 
-    Where no division reaches all that these ask for at least, nothing is asked for. All GPUs are
-    alike for it.
+    If no division reaches all minimums in the limits, the minimums are ignored. All GPUs are taken
+    to be alike.
     """
     limits = read_limits(options.limits) if options.limits else ()
     wanted = constraints(limits, asks, now)
@@ -123,10 +123,10 @@ def _counting(
 
 
 def _paper(worth: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
-    """The answer of the paper's own programme, each GPU a node of it.
+    """Solve the paper's own programme, with each GPU as one of its nodes.
 
-    It knows a least and a most number, and all between: a number that a job cannot have is one less
-    until it can. All GPUs are alike for it.
+    The programme knows a minimum and a maximum, and all numbers between: a number that a job cannot
+    have is lowered until it can. All GPUs are taken to be alike.
     """
     units = sum(gpus.values())
     trainers, current = [], np.zeros((len(asks), units), dtype=np.bool_)
@@ -150,7 +150,7 @@ def _paper(worth: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> P
 
 
 class _Terms(NamedTuple):
-    """What a gain depends on beside the job and its sizes."""
+    """The arguments of a gain besides the job and its sizes."""
 
     objective: Objective
     forward_s: float
@@ -161,13 +161,13 @@ _terms = functools.lru_cache(maxsize=1024)(_Terms)
 
 
 def gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On) -> Values:
-    """Eq. 16, for one job; between two events most jobs stay as they are."""
+    """Return the gain of one job by Eq. 16, for each of its sizes; cached between events."""
     return _gains(job, sizes, _terms(objective, forward_s, on))
 
 
 @by_identity
 def _gains(job: Job, sizes: Sizes, terms: _Terms) -> Values:
-    """Eq. 16. To change the kind of a job's GPUs costs what the dearer change does."""
+    """Compute Eq. 16; a change of the kind of GPUs costs as much as the dearer change of size."""
     objective, forward_s, on = terms
     has = total(job.goal)
     up_s, down_s = changes_s(job)
@@ -196,7 +196,7 @@ def _gains(job: Job, sizes: Sizes, terms: _Terms) -> Values:
 
 
 def changes_s(job: Job) -> tuple[float, float]:
-    """What it costs a job to get more GPUs and fewer, in seconds."""
+    """Return the seconds that it costs a job to get more GPUs, and fewer."""
     known = job.estimate
     up_s = CHANGE_S if known.up_s is None else known.up_s
     down_s = CHANGE_S if known.down_s is None else known.down_s
@@ -204,12 +204,12 @@ def changes_s(job: Job) -> tuple[float, float]:
 
 
 def _throughput(job: Job, sizes: Sizes, kind: str) -> Values:
-    """Work per second; of a job of which none is known, one on each GPU."""
+    """Return work per second; if unknown, one unit per GPU and second."""
     return speeds(job, sizes, kind) * (rate_alone(job.estimate) or 1.0)
 
 
 def _priority(job: Job, sizes: Sizes, kind: str) -> Values:
-    """Efficiency, of which a unit of priority makes ten."""
+    """Return efficiency times ten for each unit of priority."""
     return speeds(job, sizes, kind) * math.pow(10.0, job.priority)
 
 
@@ -222,12 +222,12 @@ OBJECTIVES: dict[str, Objective] = {
 
 @functools.cache
 def objective_of(name: str) -> Objective:
-    """One of :data:`OBJECTIVES`, or a function that is found where Python finds modules.
+    """Return one of :data:`OBJECTIVES`, or import a function.
 
     Raises
     ------
     ValueError
-        There is none.
+        There is none of this name.
     """
     if name in OBJECTIVES:
         return OBJECTIVES[name]

@@ -1,26 +1,26 @@
 """BFTrainer with holes that end: the division that does most work until its nodes leave.
 
 BFTrainer (Liu et al., Eq. 16) looks ahead by one time, ``T_fwd``, in which nothing is expected to
-happen. Here it is known of each node how long it is likely to stay (:mod:`hpcext.policies.holes`),
-and what a job is worth with some nodes is the work that it is expected to do in ``T_fwd`` and in
-the time that a change costs: its speed on those that are still there, while it does not stall,
-first for the change and then for nodes that leave. What stalls cost that are known to come later
-is taken off. So nodes are not interchangeable any more: it counts for a job how many *classes* of
-nodes it has, since each of them that leaves stalls it, and how large it is then.
+happen. Here the expected stay of each node is known (:mod:`hpcext.policies.holes`), and the value
+of a job with some nodes is the work that it is expected to do in ``T_fwd`` and in the time that a
+change costs: its speed on those that are still there, while it does not stall, first for the change
+and then for nodes that leave. The cost of known later stalls is subtracted. So nodes are not
+interchangeable any more: for a job it matters how many *classes* of nodes it has, since each class
+that leaves stalls it, and how large it is then.
 
-What is done, at every event:
+The algorithm, at every event:
 
-1. *What a node is worth.* Each job has a table of what it is worth by how many GPUs it has, of
-   those that stay longest: its own first, then free ones, then what others would give up. The
-   exact division of these (:mod:`hpcext.policies.apportion`) gives the price of a GPU.
-2. *Who gets which.* At this price jobs answer with how many of the free nodes they want, up to
-   what the division gives them, and which: of their own classes first, then those that stay longest
-   for what their leaving would cost. The one that gains most is served, and the others answer anew.
-   What is left over goes to whoever gains anything by it.
+1. *What a node is worth.* Each job has a table of its value by the number of its GPUs, the longest
+   stays first: its own, then free ones, then what others would give up. The exact division of
+   these tables (:mod:`hpcext.policies.apportion`) gives the price of a GPU.
+2. *Who gets which.* At this price each job says how many of the free nodes it wants, up to its
+   part of the division, and which: of its own classes first, then those that stay longest for
+   what their leaving would cost. The job that gains most is served, and the others are asked again.
+   What is left over goes to any job that gains anything by it.
 3. *Who gives up any.* Where the division of step 1 takes GPUs from some jobs, the shortest-lived
-   ones, step 2 is done again with these to be had. That is taken if it is worth distinctly more.
+   ones, step 2 is repeated with these GPUs free. The result is taken if it is distinctly better.
 
-No allocation is worth more than the exact division of tables that let every job have the best nodes
+No allocation is worth more than the exact division of tables in which every job has the best nodes
 of all, without a stall for nodes that leave: the `bound`.
 """
 
@@ -44,25 +44,25 @@ from hpcext.policies.holes import Floats, Ints, Span, holes
 from hpcext.policies.pool import Part, Pool
 
 WORTHWHILE = 0.05
-"""By so much more must all jobs be worth before one loses GPUs to another: both stall at once for
-what was only estimated, and free GPUs cost nobody anything."""
+"""Relative gain of all jobs that is needed before one loses GPUs to another: both stall at once for
+an estimate, whereas free GPUs cost nobody anything."""
 
 ALIKE = 0.1
-"""Whose gain is less than that of another by no more than this part may be served before it:
-otherwise all are asked again after each one that is served."""
+"""Relative difference of gains within which jobs may be served in any order: otherwise all would be
+asked again after each one that is served."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
     objective : str
-        As :class:`hpcext.policies.bftrainer.Options` has it.
+        The objective, as in :class:`hpcext.policies.bftrainer.Options`.
     forward_s : float
-        ``T_fwd``: how far ahead work counts, beyond what the dearest change costs.
+        ``T_fwd``: how far ahead work counts, beyond the cost of the dearest change.
     parallel : int or None
-        How many jobs run at once at most, the first ones of the queue: ``Pjmax``.
+        Most jobs that run at once, the first ones of the queue: ``Pjmax``.
     """
 
     objective: str = "efficiency"
@@ -74,7 +74,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Give each job the nodes on which all together are expected to do most."""
+    """Give each job the nodes on which all together are expected to do most work."""
     now = now if options.parallel is None else front(now, options.parallel)
     return settle(now, functools.partial(_decide, now, options))
 
@@ -94,7 +94,7 @@ def _decide(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) ->
     deal.serve(division)
     fewer = np.minimum(expected.has, division.counts)
     enough = (1.0 + WORTHWHILE) * deal.value
-    # In the division each has the best nodes that are free: no deal is worth much more.
+    # In the division each job has the best free nodes: no deal is worth much more.
     if division.value > enough and (fewer < expected.has).any():
         other = _Deal(expected, values, fewer)
         other.serve(division)
@@ -104,15 +104,15 @@ def _decide(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) ->
 
 
 class _Deal:
-    """Free GPUs go to jobs, each with some of those that it has.
+    """A distribution of free GPUs to jobs, each of which keeps some of its own.
 
     Parameters
     ----------
     expected : Expected
     values : array of float, shape (m,)
-        What each job is worth, by its size, if it alone may choose.
+        Value of each size of each job if it alone may choose.
     kept : array of int, shape (j,)
-        So many of its GPUs each job keeps at first, those that stay longest.
+        Number of its GPUs that each job keeps at first, those that stay longest.
     """
 
     def __init__(self, expected: Expected, values: Floats, kept: Ints) -> None:
@@ -131,17 +131,17 @@ class _Deal:
 
     @property
     def value(self) -> float:
-        """What all jobs are worth together."""
+        """Sum of the values of all jobs."""
         return math.fsum(has.value for has in self._has)
 
     def counts(self) -> list[int]:
-        """What each is to have, one of its sizes."""
+        """Return the number of GPUs that each job is to have, one of its sizes."""
         gpus = np.array([has.gpus for has in self._has])
         sizes: list[int] = self._expected.curves.sizes[self._expected.curves.below(gpus)].tolist()
         return sizes
 
     def serve(self, division: Division) -> None:
-        """Each has what the division gives it, who gains most first; then who gains anything."""
+        """Give jobs up to their part of the division, the largest gain first; then what is left."""
         most = np.maximum(np.array(division.counts), [has.gpus for has in self._has])
         for price, limits in ((division.price, most), (0.0, self._expected.curves.most)):
             if self._pool.left:
@@ -153,7 +153,7 @@ class _Deal:
         heapq.heapify(queue)
         while queue and self._pool.left:
             _, job = heapq.heappop(queue)
-            # Others were served since it was asked.
+            # Other jobs were served since it answered.
             most = int(limits[job])
             answer = self._expected.answer(job, self._has[job], self._pool, price, most)
             if answer.surplus <= 0:
@@ -170,7 +170,7 @@ class _Deal:
         self._has[job] = Holding(classes, gpus, answer.part, answer.value, changed=True)
 
     def worth(self, job: int, _: str | None) -> Mapping[int, float]:
-        """By its size, about; exactly with what it is to have."""
+        """Return the approximate value of a job by its size, exact for what it is to have."""
         curves = self._expected.curves
         begin, end = curves.starts[job : job + 2]
         sizes = curves.each[job].tolist()
@@ -180,25 +180,25 @@ class _Deal:
         return found
 
     def placed(self, job: int, alloc: Alloc) -> float:
-        """What some nodes are worth to a job; known already of those that it is to have."""
+        """Return the value of some nodes to a job; it is known for those that it is to have."""
         has = self._has[job]
         goal = self._expected.asks[job].job.goal or {}
         if alloc == goal:
             known = not has.changed and self._expected.own[job] == has.classes
         else:
-            # New ones make it stall, whichever they are of their class.
+            # New nodes make it stall, whichever of their class they are.
             new = has.changed and not alloc.keys() <= goal.keys()
             known = new and self._expected.classes(alloc) == has.classes
         return has.value if known else self._expected.of(job, alloc)
 
     def likes(self, asks: Sequence[Ask]) -> list[list[str]]:
-        """The nodes that each is to have, its own first: of each class as many as it has of it."""
+        """List for each job the nodes it is to have, its own first, as many of each class."""
         expected = self._expected
         of, there = expected.holes.of, dict(expected.there)
         wants = [dict(has.classes) for has in self._has]
         found: list[list[str]] = []
         for ask, classes in zip(asks, wants, strict=True):
-            # Of each class, in the order in which it keeps them.
+            # By class, in the order in which the job keeps them.
             mine: dict[int, list[str]] = {at: [] for at in classes}
             for node, gpus in (ask.job.goal or {}).items():
                 if classes.get(of[node], 0) >= gpus:
@@ -218,7 +218,7 @@ class _Deal:
 
 
 def _split(classes: Mapping[int, int], count: int) -> tuple[dict[int, int], dict[int, int]]:
-    """So many GPUs of the first classes, and the others."""
+    """Split off `count` GPUs of the first classes; return them and the others."""
     mine, rest = dict[int, int](), dict[int, int]()
     if sum(classes.values()) == count:
         return dict(classes), rest
@@ -233,7 +233,7 @@ def _split(classes: Mapping[int, int], count: int) -> tuple[dict[int, int], dict
 
 
 def _taken(pool: list[str], there: dict[str, int], gpus: int) -> list[str]:
-    """Nodes with so many free GPUs together, which are free no more."""
+    """Take nodes with `gpus` free GPUs together from a pool."""
     found = []
     while gpus > 0 and pool:
         node = pool[-1]
@@ -247,8 +247,10 @@ def _taken(pool: list[str], there: dict[str, int], gpus: int) -> list[str]:
 
 
 def _without(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
-    """With several kinds of GPUs: BFTrainer's division, and for each job those of the nodes that
-    stay longest."""
+    """Divide several kinds of GPUs as BFTrainer does, without lifetimes.
+
+    Each job then prefers the nodes that stay longest.
+    """
     objective = objective_of(options.objective)
     plan = best(functools.partial(gain, objective, options.forward_s), asks, gpus)
     downs_s = [changes_s(ask.job)[1] for ask in asks]

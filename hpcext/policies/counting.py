@@ -1,9 +1,9 @@
-"""The division of a resource under constraints that a site writes, by an integer programme.
+"""The division of a resource under constraints of a site, by an integer programme.
 
-The same question as :mod:`hpcext.policies.apportion` has, and the same tables: one binary variable
-for each count that a job can have. To the total come linear constraints over the counts and over
-which jobs run at all: a quota for a user's jobs, a minimum for a group, licences of which each
-running job takes one. Without any, the kernel gives the same value sooner.
+The problem and the tables are those of :mod:`hpcext.policies.apportion`: one binary variable for
+each count that a job can have. In addition to the total there are linear constraints over the
+counts and over which jobs run at all: a quota for a user's jobs, a minimum for a group, licences of
+which each running job takes one. Without any, the kernel finds the same value sooner.
 
 The paper's own model (:mod:`hpcext.policies.milp`) is solved by the same solvers.
 """
@@ -21,7 +21,7 @@ from hpcext.policies.solvers import NO_LIMIT, Limit, Programme, Solver, find_sol
 
 
 class Constraint(NamedTuple):
-    """``least <= sum of units[j] * n_j + sum of runs[j] * [n_j > 0] <= most``.
+    """A constraint ``least <= sum of units[j] * n_j + sum of runs[j] * [n_j > 0] <= most``.
 
     A quota of 8 units for jobs 0 and 2: ``Constraint("quota", {0: 1, 2: 1}, most=8)``. One licence
     for jobs 1 and 2: ``Constraint("licences", runs={1: 1, 2: 1}, most=1)``.
@@ -29,11 +29,11 @@ class Constraint(NamedTuple):
     Attributes
     ----------
     name : str
-        What a message calls it.
+        Name in messages.
     units, runs : mapping of int to float
-        Job to its coefficient, by its count and for running at all; 0 for the others.
+        Coefficient of a job's count, and of its running at all, by job; 0 for the others.
     least, most : float, optional
-        One of them at least.
+        At least one of them is given.
     """
 
     name: str
@@ -43,23 +43,23 @@ class Constraint(NamedTuple):
     most: float | None = None
 
     def load(self, job: int, size: int) -> float:
-        """What one job adds if it has so many units."""
+        """Return what one job adds to the sum if it has `size` units."""
         return self.units.get(job, 0.0) * size + (self.runs.get(job, 0.0) if size else 0.0)
 
 
 class CountAnswer(NamedTuple):
-    """What a search for the best division has found.
+    """The result of a search for the best division.
 
     Attributes
     ----------
     counts : tuple of int
-        For each job. Of several that are as good, any, but the same each time.
+        Units of each job. Of several best divisions, any, but the same each time.
     value : float
-        Sum of what the jobs are worth with these counts.
+        Sum of the jobs' values with these counts.
     bound : float
-        No division is worth more; infinite if the solver does not tell.
+        No division is worth more; infinite if the solver does not say.
     proven : bool
-        The division is optimal: its value is the bound, to `PROVEN`.
+        Whether the division is proven optimal: its value is the bound, to `PROVEN`.
     """
 
     counts: tuple[int, ...]
@@ -83,24 +83,28 @@ def solve_counts(
         One for each job.
     total : int
     constraints : sequence of Constraint
-        All of them hold for the division, to what solvers tolerate (1e-6).
+        All of them hold for the division, to the tolerance of solvers (1e-6).
     limit : Limit
         If it ends the search, the best division that was found is the answer. The search starts
         from the one where no job has any unit; that is the answer if it found no other and the
         constraints allow it.
     solver : Solver, optional
-        `highs` or `cbc`; what :func:`find_solver` finds if it is not given.
+        `highs` or `cbc`; by default that of :func:`find_solver`.
+
+    Returns
+    -------
+    CountAnswer
 
     Raises
     ------
     ValueError
-        A table, a constraint or the limit is none; no division satisfies the constraints, of which
-        the message names some that cannot hold together, if the limit lets it find them; or none
-        was found within the limit.
+        A table, a constraint or the limit is not valid; or no division satisfies the constraints,
+        of which the message names some that cannot hold together if the limit allows to find them;
+        or none was found within the limit.
     HpcextError
         There is no solver, or it failed.
     """
-    # The kernel checks what it is given; of nothing it makes one division at once.
+    # The kernel checks its tables; with 0 units it is done at once.
     apportion(tables, 0)
     if total < 0:
         raise ValueError(f"{total} units cannot be divided")
@@ -125,7 +129,7 @@ def solve_counts(
 def _count(
     tables: Sequence[Table], total: int, constraints: Sequence[Constraint]
 ) -> tuple[Programme, list[list[Any]]]:
-    """The programme, and for each job the variables of its options that fit into the total."""
+    """Build the programme, and for each job the variables of its options within the total."""
     programme, rows = Programme(), []
     for job, table in enumerate(tables):
         fits = table.sizes <= total
@@ -175,10 +179,10 @@ def _conflict(
     limit: Limit,
     solver: Solver,
 ) -> str:
-    """What to say of constraints that cannot hold together.
+    """Return a message about constraints that cannot hold together.
 
-    Each is left out in turn, for good if the others still cannot hold. What is kept then cannot
-    hold, and any part of it can (as far as the limit let the solver prove the contrary).
+    Each is left out in turn, for good if the others still cannot hold. The remaining ones cannot
+    hold together, but any part of them can (as far as the limit let the solver prove it).
     """
     kept = list(constraints)
     for each in constraints:
@@ -193,7 +197,7 @@ def _conflict(
         (table, np.array([kept[0].load(job, n) for n in table.sizes.tolist()]))
         for job, table in enumerate(tables)
     ]
-    # Least and most of its sum, by the kernel.
+    # The smallest and largest possible sum, by the kernel.
     low, high = (
         sign * apportion([Table(table.sizes, sign * load) for table, load in loads], total).value
         + 0.0

@@ -1,4 +1,4 @@
-"""From how many GPUs each job is to get to a target: who may change, the shapes, the places."""
+"""The way from numbers of GPUs to a target: which jobs may change, their shapes and nodes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Counts = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 Gpus = Mapping[str, int]
-"""Kind of GPUs, see :class:`~hpcext.core.values.Node` → how many of it."""
+"""Number of GPUs by kind; see :class:`~hpcext.core.values.Node`."""
 
 
 class On(NamedTuple):
-    """What GPUs a question is about.
+    """The kind of GPUs that a value is for.
 
     Attributes
     ----------
@@ -44,25 +44,24 @@ class On(NamedTuple):
 
 
 Parallel = Annotated[int, msgspec.Meta(ge=1)]
-"""How many jobs may have anything."""
+"""Most jobs that may have anything."""
 
 Worth = Callable[[Job, Sizes, On], Values]
-"""What each of several sizes, the first one 0, is worth to a job; of 0 it is the same for all
-kinds."""
+"""The values of a job's sizes, the first of which is 0; the value of 0 is the same on all kinds."""
 
 
 class Ask(NamedTuple):
-    """A job that may be given something: it has one shape at least.
+    """A job that may be given something: it has at least one shape.
 
     Attributes
     ----------
     job : Job
     shapes : Mapping[int, Shape]
-        What it may have: GPUs in all → how they are spread; ascending.
+        Shapes that it may have, by their total number of GPUs, ascending.
     by_kind : Mapping[str, Mapping[int, Shape]]
-        The same for each kind of GPUs on which it may have anything; empty where all are alike.
+        The shapes for each kind of GPU on which it may run; empty if all GPUs are alike.
     has : str
-        As :class:`On` has it.
+        The kind of GPU that it has now, as in :class:`On`.
     """
 
     job: Job
@@ -72,21 +71,21 @@ class Ask(NamedTuple):
 
     @property
     def sizes(self) -> Sizes:
-        """Nothing, and what it may have."""
+        """Zero, and the sizes that the job may have."""
         return _sizes(self.shapes)
 
     def on(self, kind: str | None) -> Mapping[int, Shape]:
-        """What it may have of a kind; None: of any."""
+        """Return the shapes that the job may have on a kind; None: on any."""
         return self.by_kind.get(kind, {}) if self.by_kind and kind is not None else self.shapes
 
     def sizes_on(self, kind: str | None) -> Sizes:
-        """Nothing, and what it may have of a kind."""
+        """Return zero, and the sizes that the job may have on a kind."""
         return _sizes(self.on(kind))
 
 
 @by_identity
 def _sizes(shapes: Mapping[int, Shape]) -> Sizes:
-    """As arrays, which all that ask for the same share; so nobody may write into them."""
+    """Return the sizes as read-only arrays, which all jobs with the same shapes share."""
     gpus = np.array([0, *shapes], dtype=np.int64)
     nodes = np.array([0, *(shape.nodes for shape in shapes.values())], dtype=np.int64)
     gpus.setflags(write=False)
@@ -95,30 +94,30 @@ def _sizes(shapes: Mapping[int, Shape]) -> Sizes:
 
 
 def only(kinds: Collection[str]) -> str:
-    """The kind of all GPUs; empty if there are several."""
+    """Return the kind of all GPUs; empty if there are several."""
     return next(iter(kinds)) if len(kinds) == 1 else ""
 
 
 class Plan(NamedTuple):
-    """How many GPUs each of the asking jobs is to have.
+    """The number of GPUs that each of the asking jobs is to have.
 
     Attributes
     ----------
     counts : sequence of int
         0, or one of a job's sizes.
     worth : callable or None
-        By the number of the job and a kind of GPUs (None: whatever is there): how much each of its
-        sizes, 0 first, is worth. Where nodes have no room for what it is to have it gets the best
-        that has a place; the largest, without this. What the answer is worth is the sum of these.
+        Given the number of the job and a kind of GPUs (None: any), returns the value of each of its
+        sizes, 0 first. Where nodes have no room for a job's count it gets the best size that has
+        room; the largest, without this. The value of the answer is the sum of these.
     bound : float or None
         No division is worth more.
     kinds : sequence of str, or None
-        Of which kind each is to have them; None: of any, but each of one.
+        Kind of GPUs of each job; None: any, but one kind for each.
     likes : sequence of sequence of str, or None
-        For each the nodes that it is to have, the best first, as far as they have room.
+        Nodes that each job is to have, the best first, as far as they have room.
     placed : callable or None
-        By the number of the job: what some nodes are worth to it, where that does not hang on
-        their number alone.
+        Given the number of the job, returns the value of some nodes to it, where that does not
+        depend on their number alone.
     """
 
     counts: Sequence[int]
@@ -129,13 +128,13 @@ class Plan(NamedTuple):
     placed: Callable[[int, Alloc], float] | None = None
 
     def kind(self, number: int) -> str | None:
-        """Of which kind a job is to have them."""
+        """Return the kind of GPUs that a job is to have; None: any."""
         return self.kinds[number] if self.kinds else None
 
 
 Decide = Callable[[Sequence[Ask], Gpus], "Plan | Sequence[Plan]"]
-"""Jobs, and the GPUs that they may have together → what each is to have. Of several plans, all with
-the same `worth`, the one is taken that is worth most when it has been placed."""
+"""A function from jobs, and the GPUs that they may have together, to a plan. Of several plans, all
+with the same `worth`, the one is taken that is worth most after placement."""
 
 
 def settle(
@@ -146,18 +145,18 @@ def settle(
     reserved: Alloc | None = None,
     parallel: int | None = None,
 ) -> Target:
-    """Let jobs whose size may be changed now have what is decided, as far as nodes have room.
+    """Grant jobs whose size may be changed now what is decided, as far as nodes have room.
 
     Parameters
     ----------
     now : Snapshot
     decide : Decide
     apart : bool
-        No node is shared by two jobs that each have several (Pollux, section 4.2).
+        Whether no node may be shared by two jobs that each have several (Pollux, section 4.2).
     reserved : Mapping[str, int] or None
-        GPUs on each node that nobody is to have.
+        GPUs on each node that are kept free.
     parallel : int or None
-        How many jobs, the first of the queue that are ready, may have anything.
+        Most jobs that may have anything, the first of the queue that are ready.
     """
     now = now if parallel is None else front(now, parallel)
     kept = keep(now)
@@ -185,7 +184,7 @@ def settle(
         for plan in _several(plans)
         for placed in _both_ways(plan, asks, _Room(free, shared, kinds))
     ]
-    # Of those that are worth as much the first.
+    # Of several equally good plans the first.
     plan, places, value = max(tried, key=lambda each: each.value)
     for number, alloc in places.items():
         job = asks[number].job
@@ -195,7 +194,7 @@ def settle(
 
 
 def front(now: Snapshot, parallel: int) -> Snapshot:
-    """With so many of the jobs that are ready, and whoever has what cannot be taken back now."""
+    """Limit a snapshot to the first ready jobs, and jobs that cannot be changed now."""
     first = tuple(itertools.islice((job for job in now.jobs if job.ready), parallel))
     if len(first) == parallel:
         others = now.jobs if now.busy is None else now.busy
@@ -205,12 +204,12 @@ def front(now: Snapshot, parallel: int) -> Snapshot:
 
 
 def _stays(job: Job) -> bool:
-    """Whether a job has what cannot be taken back now."""
+    """Return whether a job has GPUs that cannot be taken back now."""
     return bool(job.ready and job.goal and fixed(job))
 
 
 class _Placed(NamedTuple):
-    """A plan, where each job that gets something is, and what all jobs are worth with that."""
+    """A plan with the place of each job that gets something, and the value of all jobs there."""
 
     plan: Plan
     places: Mapping[int, Alloc]
@@ -218,8 +217,10 @@ class _Placed(NamedTuple):
 
 
 class _Room(NamedTuple):
-    """GPUs that are free on each node, the nodes of jobs on several (None: whoever has them), and
-    of which kind each node is."""
+    """The free GPUs on each node, and its kind.
+
+    `apart` are nodes of jobs on several nodes; None: such jobs may share nodes.
+    """
 
     free: Mapping[str, int]
     apart: Collection[str] | None
@@ -227,8 +228,11 @@ class _Room(NamedTuple):
 
 
 def _both_ways(plan: Plan, asks: Sequence[Ask], room: _Room) -> Iterator[_Placed]:
-    """Where jobs change their size on the nodes that they have; and, if not all have room there,
-    where all that change are placed anew, since these pay for a change anyway."""
+    """Yield placements of a plan: with jobs on the nodes that they have, and otherwise anew.
+
+    The second is tried if not all jobs have room in the first: all jobs that change are placed
+    anew, because they pay for a change anyway.
+    """
     first = _placed(plan, asks, room, anew=False)
     yield first
     given = {number: total(alloc) for number, alloc in first.places.items()}
@@ -263,7 +267,7 @@ def _placed(plan: Plan, asks: Sequence[Ask], room: _Room, *, anew: bool) -> _Pla
 
 
 def _liked(goal: Alloc, likes: Sequence[str]) -> Alloc:
-    """What a job may keep of what it has: the nodes that it likes, if any are said."""
+    """Return the part of its nodes that a job may keep: those that it likes, if any are given."""
     liked = frozenset(likes)
     if not liked or goal.keys() <= liked:
         return goal
@@ -277,9 +281,9 @@ def _several(plans: Plan | Sequence[Plan]) -> Sequence[Plan]:
 def divide(
     now: Snapshot, worth: Worth, *, apart: bool = False, parallel: int | None = None
 ) -> Target:
-    """Give GPUs to jobs so that the sum of what they are worth is largest.
+    """Give GPUs to jobs so that the sum of their values is largest.
 
-    Counts are the best (:mod:`hpcext.policies.apportion`; of several kinds of GPUs near to it,
+    Counts are optimal (:mod:`hpcext.policies.apportion`; with several kinds of GPUs nearly,
     :mod:`hpcext.policies.kinds`); where nodes have no room for one (:mod:`hpcext.policies.place`)
     its job gets less. Jobs whose size cannot be changed now keep it.
     """
@@ -287,7 +291,7 @@ def divide(
 
 
 class Solved(Protocol):
-    """How many units each of several tables gets, and more than which no division is worth."""
+    """A division of units over tables, with a bound that no division exceeds."""
 
     @property
     def counts(self) -> Sequence[int]: ...  # noqa: D102
@@ -300,10 +304,10 @@ Solve = Callable[[Sequence[Table], int], Solved]
 
 
 def best(worth: Worth, asks: Sequence[Ask], gpus: Gpus, solve: Solve | None = None) -> Plan:
-    """The division that is worth most, or with several kinds of GPUs one that is near to it.
+    """Find the division that is worth most; with several kinds of GPUs, nearly.
 
-    `solve` finds it in another way than :func:`~hpcext.policies.apportion.apportion`; for it all
-    GPUs are alike.
+    `solve` finds it by another method than :func:`~hpcext.policies.apportion.apportion`, which
+    takes all GPUs to be alike.
     """
     if solve is None and len(gpus) > 1:
         offers = [_tables(worth, ask, gpus) for ask in asks]
@@ -317,7 +321,7 @@ def best(worth: Worth, asks: Sequence[Ask], gpus: Gpus, solve: Solve | None = No
 
 
 def valued(worth: Worth, asks: Sequence[Ask], gpus: Gpus, counts: Sequence[int]) -> Plan:
-    """A division that was made in another way, and what it is worth."""
+    """Return a division that was found by other means as a plan with its values."""
     return Plan(counts, _each([_tables(worth, ask, gpus) for ask in asks]))
 
 
@@ -326,7 +330,7 @@ def _table(worth: Worth, ask: Ask, kind: str) -> Table:
 
 
 def _tables(worth: Worth, ask: Ask, kinds: Iterable[str]) -> dict[str, Table]:
-    """For each kind of which the job may have any."""
+    """Return the table of a job for each kind of GPUs that it may have."""
     found = {}
     for kind in kinds:
         if ask.on(kind):
@@ -338,7 +342,7 @@ def _tables(worth: Worth, ask: Ask, kinds: Iterable[str]) -> dict[str, Table]:
 def _each(
     tables: Sequence[Mapping[str, Table]],
 ) -> Callable[[int, str | None], Mapping[int, float]]:
-    """By the number of a job and a kind: size → value."""
+    """Return a function from the number of a job and a kind to its values by size."""
 
     @functools.cache
     def values(number: int, kind: str | None) -> Mapping[int, float]:
@@ -354,9 +358,9 @@ def _by_size(sizes: Counts, values: Values) -> Mapping[int, float]:
 
 
 def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
-    """How many times as fast as on one GPU a job is.
+    """Return a job's speeds on sizes, as multiples of its speed on one GPU.
 
-    Of a job of which nothing is known it is believed that more GPUs help up to its best size.
+    If nothing is known of a job, it is taken to scale linearly up to its best size.
     """
     known = speedups(job.estimate, sizes, kind)
     if known is not None:
@@ -366,7 +370,7 @@ def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
 
 
 def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Ask]:
-    """The jobs that may be given something, without some; those without a shape too."""
+    """Return the ready jobs except some, also those without a shape."""
     parts = machine_of(now.nodes).parts
     return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
 
@@ -389,7 +393,7 @@ def _ask(job: Job, now: Snapshot, parts: Mapping[str, Widths]) -> Ask:
 
 @functools.lru_cache(maxsize=1024)
 def _shapes(sizes: tuple[int, ...], nodes: tuple[int, int], widths: Widths) -> Mapping[int, Shape]:
-    """By their totals, ascending; of those with one total, that on the fewest nodes."""
+    """Return shapes by their total, ascending; of equal totals the one on the fewest nodes."""
     fewest, most = nodes
     wide = {size: sum(count for width, count in widths if width >= size) for size in sizes}
     found: dict[int, Shape] = {}
@@ -401,7 +405,7 @@ def _shapes(sizes: tuple[int, ...], nodes: tuple[int, int], widths: Widths) -> M
 
 
 def _less(ask: Ask, plan: Plan, number: int) -> list[Shape]:
-    """Smaller shapes, the best first; those that are worth no more than nothing are left out."""
+    """List smaller shapes of a job, the best first, without those of no value."""
     kind = plan.kind(number)
     shapes = ask.on(kind)
     smaller = [size for size in shapes if size < plan.counts[number]]
@@ -413,7 +417,7 @@ def _less(ask: Ask, plan: Plan, number: int) -> list[Shape]:
 
 
 def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
-    """What a job is told of what it gets, where it was to have so many."""
+    """Make the grant of a job that gets `alloc` where it was to have `count` GPUs."""
     machine = machine_of(now.nodes)
     widest = machine.alike or max(map(machine.widths.__getitem__, alloc))
     best_ = largest(job, min(job.optimal, widest))

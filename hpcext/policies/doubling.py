@@ -1,13 +1,14 @@
-"""The doubling heuristic (Capes et al., section 4.2): twice the workers where it saves most.
+"""The doubling heuristic (Capes et al., section 4.2): double the workers where it saves most.
 
-Powers of two, since all-reduce is slower on other numbers (eq. 2-4): a greedy by one worker stops
-at eight, because nine are slower, though sixteen would be faster. Every job gets one worker first,
-in the order of the queue; then the job doubles whose gain per new GPU (eq. 6) is largest.
+Sizes are powers of two, because all-reduce is slower on other numbers (eq. 2-4): a greedy that adds
+one worker stops at eight, because nine are slower, though sixteen would be faster. Every job gets
+one worker first, in the order of the queue; then the job doubles whose gain per new GPU (eq. 6) is
+largest.
 
-Two strategies (section 7). *precompute*: the speeds are known before, as ``scaling`` states them.
-*exploratory*: a new job of which none are known is given `explore_gpus` for itself and measures on
-them how fast it is on 1, 2, 4 and 8, for `explore_s` each; those that are not in use meanwhile stay
-idle, as in the paper.
+There are two strategies (section 7). *precompute*: speeds are known in advance, as ``scaling``
+states them. *exploratory*: a new job without known speeds gets `explore_gpus` for itself and
+measures on them its speed on 1, 2, 4 and 8, for `explore_s` each; those that it does not use
+meanwhile stay idle, as in the paper.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from hpcext.policies.periodic import periodic
 from hpcext.policies.total_time import Interval
 
 LOOK_S = 1.0
-"""A measurement that is all but over is looked at again after so many seconds."""
+"""Shortest time, in seconds, after which a measurement is looked at again."""
 
 
 MUTE = 2.0
-"""Times as long as a measurement takes: so long is waited for a job's first report."""
+"""Multiple of a measurement's duration after which a silent job is no longer waited for."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
     strategy : {"exploratory", "precompute"}
-        Precompute explores nothing: of a job without known speeds it is believed that it scales
-        perfectly to its best size.
+        Precompute explores nothing: a job without known speeds is taken to scale linearly to its
+        best size.
     explore_s : float
-        How long a job is measured on each size.
+        Seconds for which a job is measured on each size.
     explore_gpus : int
         The largest size that is explored.
     interval_s : float
-        The scheduling interval.
+        The scheduling interval, in seconds.
     """
 
     strategy: Literal["exploratory", "precompute"] = "exploratory"
@@ -58,7 +59,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Explore what is new, and double what gains most of the rest."""
+    """Explore the speeds of new jobs, and double where it gains most with the rest."""
     return periodic(now, options.interval_s, functools.partial(_allocate, options=options))
 
 
@@ -66,7 +67,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
     exploring = _exploring(now, options)
     reserved: collections.Counter[str] = collections.Counter()
     for job in now.jobs:
-        # One that cannot change now goes on as it is, with what it will need beside it.
+        # A job that cannot change now stays as it is; the GPUs it needs later are kept too.
         if job.id in exploring and job.goal and fixed(job):
             reserved[next(iter(job.goal))] += max(0, exploring[job.id].kept - total(job.goal))
     target = settle(now, functools.partial(_double, exploring), reserved=reserved)
@@ -81,7 +82,7 @@ def _allocate(now: Snapshot, options: Options) -> Target:
 
 
 def _double(exploring: Mapping[str, _Exploring], asks: Sequence[Ask], gpus: Gpus) -> Plan:
-    """Room to explore for those that do; the others double in what is left."""
+    """Keep GPUs for jobs that explore; let the others double in what is left."""
     given = {
         number: exploring[ask.job.id].kept
         for number, ask in enumerate(asks)
@@ -95,14 +96,14 @@ def _twice(sizes: Sequence[int], size: int) -> int:
 
 
 class _Exploring(NamedTuple):
-    """The size on which a job is to be measured now, and how many GPUs are kept for it."""
+    """The size on which a job is measured now, and the number of GPUs kept for it."""
 
     size: int
     kept: int
 
 
 def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
-    """The jobs that have a size yet to be measured on."""
+    """Return the jobs that are still to be measured on a size."""
     found: dict[str, _Exploring] = {}
     if options.strategy == "precompute":
         return found
@@ -111,7 +112,7 @@ def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
         if job.goal and fixed(job) and now.now_s - job.since_s > MUTE * options.explore_s:
             # It has no session, so it neither reports nor changes its size.
             continue
-        # The least size and what becomes of it by doubling.
+        # The smallest size and its doublings.
         doublings = sizes[:1]
         while doublings and (more := _twice(sizes, doublings[-1])) <= options.explore_gpus and more:
             doublings.append(more)
@@ -122,12 +123,12 @@ def _exploring(now: Snapshot, options: Options) -> dict[str, _Exploring]:
 
 
 def _seconds(job: Job, gpus: int) -> float:
-    """How long the job was measured on so many GPUs."""
+    """Return for how many seconds the job was measured on this number of GPUs."""
     return sum(each.seconds for each in job.estimate.observed if each.gpus == gpus)
 
 
 def _part(job: Job, grant: Grant, size: int) -> Grant:
-    """What is used now of what is kept for a job that explores; on the fewest nodes."""
+    """Grant the part that is used now of the GPUs kept for exploring, on the fewest nodes."""
     names, has = list(grant.alloc), total(grant.alloc)
     for nodes in range(1, len(names) + 1):
         alloc = dict.fromkeys(names[:nodes], size // nodes)

@@ -14,15 +14,16 @@ from hpcext.policies.divide import Ask, Gpus, Parallel, Plan, settle
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
     parallel : int or None
-        How many jobs run at once at most, the first ones of the queue.
+        Most jobs that run at once, the first ones of the queue.
     rest : {"spread", "first"}
-        Who gets what equal shares leave over: whoever has least, one step after the other; or the
-        first of the queue as much as it may have, then the next, as in the paper's own program.
+        Which jobs get what equal shares leave over: those that have least, one step after the
+        other; or the first of the queue as much as it may have, then the next, as in the paper's
+        own program.
     """
 
     parallel: Parallel | None = None
@@ -30,13 +31,13 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Give each job as much as every other, by its weight and within what it may have."""
+    """Give all jobs the same share, by weight and within what each may have."""
     decide = share if options.rest == "spread" else first_come
     return settle(now, decide, parallel=options.parallel)
 
 
 def share(asks: Sequence[Ask], gpus: Gpus) -> Plan:
-    """Everybody's least in the order of the queue, then more to who has least for its weight.
+    """Give each job its least in the order of the queue, then more to the poorest by weight.
 
     The cost grows with the GPUs that are given out, times the logarithm of the jobs.
     """
@@ -60,9 +61,9 @@ def share(asks: Sequence[Ask], gpus: Gpus) -> Plan:
 
 
 def first_come(asks: Sequence[Ask], gpus: Gpus) -> Plan:
-    """A share for everybody, rounded down to what he may have; the first of the queue get the rest.
+    """Give each job its share, rounded down to a valid size; then the rest to the first ones.
 
-    Who may have nothing that small gets nothing at first, and then his turn at the rest.
+    A job without a size that small gets nothing at first, and then its turn at the rest.
     """
     free, weights = sum(gpus.values()), math.fsum(ask.job.weight for ask in asks)
     counts = [_most(ask, math.floor(free * (ask.job.weight / weights))) for ask in asks]
@@ -75,5 +76,5 @@ def first_come(asks: Sequence[Ask], gpus: Gpus) -> Plan:
 
 
 def _most(ask: Ask, limit: int) -> int:
-    """The largest size that a job may have within a limit; 0 if there is none."""
+    """Return the largest size of a job within a limit; 0 if there is none."""
     return max((size for size in ask.shapes if size <= limit), default=0)

@@ -1,8 +1,8 @@
 """The work that jobs are expected to do on nodes that leave.
 
-``sum over pieces of time: speed(GPUs still there) x P(no stall for a lost node) x seconds after
-the stall for a change``. That is Eq. 16 of BFTrainer, a gain less a cost, for nodes that do not
-stay for the same time. Further ahead only what stalls cost is counted.
+It is ``sum over pieces of time: speed(GPUs still there) x P(no stall for a lost node) x seconds
+after the stall for a change``. That is Eq. 16 of BFTrainer, a gain less a cost, for nodes that do
+not stay equally long. Further ahead only the cost of stalls counts.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from hpcext.policies.holes import Floats, Ints, Span, holes
 from hpcext.policies.pool import Part, Pool, run_of
 
 ENOUGH = 0.5
-"""So much of the time after a change must a free GPU be there, or it lowers no price: many that
-leave at once would let it seem that everybody can have some."""
+"""Share of the time after a change for which a free GPU must stay to lower the price: many that
+leave at once would make GPUs seem plentiful."""
 
 
 class Holding(NamedTuple):
-    """What a job is to have.
+    """The GPUs that a job is to have.
 
     Attributes
     ----------
     classes : Mapping[int, int]
-        Of which class how many GPUs.
+        Number of GPUs by class of nodes.
     gpus : int
-        In all. It may be no size of the job's; it can make use of the next smaller one then.
+        Number of all. If that is not a size of the job it uses the next smaller one.
     part : Part
     value : float
     changed : bool
-        Some are new: it stalls anyway.
+        Whether some are new, so that it stalls anyway.
     """
 
     classes: Mapping[int, int]
@@ -50,17 +50,17 @@ class Holding(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How many more GPUs a job wants, at some price.
+    """The number of further GPUs that a job wants at some price.
 
     Attributes
     ----------
     surplus : float
-        How much more it is worth with these, less their price.
+        Gain in value with these, less their price.
     more : int
     value : float
-        What it is worth then.
+        Value with these.
     part : Part
-        What it has then.
+        The GPUs that it has then, over time.
     """
 
     surplus: float
@@ -70,7 +70,7 @@ class Answer(NamedTuple):
 
 
 class Curves:
-    """How fast each job is, by its GPUs: straight lines between its sizes.
+    """The speed of each job by its GPUs, interpolated linearly between its sizes.
 
     Attributes
     ----------
@@ -78,6 +78,7 @@ class Curves:
         All sizes of all jobs, 0 first, one job after the other.
     starts : array of int, shape (j + 1,)
     most : array of int, shape (j,)
+        Largest size of each job.
     """
 
     def __init__(self, sizes: Sequence[Ints], values: Sequence[Floats]) -> None:
@@ -87,18 +88,18 @@ class Curves:
         self.job = np.repeat(np.arange(len(sizes)), np.diff(self.starts))
         self.most = self.sizes[self.starts[1:] - 1]
         self.values = values
-        # One curve after the other, so that one call looks up all of them.
+        # The curves one after the other, so that one call looks up all of them.
         self._gap = float(self.most.max() + 1)
         self._at = self.sizes + self._gap * self.job
         self._flat = np.concatenate(values)
         self._rising = np.concatenate([np.maximum.accumulate(each) for each in values])
 
     def rates(self, job: Ints, alive: Floats) -> Floats:
-        """Of several jobs, shape (n,), with GPUs of the shape (k, n)."""
+        """Return the speeds of several jobs, shape (n,), on GPUs of shape (k, n)."""
         return self._looked_up(job, alive, self._flat)
 
     def rising(self, job: Ints, alive: Floats) -> Floats:
-        """The same, where nobody is slower with more."""
+        """Return the same speeds, but never lower with more GPUs."""
         return self._looked_up(job, alive, self._rising)
 
     def _looked_up(self, job: Ints, alive: Floats, values: Floats) -> Floats:
@@ -106,17 +107,17 @@ class Curves:
         return np.asarray(np.interp(within, self._at, values))
 
     def below(self, gpus: Ints) -> Ints:
-        """Of each job the place of its largest size that is not above so many."""
+        """Return the index of each job's largest size of at most `gpus`."""
         fits = self.sizes <= gpus[self.job]
         return self.starts[:-1] + np.add.reduceat(fits.astype(np.int64), self.starts[:-1]) - 1
 
     def of(self, job: int, alive: Floats) -> Floats:
-        """Of one job, with any shape."""
+        """Return the speeds of one job on GPUs of any shape."""
         return np.asarray(np.interp(alive, self.each[job], self.values[job]))
 
 
 class Expected:
-    """What jobs are worth with some of their nodes and others.
+    """The expected values of jobs with some of their nodes and others.
 
     Parameters
     ----------
@@ -125,21 +126,21 @@ class Expected:
     asks : sequence of Ask
     objective : Objective
     forward_s : float
-        What is looked at beyond the dearest change.
+        Seconds of work that count beyond the dearest change.
 
     Attributes
     ----------
     asks : sequence of Ask
     has : array of int, shape (j,)
-        GPUs of each.
+        GPUs of each job.
     own : sequence of Mapping[int, int]
-        Of which classes each has how many, those that stay longest first.
+        GPUs of each job by class, those that stay longest first.
     free : array of int, shape (c,)
-        GPUs that nobody has.
+        Free GPUs of each class.
     lasting : array of int, shape (c,)
-        Those of them that count where it is asked what a GPU is worth.
+        Free GPUs of each class that count for the price of a GPU.
     order : array of int, shape (c,)
-        Classes, those first that are worth most.
+        Classes by their value, the best first.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class Expected:
         self._seconds = span.after(0.0)
         stays = self.holes.stays @ (self._seconds * (1.0 - span.beyond))
         stalls = 1.0 - np.exp(self.holes.calm)
-        # Of those that stay for all of the near time, those first that will not stall it soon.
+        # Of those that stay for all of the near time, those come first that cause no stall soon.
         self._lasts = stays - stalls @ (self._seconds * span.beyond)
         self.own = [self.classes(job.goal or {}) for job in jobs]
         self.has = np.array([sum(each.values()) for each in self.own])
@@ -171,7 +172,7 @@ class Expected:
         self._after_up = span.after(self.up_s)
 
     def classes(self, alloc: Alloc) -> dict[int, int]:
-        """Of which class how many GPUs, those that stay longest first."""
+        """Return the number of GPUs by class, those that stay longest first."""
         found: dict[int, int] = {}
         for node, gpus in alloc.items():
             at = self.holes.of[node]
@@ -179,7 +180,7 @@ class Expected:
         return dict(sorted(found.items(), key=lambda each: (-self._lasts[each[0]], each[0])))
 
     def of(self, job: int, alloc: Alloc) -> float:
-        """What some nodes are worth to a job."""
+        """Return the value of some nodes to a job."""
         before = self.asks[job].job.goal or {}
         classes = self.classes(alloc)
         which = np.fromiter(classes, dtype=np.int64, count=len(classes))
@@ -195,7 +196,7 @@ class Expected:
         free = {name: node.gpus for name, node in now.nodes.items()}
         asking = {ask.job.id for ask in self.asks}
         for job in now.jobs:
-            # One that fits nowhere any more keeps nothing.
+            # A job that fits nowhere any more keeps nothing.
             if job.goal and job.ready and (job.id in asking or fixed(job)):
                 for node, gpus in job.goal.items():
                     free[node] -= gpus
@@ -207,21 +208,26 @@ class Expected:
         return found
 
     def _ranked(self, stays: Floats, stalled: Floats) -> Ints:
-        """Classes, that first of which a GPU is worth most: it stays, and for what it costs in
-        stalls there are many."""
+        """Rank classes by the value of one of their GPUs, the best first.
+
+        It stays long, and the cost of the stall is shared by many GPUs of the class.
+        """
         usual = max(1.0, (self.has.sum() + self.free.sum()) / len(self.has))
         of_each = stays - stalled * usual / np.clip(self.free, 1.0, usual)
         return np.argsort(-of_each, kind="stable")
 
     def parts(self, kept: Ints) -> Part:
-        """The first so many GPUs of each job, shape (k, j)."""
+        """Return the first `kept` GPUs of each job, shape (k, j)."""
         alive, calm = self._rows
         ends = self._begins + kept
         return Part(alive[:, ends] - alive[:, self._begins], calm[:, ends] - calm[:, self._begins])
 
     def values(self, free: Ints) -> Floats:
-        """What each job is worth with each of its sizes: on the best of its own GPUs, then of the
-        free ones, so many of each class, then on others like those that jobs have; shape (m,)."""
+        """Return the value of each size of each job, shape (m,).
+
+        It has the best of its own GPUs, then `free` ones of each class, then others like those that
+        jobs have on average.
+        """
         curves, has = self.curves, self.has[self.curves.job]
         kept = np.minimum(curves.sizes, has)
         others = curves.sizes - kept
@@ -237,7 +243,7 @@ class Expected:
         return self._summed(self._working(curves.rates(curves.job, alive), calm), stall_s)
 
     def tables(self, values: Floats) -> list[Table]:
-        """For each job."""
+        """Return a table for each job."""
         bounds = itertools.pairwise(self.curves.starts.tolist())
         return [
             Table(sizes, values[begin:end])
@@ -245,8 +251,11 @@ class Expected:
         ]
 
     def bounds(self, values: Floats) -> Floats:
-        """More than which no job can be worth, by its size: with the best nodes of all in each
-        piece of time, and no stall but for the change; or as it is. Shape (m,)."""
+        """Return upper bounds on the values of all sizes, shape (m,).
+
+        They assume the best nodes of all in each piece of time, and no stall except for the change;
+        or the present allocation.
+        """
         curves, has = self.curves, self.has[self.curves.job]
         counts = self.free.copy()
         for classes in self.own:
@@ -268,22 +277,22 @@ class Expected:
         return most_
 
     def hopes(self, has: Sequence[Holding], pool: Pool, price: float, limits: Ints) -> Floats:
-        """How much more each job is worth with some of the free GPUs, less their price.
+        """Return how much more each job is worth with some free GPUs, less their price.
 
         Parameters
         ----------
         has : sequence of Holding
         pool : Pool
         price : float
-            Of a GPU.
+            Price of a GPU.
         limits : array of int, shape (j,)
-            How many each may have in all.
+            Most GPUs of each job in all.
 
         Returns
         -------
         array of float, shape (j,)
-            -inf for those that can have no more; as if no stall came of any for those that have of
-            some class of which there are free ones. Alone (:meth:`answer`) they say it exactly.
+            -inf for jobs that can have no more. It is an upper bound for jobs that have GPUs of a
+            class with free ones, as if these caused no further stall; :meth:`answer` is exact.
         """
         curves = self.curves
         gpus = np.array([each.gpus for each in has])
@@ -303,7 +312,7 @@ class Expected:
         return np.asarray(found - [each.value for each in has])
 
     def answer(self, job: int, has: Holding, pool: Pool, price: float, most: int) -> Answer:
-        """How many of the free GPUs a job wants beside what it has, up to so many in all.
+        """Return how many of the free GPUs a job wants besides what it has.
 
         Parameters
         ----------
@@ -312,8 +321,9 @@ class Expected:
             Less than the largest size of the job.
         pool : Pool
         price : float
-            Of a GPU.
+            Price of a GPU.
         most : int
+            Most GPUs of the job in all.
         """
         more = self.curves.each[job] - has.gpus
         more = more[(more > 0) & (more <= min(most - has.gpus, pool.left))]
@@ -329,14 +339,14 @@ class Expected:
         return Answer(float(gains[at]) - has.value, int(more[at]), float(values[at]), part)
 
     def _held(self) -> tuple[Part, Ints]:
-        """The GPUs of all jobs, one job after the other; and where each job's begin."""
+        """Return the GPUs of all jobs, one job after the other, and where each job's begin."""
         rank = np.array([at for each in self.own for at in each], dtype=np.int64)
         counts = np.array([gpus for each in self.own for gpus in each.values()], dtype=np.int64)
         rows = run_of(self.holes, rank, counts, int(counts.sum()))
         return rows, np.cumsum(self.has) - self.has
 
     def _working(self, rates: Floats, calm: Floats) -> Floats:
-        """So fast in each piece of time; beyond, by how much slower for stalls."""
+        """Return the speed in each piece of time; beyond, the loss of speed by stalls."""
         beyond = self._span.beyond.reshape(-1, *(1,) * (calm.ndim - 1))
         return np.asarray(rates * (np.exp(calm) - beyond))
 

@@ -1,4 +1,4 @@
-"""The terms of Pollux's fitness: how much a job gains by what it gets (section 4.2)."""
+"""The terms of Pollux's fitness: how much a job gains by its GPUs (section 4.2)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hpcext.scaling.estimator import Sizes
 
 
 def allowed(asks: Sequence[Ask], times: int = 2, *, node: bool = False) -> list[Ask]:
-    """With the sizes alone that jobs may have by what they had (section 4.1, exploration).
+    """Limit jobs to the sizes that what they ever had allows (section 4.1, exploration).
 
-    That is so many times as much as they ever had; to begin with their least, or, with `node`, all
-    that they may have of one node.
+    That is `times` as much as they ever had; to begin with their least, or, with `node`, all that
+    they may have on one node.
     """
     found = []
     for ask in asks:
@@ -41,14 +41,14 @@ def _within(shapes: Mapping[int, Shape], most: int) -> dict[int, Shape]:
 
 
 class Machine(NamedTuple):
-    """What fair shares are made of.
+    """The machine that fair shares are computed from.
 
     Attributes
     ----------
     jobs : int
-        Among which it is shared.
+        Number of jobs that share it.
     gpus : Mapping[str, int]
-        Kind → GPUs of it.
+        Number of GPUs by kind.
     widest : int
         GPUs of the largest node.
     """
@@ -59,7 +59,7 @@ class Machine(NamedTuple):
 
     @classmethod
     def of(cls, now: Snapshot) -> Machine:
-        """All that there is."""
+        """Return the machine of a snapshot."""
         gpus: Counter[str] = Counter()
         for node in now.nodes.values():
             gpus[node.kind] += node.gpus
@@ -70,16 +70,15 @@ class Machine(NamedTuple):
 def speedups(
     job: Job, sizes: Sizes, machine: Machine, kind: str, most: float | None = None
 ) -> Values:
-    """Eq. 15: how many times as fast as on its fair share, an exclusive part of the machine.
+    """Return speed-ups over a fair share of the machine (eq. 15).
 
-    That share is no more than the job can use: `most`, or the largest of the sizes.
-
-    Where there are several kinds of GPUs, that is as fast as in the mean over all GPUs, each time
-    as if all were of that one's kind.
+    The fair share is an exclusive part of the machine, but no more than the job can use: `most`, or
+    the largest of the sizes. With several kinds of GPUs the speed on it is the mean over all GPUs,
+    each time as if all were of that one's kind.
     """
     every = sum(machine.gpus.values())
     share = min(every / machine.jobs, float(sizes.gpus[-1] if most is None else most))
-    # Less than one GPU is as much of the speed of one.
+    # A fraction of a GPU has that fraction of the speed of one.
     whole = max(1.0, share)
     nodes = math.ceil(whole / machine.widest)
     asked = Sizes(np.append(sizes.gpus, whole), np.append(sizes.nodes, nodes))
@@ -90,15 +89,16 @@ def speedups(
         fair += float(there[-1]) * gpus / every
     fair *= share / whole
     if not (0 < fair < math.inf and np.isfinite(found).all()):
-        # It has no fair share, or its reports make no sense: all sizes are as good.
+        # It has no fair share, or its reports make no sense: all sizes are equally good.
         return np.ones(len(sizes.gpus))
     return found[:-1] / fair
 
 
 def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
-    """``REALLOC_FACTOR``: what is left of the speed-up of a job that is given another size.
+    """Return ``REALLOC_FACTOR``: the part of its speed-up that a job keeps if it is re-allocated.
 
-    From its age and how often it was re-allocated: as if that went on for ever as it did.
+    It follows from its age and the number of its re-allocations, as if these went on at the same
+    rate.
     """
     if not job.goal:
         return np.ones(len(sizes.gpus))
@@ -109,23 +109,23 @@ def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Val
 
 
 def cost_s(job: Job, delay_s: float) -> float:
-    """What a change of its GPUs costs a job; `delay_s` where that is not known."""
+    """Return the seconds that a change of GPUs costs a job; `delay_s` if unknown."""
     known = job.estimate
     return max((each for each in (known.up_s, known.down_s) if each is not None), default=delay_s)
 
 
 def changed(job: Job, sizes: Sizes, on: On, factor: float) -> Values:
-    """A factor for all sizes but the one that the job has."""
+    """Return a factor for all sizes except the one that the job has."""
     return np.where((sizes.gpus == total(job.goal)) & (on.kind == on.has), 1.0, factor)
 
 
 def floor(asks: Sequence[Ask], found: Sequence[Values], kind: str, gpus: int, p: float) -> float:
-    """What a speed-up counts as at least, that of a job that gets nothing among them.
+    """Return the least value that a speed-up counts as, also that of a job that gets nothing.
 
     If all jobs can have a speed-up of t at once, the best mean is at least t, so that each of J
     jobs has J^(1/p) t or more in it: whatever is less is as good as nothing. It counts as that,
-    since powers of it would leave no digits for what matters. If they cannot, t is the least. For
-    p = 0, a product, that depends on the largest speed-up too. 0 if none can have anything.
+    because powers of it would leave no digits for what matters. If they cannot, t is the least. For
+    p = 0, a product, that depends on the largest speed-up too. It is 0 if none can have anything.
     """
     if p > 0:
         return 0.0
@@ -145,7 +145,7 @@ def floor(asks: Sequence[Ask], found: Sequence[Values], kind: str, gpus: int, p:
         low, high = (middle + 1, high) if fewest.sum() <= gpus else (low, middle)
     reached = float(levels[max(low - 1, 0)])
     weights = [ask.job.weight for ask in asks]
-    # Twice, so that what is called nothing is worse than what is left out of the best.
+    # Twice, so that a job with nothing is worse than any speed-up of the best allocation.
     jobs = 2 * sum(weights) / min(weights)
     if p == 0:
         # A factor of a product whose others are at most the highest level; above 0, for its log.
@@ -154,7 +154,7 @@ def floor(asks: Sequence[Ask], found: Sequence[Values], kind: str, gpus: int, p:
 
 
 def power(speedup: Values, p: float) -> Values:
-    """The term of a job in eq. 14, such that the mean is largest where the sum is."""
+    """Return a job's term in eq. 14, whose sum is largest where the mean is."""
     if p == 0:
         return np.log(speedup)
     found: Values = np.sign(p) * speedup**p
@@ -162,5 +162,5 @@ def power(speedup: Values, p: float) -> Values:
 
 
 def mean(value: float, p: float) -> float:
-    """Eq. 14, from the mean of such terms."""
+    """Return eq. 14, given the mean of such terms."""
     return math.exp(value) if p == 0 else abs(value) ** (1 / p)

@@ -1,11 +1,11 @@
-"""Fixed sizes: each job has as many GPUs as was said, from its start to its end.
+"""Fixed sizes: each job has a given number of GPUs from its start to its end.
 
-What a batch system does with jobs that ask for a number of GPUs, first come, first served; the
-strategies *One*, *Two*, *Four* and *Eight* of Capes et al. (section 7). Nobody is passed by in the
-queue, and nothing that runs is suspended for another job.
+That is how a batch system treats jobs that ask for a number of GPUs, first come, first served; and
+these are the strategies *One*, *Two*, *Four* and *Eight* of Capes et al. (section 7). No job is
+overtaken in the queue, and nothing that runs is suspended for another job.
 
-With turns (`turn_s`), as under gang scheduling of a batch system, a job that has run for so long is
-suspended if others wait, and goes to the end of the queue.
+With turns (`turn_s`), as under gang scheduling of a batch system, a job that has run for that long
+is suspended if others wait, and goes to the end of the queue.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from hpcext.policies.place import Wish, place
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
     gpus : int
-        GPUs of each job, on all its nodes together; 0: on each node as many as are best for it.
+        GPUs of each job, on all its nodes together; 0: its best number on each node.
     turn_s : float
-        After so many seconds a job makes room for those that wait; 0: it runs to its end.
+        Seconds after which a job makes room for waiting ones; 0: it runs to its end.
     """
 
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
@@ -38,14 +38,14 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Start the next jobs of the queue for as long as each finds room.
+    """Start the next jobs of the queue as long as each finds room.
 
     The cost grows with the jobs that run and with the length of the queue.
     """
     asks, kept = asks_of(now), keep(now)
     if not options.turn_s:
         return _allocate(now, options.gpus, asks, kept)
-    # Of a job that runs, when its turn is over; of one that waits, when it began to.
+    # The order: for a running job the end of its turn, for a waiting one the start of its wait.
     memo = (now.memo or {}).get("turns", {})
     turns = {ask.job.id: memo.get(ask.job.id, now.now_s) for ask in asks}
     over = {
@@ -68,7 +68,7 @@ def allocate(now: Snapshot, options: Options) -> Target:
 
 
 def _allocate(now: Snapshot, gpus: int, asks: Sequence[Ask], kept: Mapping[str, Grant]) -> Target:
-    """Those that are kept, and of the others the first ones that have room."""
+    """Keep some jobs, and start the first of the others that have room."""
     grants, room = dict(kept), _Room(now)
     for grant in kept.values():
         room.take(grant.alloc)
@@ -92,7 +92,7 @@ def _allocate(now: Snapshot, gpus: int, asks: Sequence[Ask], kept: Mapping[str, 
 
 
 class _Room:
-    """GPUs that are free on each node."""
+    """The free GPUs on each node."""
 
     def __init__(self, now: Snapshot) -> None:
         self._free = {name: node.gpus for name, node in now.nodes.items()}
@@ -103,17 +103,19 @@ class _Room:
             self._free[node] -= sign * gpus
 
     def find(self, wish: Wish) -> Alloc:
-        """Nodes for it, where the least is left free; empty if there is no room."""
+        """Return nodes for a job, those with the least left free; empty if there is no room."""
         if all(self._free[node] >= gpus for node, gpus in wish.now.items()):
-            # One whose turn is over stays where it is, if it may go on.
+            # A job whose turn is over stays where it is, if it may go on.
             (alloc,) = place(self._free, [wish], kinds=self._kinds)
             return alloc
         return self.find(wish._replace(now={}))
 
 
 def _asked_otherwise(ask: Ask) -> bool:
-    """Whether its user has asked for another size (``hpcext resize``) than it has, or no longer
-    does."""
+    """Return whether a job's size no longer is what its user asks for.
+
+    Its user may have asked for a size (``hpcext resize``), or no longer do so.
+    """
     job = ask.job
     other = per_node(job.goal or {}) not in job.sizes or job.role is Role.SECONDARY
     return bool(ask.shapes) and movable(job) and (other or bool(job.stated) != _said(job))
@@ -124,7 +126,7 @@ def _said(job: Job) -> bool:
 
 
 def _resized(ask: Ask, grant: Grant, room: _Room, gpus: int) -> Grant:
-    """What it is to have instead; the same as before where there is no room for that."""
+    """Return the grant at the new size; the one before where there is no room."""
     room.take(grant.alloc, -1)
     wish = _wish(ask, gpus)
     found = room.find(wish)
@@ -141,13 +143,13 @@ def _granted(job: Job, alloc: Alloc) -> Grant:
 
 
 def _wish(ask: Ask, gpus: int) -> Wish:
-    """Its size: the largest up to the one that is fixed, or its least."""
+    """Return the wish for its size: the largest up to the fixed one, or its least."""
     return Wish(ask.shapes[_size(ask, gpus)], list, ask.job.goal or {})
 
 
 def _size(ask: Ask, gpus: int) -> int:
     if ask.job.stated:
-        # Its user asked for it, of this job alone.
+        # Its user has set the size of this job.
         return min(ask.shapes)
     if not gpus:
         best = [size for size, shape in ask.shapes.items() if shape.gpus <= ask.job.optimal]

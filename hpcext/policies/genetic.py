@@ -1,22 +1,22 @@
 """Pollux's genetic search over allocation matrices, the reference for exact methods.
 
-Pollux (section 4.2) looks for the allocation matrix A, with A[j, n] GPUs of node n for job j, whose
-FITNESS is largest: the power mean of the jobs' SPEEDUPs (eq. 14), each multiplied by a factor if
-its job would be re-allocated. Different distributed jobs, which have GPUs of several nodes, must
+Pollux (section 4.2) searches for the allocation matrix A, with A[j, n] GPUs of node n for job j,
+whose FITNESS is largest: the power mean of the jobs' SPEEDUPs (eq. 14), each multiplied by a factor
+if its job would be re-allocated. Different distributed jobs, which have GPUs of several nodes, must
 not share a node: they would slow each other down on the network (interference avoidance).
 
-The paper says of the search that it perturbs and combines matrices and makes them fit at last
-(section 4.3). What the operators are is taken from the authors' published simulator
-(petuum/adaptdl, ``simulator/pollux.py``: 100 matrices, 100 generations). Four things differ:
+The paper says of the search that it perturbs and combines matrices and finally repairs them
+(section 4.3). The operators are taken from the authors' published simulator (petuum/adaptdl,
+``simulator/pollux.py``: 100 matrices, 100 generations). Four things differ:
 
-- It has the use of the cluster for a second objective, which the paper does not mention; here only
+- It has the use of the cluster as a second objective, which the paper does not mention; here only
   the fitness counts.
 - Where a second distributed job comes to a node, it takes that node from all later jobs; here from
-  the later distributed ones, as the paper has it.
-- It begins with the last population of the round before; here each search begins with what is
-  allocated now.
-- It adds 0.001 to what a job's speedup is after the factor, and gives a job 16 nodes at most; here
-  the caller gives speedups a floor, and jobs a largest number of GPUs.
+  the later distributed ones, as in the paper.
+- It begins with the last population of the round before; here each search begins with the present
+  allocation.
+- It adds 0.001 to a job's speedup after the factor, and gives a job 16 nodes at most; here the
+  caller gives speedups a floor, and jobs a largest number of GPUs.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 CROSSED = 0.9
-"""Share of the pairs of parents that exchange jobs (the default of pymoo 0.4, which they use)."""
+"""Share of pairs of parents that exchange jobs (default of pymoo 0.4, which the authors use)."""
 
 RESET = 0.1
-"""How probably a job goes back to what it has now."""
+"""Probability that a job goes back to its present allocation."""
 
 THINNED, REMOVED = 0.1, 0.1
-"""How probably a job loses GPUs, and then how probably those of each node."""
+"""Probability that a job loses GPUs, and then that it loses those of each of its nodes."""
 
 
 def evaluate(
     allocations: Ints, speedups: Floats, current: Ints, factors: Floats, p: float
 ) -> Floats:
-    """FITNESS of allocations: the power mean of the speedups of their jobs (eq. 14).
+    """Return the FITNESS of allocations: the power mean of their jobs' speedups (eq. 14).
 
     Parameters
     ----------
@@ -53,10 +53,10 @@ def evaluate(
         SPEEDUP (eq. 15) of each job with 0 to k GPUs, [:, :, 0] on one node and [:, :, 1] on
         several; not negative. With p <= 0 one speedup of 0 makes the fitness 0: give each a floor.
     current : array of int, shape (j, n)
-        What is allocated now.
+        The present allocation.
     factors : array of float, shape (j,)
-        REALLOC_FACTOR of each job: what its speedup is multiplied by if it has not the same GPUs as
-        now. The authors multiply that of a job that has nothing now too; a factor of 1 spares it.
+        REALLOC_FACTOR of each job: multiplies its speedup unless it has the same GPUs as now. The
+        authors also multiply that of a job that has nothing now; a factor of 1 avoids that.
     p : float
         1 for the arithmetic mean, 0 for the geometric, -1 (the paper's) for the harmonic.
 
@@ -67,8 +67,8 @@ def evaluate(
     Raises
     ------
     ValueError
-        Shapes do not fit, a speedup or factor is negative or not finite, a job has GPUs for which
-        it has no speedup.
+        Shapes do not fit, a speedup or factor is negative or not finite, or a job has GPUs for
+        which it has no speedup.
     """
     allocations = np.asarray(allocations)
     _check(speedups, current, factors, p)
@@ -94,22 +94,22 @@ def search(
     population: int = 100,
     generations: int = 100,
 ) -> Ints:
-    """Look for the allocation of largest fitness.
+    """Search for the allocation of largest fitness.
 
     The cost grows with jobs times nodes times `population` times `generations`.
 
     Parameters
     ----------
     speedups, current, factors, p
-        As :func:`evaluate` has them. Where jobs compete for a node the first ones win (the authors
-        put those first that have had least). What is allocated now need not fit.
+        As in :func:`evaluate`. Where jobs compete for a node the first ones win (the authors
+        put those first that have had least). The present allocation need not fit.
     capacity : array of int, shape (n,)
         GPUs of each node.
     most : array of int, shape (j,)
-        GPUs that each job may have at most. (Pollux: twice of what it has had at most.)
+        Most GPUs of each job. (Pollux: twice the most that it has had.)
     rng : numpy.random.Generator
     population, generations : int
-        Matrices that are kept, and how often as many new ones are made of them; > 0.
+        Number of matrices that are kept, and how often as many new ones are made of them; > 0.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def search(
 
 
 def fits(allocations: Ints, capacity: Ints, most: Ints) -> Flags:
-    """Whether nodes and jobs have room, and no two distributed jobs share a node.
+    """Return whether nodes and jobs have room, and no two distributed jobs share a node.
 
     Parameters
     ----------
@@ -174,14 +174,14 @@ def _fitness(
 
 
 def _distributed(allocations: Ints) -> Flags:
-    """Which entries are those of jobs on several nodes."""
+    """Return which entries belong to jobs on several nodes."""
     used = allocations > 0
     found: Flags = used & (used.sum(axis=-1, keepdims=True) > 1)
     return found
 
 
 def _children(kept: Ints, fitness: Floats, count: int, rng: np.random.Generator) -> Ints:
-    """As many new ones: two parents, each the fitter of two, exchange the jobs before a point."""
+    """Make new matrices: two parents, each the fitter of two, exchange jobs before a point."""
     pairs = (count + 1) // 2
     rivals = rng.integers(len(kept), size=(2, 2, pairs))
     one, two = np.where(fitness[rivals[0]] >= fitness[rivals[1]], rivals[0], rivals[1])
@@ -194,14 +194,14 @@ def _children(kept: Ints, fitness: Floats, count: int, rng: np.random.Generator)
 
 
 def _mutated(new: Ints, now: Ints, capacity: Ints, rng: np.random.Generator) -> Ints:
-    """Give jobs back what they have now, take GPUs away from some, let some have more."""
+    """Restore the present GPUs of some jobs, take GPUs from some, and give some more."""
     reset = rng.random(new.shape[:2]) < RESET
     new = np.where(reset[..., np.newaxis], now, new)
     thinned = np.nonzero(rng.random(new.shape[:2]) < THINNED)
     rows = new[thinned]
     rows[rng.random(rows.shape) < REMOVED] = 0
     new[thinned] = rows
-    # Where a node has a free GPU, one job on average gets some, and one of those that are on it.
+    # Of a node with a free GPU, one job on average gets some, and one of the jobs on it.
     free = (new.sum(axis=1) < capacity)[:, np.newaxis]
     here = (new > 0) & free
     any_ = free / new.shape[1]
@@ -217,7 +217,7 @@ def _repaired(new: Ints, capacity: Ints, most: Ints, rng: np.random.Generator) -
     new[distributed & (distributed.cumsum(axis=1) > 1)] = 0
     large = np.nonzero(new.sum(axis=2) > most)
     rows = new[large]
-    # Nodes in a random order, so that not the last ones are always lost.
+    # Nodes in a random order, so that it is not always the last ones that lose.
     order = rng.permuted(np.broadcast_to(np.arange(rows.shape[1]), rows.shape), axis=1)
     rows = np.take_along_axis(rows, order, axis=1)
     rows = _clipped(rows, most[large[1], np.newaxis], axis=1)
@@ -227,13 +227,13 @@ def _repaired(new: Ints, capacity: Ints, most: Ints, rng: np.random.Generator) -
 
 
 def _clipped(counts: Ints, limits: Ints, axis: int) -> Ints:
-    """Counts of which the first have theirs, within a limit to the sum, and the rest nothing."""
+    """Return counts limited to a sum: the first ones keep theirs, the rest get nothing."""
     found: Ints = np.diff(np.minimum(counts.cumsum(axis=axis), limits), axis=axis, prepend=0)
     return found
 
 
 def _unlike(new: Ints, kept: Ints) -> Ints:
-    """Those that are not there already, each once."""
+    """Return the new matrices that are not among those kept, each once."""
     seen = {each.tobytes() for each in kept}
     found = []
     for number, each in enumerate(new):
@@ -245,7 +245,7 @@ def _unlike(new: Ints, kept: Ints) -> Ints:
 
 
 def _check(speedups: Floats, current: Ints, factors: Floats, p: float) -> None:
-    """What both :func:`evaluate` and :func:`search` get."""
+    """Check the arguments common to :func:`evaluate` and :func:`search`."""
     if current.ndim != 2 or not len(current):
         raise ValueError(f"current {current.shape} is not (jobs, nodes), with a job at least")
     jobs = len(current)
@@ -262,7 +262,7 @@ def _check(speedups: Floats, current: Ints, factors: Floats, p: float) -> None:
 
 
 def _check_limits(speedups: Floats, capacity: Ints, current: Ints, most: Ints) -> None:
-    """What :func:`search` gets besides."""
+    """Check the further arguments of :func:`search`."""
     jobs, nodes = current.shape
     for name, values, shape in (
         ("capacity", capacity, (nodes,)),

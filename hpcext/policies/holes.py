@@ -1,8 +1,8 @@
-"""Nodes by when they leave: what is believed of each class of them, piece of time by piece.
+"""Nodes by when they leave: what is believed of each class of them, for pieces of time.
 
-Nodes that became idle at one instant were given up by one job, and leave together more often than
-not (on Summit 84 of 100 pairs); so do those of which the same end is known. They are one class
-here: alike in lifetime, and a job that loses several of them at once stalls once.
+Nodes that became idle at one instant were given up by one job, and usually leave together (on
+Summit 84 of 100 pairs); so do nodes with the same known end. They are one class here: alike in
+lifetime, and a job that loses several of them at once stalls once.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 PIECES = 8
-"""Of the time in which work counts, longer and longer ones."""
+"""Number of pieces of the time in which work counts; they grow geometrically."""
 
 FIRST = 1 / 16
-"""The first of them, as a part of all."""
+"""Length of the first piece as a share of that time."""
 
 BEYOND = 5
-"""Pieces of the time after it, in which stalls count alone."""
+"""Number of pieces of the time after it, in which only stalls count."""
 
 LATER_S = 1800.0
-"""So long is looked at there, and so much later a stall counts e times less: what a decision brings
-in can be had by a later one as well, but who has nodes that end one after the other will stall for
-each, unless it changes anyway before."""
+"""Seconds of that later time, in which the weight of a stall falls by a factor e. Gains of a
+decision can be had by a later one as well, but a job with nodes that end one after the other stalls
+for each, unless it changes before anyway."""
 
 
 class Span:
-    """The time that is looked at, in pieces.
+    """The time that a decision looks at, in pieces.
 
     Parameters
     ----------
     edges_s : array of float, shape (k + 1,)
-        From now, 0, on.
+        Seconds from now, the first one 0.
     near : int or None
-        In how many of the pieces work counts, not stalls alone; None: in all.
+        Number of pieces in which work counts, not only stalls; None: all.
 
     Attributes
     ----------
     pieces_s : array of float, shape (k,)
-        Their lengths.
+        Lengths of the pieces.
     beyond : array of float, shape (k,)
-        1 where stalls alone count, else 0.
+        1 where only stalls count, else 0.
     counts : array of float, shape (k,)
-        How much a second counts.
+        Weight of a second.
     """
 
     def __init__(self, edges_s: Floats, near: int | None = None) -> None:
@@ -66,14 +66,16 @@ class Span:
 
     @classmethod
     def of(cls, long_s: float) -> Span:
-        """So long, and beyond."""
+        """Make a span in which work counts for `long_s` seconds, and stalls beyond."""
         near = np.geomspace(FIRST * long_s, long_s, PIECES)
         beyond = np.geomspace(long_s, long_s + LATER_S, BEYOND + 1)[1:]
         return cls(np.concatenate([[0.0], near, beyond]), PIECES)
 
     def after(self, stall_s: Floats | float) -> Floats:
-        """What counts of each piece after a stall, in seconds; for several stalls a row for
-        each."""
+        """Return the weighted seconds of each piece after a stall.
+
+        For several stalls there is a row for each.
+        """
         ends_s = self.edges_s[1:] - np.asarray(stall_s)[..., None]
         return np.asarray(np.clip(ends_s, 0.0, self.pieces_s)) * self.counts
 
@@ -84,11 +86,12 @@ class Holes(NamedTuple):
     Attributes
     ----------
     of : Mapping[str, int]
-        Node → class.
+        Class of each node.
     stays : array of float, shape (c, k)
-        Share of a class that is expected to be there, in each piece of time.
+        Expected share of a class that is still there, in each piece of time.
     calm : array of float, shape (c, k)
-        Logarithm of the probability that who has nodes of a class does not stall for their leaving.
+        Logarithm of the probability that a job with nodes of a class does not stall for their
+        leaving.
     """
 
     of: Mapping[str, int]
@@ -97,23 +100,23 @@ class Holes(NamedTuple):
 
 
 LEAST = 1e-6
-"""Of such a probability: its logarithm must be finite."""
+"""Least such probability: its logarithm must be finite."""
 
 
 def holes(
     nodes: Mapping[str, Node], seen: Fragments, now_s: float, span: Span, stall_s: float
 ) -> Holes:
-    """Put nodes into classes.
+    """Divide nodes into classes.
 
     Parameters
     ----------
     nodes : Mapping[str, Node]
     seen : Fragments
-        For how long others stayed.
+        How long other nodes stayed.
     now_s : float
     span : Span
     stall_s : float
-        For how long a job stalls that loses a node.
+        Seconds for which a job stalls that loses a node.
     """
     classes: dict[tuple[float | None, float | None, bool], int] = {}
     of: dict[str, int] = {}
@@ -121,7 +124,7 @@ def holes(
     sizes: list[int] = []
     for name, node in nodes.items():
         began_s = now_s if node.since_s is None else node.since_s
-        # One that is there beyond its end has none that is known.
+        # A node that is still there after its planned end has no known end.
         ends_s = node.ends_s if node.ends_s is not None and node.ends_s > now_s else None
         planned = ends_s is not None and node.planned
         key = (None if planned else began_s, ends_s, planned)
@@ -141,8 +144,10 @@ def holes(
 
 
 class Believed(NamedTuple):
-    """Of each class: what was learned, its age, how long it is to stay at most, and how probable it
-    is that it leaves earlier, 1 where no end is planned."""
+    """Beliefs about each class: survival curve, age, longest stay, and chance of an early end.
+
+    The chance is 1 where no end is planned.
+    """
 
     learned: Survival
     ages_s: Floats
@@ -151,8 +156,7 @@ class Believed(NamedTuple):
 
 
 def _expected(of: Believed, span: Span, stall_s: float) -> tuple[Floats, Floats]:
-    """For each class and piece: the share that is there, and the chance of no stall, as a
-    logarithm."""
+    """Return for each class and piece the share still there, and the log chance of no stall."""
     begin_s, end_s = span.edges_s[:-1], span.edges_s[1:]
     middle_s = (begin_s + end_s) / 2
     before_s = np.maximum(middle_s - stall_s, 0.0)
@@ -162,6 +166,6 @@ def _expected(of: Believed, span: Span, stall_s: float) -> tuple[Floats, Floats]
     stays = there * (1.0 - early + early * then)
     stalled_s = np.minimum(end_s, left_s + stall_s) - np.maximum(begin_s, left_s)
     at_end = np.clip(stalled_s / span.pieces_s, 0.0, 1.0) * (1.0 - early + early * before)
-    # What was learned does not tell when, so much later.
+    # So far ahead the survival curve does not tell when a node leaves.
     stalls = at_end + there * early * (before - then) * (1.0 - span.beyond)
     return stays, np.log(np.clip(1.0 - stalls, LEAST, 1.0))

@@ -1,20 +1,21 @@
 """The division of GPUs of several kinds among jobs that each take one kind.
 
-Unequal GPUs are separate resources: a job is worth something else on each kind, and does not span
-two of them. Which kind, and how many of it, so that the sum of what jobs are worth is largest?
+Unequal GPUs are separate resources: a job has another value on each kind, and does not span two of
+them. The question is which kind, and how many of it, so that the sum of the jobs' values is
+largest.
 
 That is a multiple-choice knapsack in as many dimensions as there are kinds (Kellerer, Pferschy and
 Pisinger, *Knapsack Problems*, 2004, chapters 9 and 11), which is hard where that with one kind is
-not (:mod:`hpcext.policies.apportion`). So what is found comes with a bound:
+not (:mod:`hpcext.policies.apportion`). So the result comes with a bound:
 
 1. The prices of a GPU of each kind, the multipliers of the Lagrangian relaxation, are those that
    give the least bound, see :mod:`hpcext.policies.relaxation`. No division is worth more than that.
 2. The relaxation mixes a few ways to choose a kind for every job, which differ in few jobs. These
-   are dealt out in the shares of the mixture; each kind is then divided exactly.
+   jobs are dealt out in the shares of the mixture; each kind is then divided exactly.
 3. An option's *loss* is how much less it is worth at the prices than the best one of its job. A
    division misses the bound by the losses of its options and the price of what is left over. So a
-   better one has no option that loses more than the bound is missed by: few are left, and among
-   them jobs change their kind while that gains.
+   better one has no option whose loss exceeds the gap to the bound: few are left, and among them
+   jobs change their kind as long as that gains.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from hpcext.policies.apportion import TOLERANCE, Floats, Ints, Table, apportion
 from hpcext.policies.relaxation import Dual, Offers, begins
 
 TRIES = 100
-"""Changes of kind that are tried at most, of one job or of two at once."""
+"""Most changes of kind to try, of one job or of two at once."""
 
 Change = tuple[tuple[int, int], ...]
-"""Jobs and the kinds that they change to."""
+"""Jobs with the kinds that they change to."""
 
 
 class Shares(NamedTuple):
@@ -44,9 +45,9 @@ class Shares(NamedTuple):
     Attributes
     ----------
     choices : tuple of (str, int)
-        For each job the kind and how many of it; ``("", 0)`` for nothing.
+        Kind and number of GPUs of each job; ``("", 0)`` for none.
     value : float
-        Sum of what the jobs are worth with these.
+        Sum of the jobs' values with these.
     bound : float
         No division is worth more.
     """
@@ -57,7 +58,7 @@ class Shares(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """What the best division may be worth more at most, in the unit of the values."""
+        """How much more the best division may be worth at most, in the unit of the values."""
         return max(0.0, self.bound - self.value)
 
 
@@ -66,22 +67,26 @@ def share(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> S
 
     With one kind this is :func:`apportion`, and exact; with several it states how far it may be
     from the best. The cost grows with the number of options, about fifty passes over them, and with
-    the exact divisions of what is left to decide, two for each change of kind that is tried.
+    the exact divisions of the core, two for each change of kind that is tried.
 
     Parameters
     ----------
     tables : sequence of mapping from str to Table
-        For each job, kind → what it is worth by how many of it; the value of 0 is the same for all
-        kinds. A job has no use for a kind that it does not name. Jobs and kinds are in the order in
+        For each job and kind, its value by the number of GPUs; the value of 0 is the same for all
+        kinds. A job cannot use a kind that it does not name. Jobs and kinds are in the order in
         which ties are broken, as far as exact divisions and equal kinds go.
     totals : mapping from str to int
-        Kind → GPUs, in order.
+        Number of GPUs by kind, in order.
+
+    Returns
+    -------
+    Shares
 
     Raises
     ------
     ValueError
-        A table is no table, a job names no kind or an unknown one, or is worth something else on
-        nothing of one kind than of another.
+        A table is not valid, or a job names no kind or an unknown one, or has different values of 0
+        on two kinds.
     """
     for kind, total in totals.items():
         if total < 0:
@@ -103,7 +108,7 @@ def share(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> S
 
 
 def _divided(every: Sequence[Sequence[Table]], totals: Mapping[str, int], kinds: Ints) -> Shares:
-    """The exact division of each kind among the jobs that are to have it."""
+    """Divide each kind exactly among the jobs that are to have it."""
     choices = [("", 0)] * len(kinds)
     value = bound = 0.0
     for number, (kind, total) in enumerate(totals.items()):
@@ -116,7 +121,7 @@ def _divided(every: Sequence[Sequence[Table]], totals: Mapping[str, int], kinds:
 
 
 def _nothing(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -> Floats:
-    """What each job is worth with nothing."""
+    """Return the value of each job with nothing."""
     found = np.zeros(len(tables))
     for job, offer in enumerate(tables):
         if unknown := [kind for kind in offer if kind not in totals]:
@@ -136,7 +141,7 @@ def _nothing(tables: Sequence[Mapping[str, Table]], totals: Mapping[str, int]) -
 
 
 def _of_kind(tables: Sequence[Mapping[str, Table]], kind: str, nothing: Floats) -> list[Table]:
-    """The tables of all jobs for one kind."""
+    """Return the tables of all jobs for one kind."""
     none = np.zeros(1, dtype=np.int64)
     return [
         offer.get(kind) or Table(none, nothing[job : job + 1]) for job, offer in enumerate(tables)
@@ -159,14 +164,14 @@ class _Core(NamedTuple):
     jobs: Ints
 
     def value(self, members: NDArray[np.bool_]) -> float:
-        """Of the best division among these jobs; -inf if they do not fit, or one has no option."""
+        """Return the value of the best division among these jobs; -inf if they do not fit."""
         kept = members[self.jobs]
         sizes, values, jobs = self.sizes[kept], self.values[kept], self.jobs[kept]
         firsts = begins(jobs)
         free = self.total - int(sizes[firsts].sum())
         if len(firsts) < np.count_nonzero(members) or free < 0:
             return -math.inf
-        # Every job has its least option; what the others add is to be divided.
+        # Every job has its least option; divide what larger options add.
         tables, alone = [], []
         for begin, end in itertools.pairwise([*firsts.tolist(), len(jobs)]):
             if end - begin > 1:
@@ -177,11 +182,12 @@ class _Core(NamedTuple):
 
 
 class _Search:
-    """The kind of each job, and the changes of it that are tried.
+    """A search over the kind of each job.
 
     Attributes
     ----------
     kinds : array of int, shape (j,)
+        Index of the present kind of each job.
     """
 
     def __init__(self, offers: Offers, dual: Dual) -> None:
@@ -193,10 +199,10 @@ class _Search:
         self.kinds = self._dealt(dual.mixture)
 
     def _dealt(self, mixture: Sequence[tuple[float, Ints]]) -> Ints:
-        """Each job to one of the kinds that it has in the mixture, so that all get their shares.
+        """Deal each job one of its kinds in the mixture, so that all kinds get their shares.
 
         The largest jobs come first, each to the kind that has got least of its share so far. A job
-        that is to have nothing is left where it would lose least with something.
+        that is to have nothing goes where it would lose least with something.
         """
         some = np.where(self.offers.sizes > 0, -self.losses, -np.inf)
         least = self.offers.best(some)
@@ -215,24 +221,24 @@ class _Search:
         return found
 
     def improve(self, value: float) -> bool:
-        """Change kinds while that gains, from a division with such a value; whether any did."""
+        """Change kinds as long as that gains, from a division of this value; return if any did."""
         tries, better = itertools.count(1), False
         while gain := self._step(self.bound - value, tries):
             value, better = value + gain, True
         return better
 
     def _step(self, most: float, tries: Iterator[int]) -> float:
-        """Make the first change that gains; by how much, 0 if none does.
+        """Make the first change that gains; return its gain, 0 if none does.
 
         Parameters
         ----------
         most : float
-            What the options of a better division may lose in all.
+            Most that the options of a better division may lose in all.
         """
         equal = TOLERANCE * max(1.0, abs(self.bound))
         if most <= equal:
             return 0.0
-        # What the division loses that is already there must be among it, up to rounding.
+        # The losses of the present division must be within it, up to rounding.
         most += equal
         cores = self._cores(most)
         found: dict[tuple[int, bytes], float] = {}
@@ -258,7 +264,7 @@ class _Search:
         return 0.0
 
     def _cores(self, most: float) -> list[_Core]:
-        """For each kind what loses no more than this."""
+        """Return for each kind the options that lose at most this."""
         kept = np.flatnonzero(self.losses <= most)
         kinds, jobs = np.divmod(self.offers.owners[kept], len(self.kinds))
         edges = np.searchsorted(kinds, np.arange(len(self.offers.totals) + 1)).tolist()
@@ -274,7 +280,7 @@ class _Search:
         ]
 
     def _changes(self, cores: Sequence[_Core], most: float) -> Iterator[Change]:
-        """Jobs and their new kinds: of one, then of two at once; what loses least comes first."""
+        """Yield changes of one job's kind, then of two jobs' at once, the least loss first."""
         least: dict[tuple[int, int], float] = {}
         for number, core in enumerate(cores):
             other = np.flatnonzero((core.sizes > 0) & (self.kinds[core.jobs] != number))
@@ -285,7 +291,7 @@ class _Search:
         single = []
         alike: Counter[tuple[float, int, int]] = Counter()
         for job, kind in sorted(least, key=least.__getitem__):
-            # Jobs that lose the same are alike, and two of them all that a change needs.
+            # Jobs that lose the same are alike, and a change needs at most two of them.
             same = least[job, kind], int(self.kinds[job]), kind
             alike[same] += 1
             if alike[same] <= 2:

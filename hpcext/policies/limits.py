@@ -1,4 +1,4 @@
-"""What a site or a user allows jobs to have together: a file of limits, and what they mean now.
+"""Limits of a site or a user on what jobs may have together: the file, and its constraints.
 
 ::
 
@@ -27,11 +27,11 @@ from hpcext.policies.counting import Constraint
 from hpcext.policies.divide import Ask
 
 MOST = 1e9
-"""Of anything."""
+"""Largest number that a limit may state."""
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """One of them; see the module.
+    """One limit; see the module.
 
     Attributes
     ----------
@@ -48,15 +48,15 @@ class Limit(msgspec.Struct, frozen=True):
     most: float | None = None
 
     def meets(self, job: Job) -> bool:
-        """Whether it counts a job."""
+        """Return whether the limit counts a job."""
         return any(
-            # A name may hold what means something in a pattern.
+            # A name may contain characters that are special in a pattern.
             pattern == job.name or fnmatch.fnmatchcase(job.name, pattern)
             for pattern in self.jobs
         )
 
     def load(self, gpus: int) -> float:
-        """What a job with so many GPUs counts."""
+        """Return how much a job with `gpus` GPUs counts."""
         return float(gpus if self.of == "gpus" else gpus > 0)
 
 
@@ -67,7 +67,7 @@ def read_limits(path: str) -> tuple[Limit, ...]:
     Raises
     ------
     InputError
-        The path is not absolute, or the file has something in it that is no limit.
+        The path is not absolute, or the file contains something that is not a limit.
     """
     if not Path(path).is_absolute():
         raise InputError(f"limits={path}", where="--policy", valid="an absolute path")
@@ -83,9 +83,9 @@ def read_limits(path: str) -> tuple[Limit, ...]:
 
 
 def constraints(limits: Sequence[Limit], asks: Sequence[Ask], now: Snapshot) -> list[Constraint]:
-    """What limits leave to jobs that ask, beside those whose size cannot be changed now.
+    """Return what limits leave to jobs that ask, besides those whose size is fixed now.
 
-    A least amount is asked of the jobs that are there as far as they can reach it.
+    A minimum is required of the present jobs only as far as they can reach it.
     """
     kept = [job for job in now.jobs if job.ready and job.goal and fixed(job)]
     found = []

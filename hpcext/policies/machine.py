@@ -1,4 +1,4 @@
-"""All nodes as policies look at them: their kinds, and how wide they are."""
+"""All nodes as policies see them: their kinds, and their widths in GPUs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from hpcext.core.values import Node
 from hpcext.scaling.identity import of_a_machine
 
 Widths = tuple[tuple[int, int], ...]
-"""Of the nodes of a kind: GPUs, and how many nodes have so many; the widest first."""
+"""Pairs of a width in GPUs and the number of nodes of that width, the widest first."""
 
 
 class Machine(NamedTuple):
-    """What is asked of all nodes again and again.
+    """Facts about all nodes that policies need again and again.
 
     Attributes
     ----------
-    parts : Mapping[str, Part]
-        By kind.
+    parts : Mapping[str, Widths]
+        Widths by kind.
     widths : Mapping[str, int]
         GPUs by node.
     kinds : Mapping[str, str]
-        By node.
+        Kind by node.
     alike : int
         GPUs of every node; 0 if these differ.
     """
@@ -36,7 +36,7 @@ class Machine(NamedTuple):
 
 @of_a_machine
 def machine_of(nodes: Mapping[str, Node]) -> Machine:
-    """In one pass, as long as they are the same."""
+    """Return the facts about nodes, computed once for as long as the nodes stay the same."""
     widths = {name: node.gpus for name, node in nodes.items()}
     kinds = {name: node.kind for name, node in nodes.items()}
     alike = collections.Counter(zip(kinds.values(), widths.values(), strict=True))
@@ -49,7 +49,7 @@ def machine_of(nodes: Mapping[str, Node]) -> Machine:
 
 
 def free_of(kinds: Mapping[str, str], free: Mapping[str, int]) -> dict[str, int]:
-    """GPUs that are free, by kind in the order of the nodes."""
+    """Return the number of free GPUs by kind, in the order of the nodes."""
     one = only_kind(kinds)
     if one is not None:
         return {one: sum(free.values())}
@@ -61,6 +61,6 @@ def free_of(kinds: Mapping[str, str], free: Mapping[str, int]) -> dict[str, int]
 
 @of_a_machine
 def only_kind(kinds: Mapping[str, str]) -> str | None:
-    """The kind of all nodes; None if there are several."""
+    """Return the kind of all nodes; None if there are several."""
     found = set(kinds.values())
     return found.pop() if len(found) == 1 else None

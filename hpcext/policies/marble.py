@@ -1,15 +1,15 @@
 """MARBLE: share a node's GPUs among jobs that scale sublinearly (Han et al., §V-C, Algorithm 1).
 
-A *primary* runs on the number of GPUs that is best for it, a *secondary* on what was left. When
-GPUs come free, running secondaries are promoted first, then the next jobs of the queue start.
-The queue is first in, first out; a job whose dependencies are not complete is passed over.
+A *primary* runs on its best number of GPUs, a *secondary* on what was left. When GPUs come free,
+running secondaries are promoted first, then the next jobs of the queue start. The queue is first
+in, first out; a job whose dependencies are not complete is skipped.
 
-What the paper leaves open, and what is done here: a secondary is promoted only to its best size,
-never in between (line 6 asks for ``GPU_optimal``); several secondaries are promoted in the order of
-the queue; a job that cannot run on what is left (more GPUs are its least) keeps those behind it
-waiting, since FIFO is kept; with several nodes, a primary goes where it fits most tightly, a
-secondary where most is left. A running secondary that would end no sooner for it, as far as its
-speeds and the cost of growing are known, is not promoted.
+Choices that the paper leaves open: a secondary is promoted only to its best size, never in between
+(line 6 asks for ``GPU_optimal``); several secondaries are promoted in the order of the queue; a job
+that cannot run on what is left (its least size is larger) keeps those behind it waiting, to
+preserve FIFO; with several nodes, a primary goes where it fits most tightly, a secondary where most
+is left. A running secondary that would end no sooner for it, as far as its speeds and the cost of
+growing are known, is not promoted.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from hpcext.text import are
 
 
 def allocate(now: Snapshot) -> Target:
-    """Promote running secondaries, then start what is next (Algorithm 1).
+    """Promote running secondaries, then start the next jobs (Algorithm 1).
 
-    The cost grows with the jobs that run times the nodes, and with the length of the queue only
-    for saying why each job waits.
+    The cost grows with the running jobs times the nodes, and with the length of the queue only for
+    the reason why each job waits.
     """
     grants = keep(now)
     free = {name: node.gpus for name, node in now.nodes.items()}
@@ -47,12 +47,12 @@ def allocate(now: Snapshot) -> Target:
 
 
 def _best(job: Job, gpus: int) -> int:
-    """The size a job runs best on where a node has so many GPUs (§V-D)."""
+    """Return a job's best size on a node of `gpus` GPUs (§V-D)."""
     return largest(job, min(job.optimal, gpus)) or largest(job, gpus)
 
 
 def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Grant:
-    """Lines 5-9: promote a secondary if its own GPUs and the free ones are enough.
+    """Promote a secondary if its own GPUs and the free ones are enough (lines 5-9).
 
     The same step gives a job the size that its user asked for (``hpcext resize``).
     """
@@ -82,7 +82,7 @@ def _revise(job: Job, grant: Grant, now: Snapshot, free: dict[str, int]) -> Gran
 
 
 def _as_it_is(job: Job, grant: Grant, nodes: list[str]) -> Grant:
-    """It has its size: say so anew where that is since then, or no longer, the one asked for."""
+    """Keep a job's size; update the reason if its user has set or unset that size since."""
     if bool(job.stated) == (AS_ASKED in grant.why):
         return grant
     why = f"runs on {_on(per_node(grant.alloc), nodes)}, {its_size(job)}"
@@ -90,11 +90,10 @@ def _as_it_is(job: Job, grant: Grant, nodes: list[str]) -> Grant:
 
 
 def _not_worth_it(job: Job, has: int, best: int) -> str:
-    """Why a running secondary is not promoted: it would end no sooner, as far as is known.
+    """Return why a running secondary is not promoted: it would end no sooner.
 
-    Both numbers of GPUs are those of all its nodes.
-
-    The paper promotes whenever it can; its jobs ran for so long that the cost did not count.
+    `has` and `best` are GPUs on all its nodes. The paper promotes whenever it can; its jobs ran for
+    so long that the cost did not count.
     """
     known = job.estimate
     stays_s, grows_s = known.left_s(has), known.left_s(best, like=has)
@@ -108,7 +107,7 @@ def _not_worth_it(job: Job, has: int, best: int) -> str:
 def _run_multiple_jobs(
     now: Snapshot, grants: dict[str, Grant], free: dict[str, int]
 ) -> dict[str, str]:
-    """Lines 14-21: start the next jobs of the queue while GPUs are available."""
+    """Start the next jobs of the queue while GPUs are available (lines 14-21)."""
     waits: dict[str, str] = {}
     blocked = False
     for job in now.jobs:
@@ -126,10 +125,10 @@ def _run_multiple_jobs(
 
 
 def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
-    """As a primary if some node has enough left, else as a secondary on what there is.
+    """Place a job as a primary if some node has enough left, else as a secondary.
 
-    A job of several nodes needs as much on each of them, all of one kind, and takes as many as it
-    can use: of several kinds the one on which it is a primary, or has most.
+    A job of several nodes needs the same number on each of them, all of one kind, and takes as many
+    nodes as it can use; of several kinds the one on which it is a primary, or has most.
     """
     kinds = [] if (job.nodes or ONE_NODE)[1] == 1 else kinds_of(now)
     if len(kinds) < 2:
@@ -144,7 +143,7 @@ def _place(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
 
 
 def _place_on(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
-    """The same on these nodes."""
+    """Place a job on these nodes, all of one kind, as a primary or a secondary."""
     fewest, most = job.nodes or ONE_NODE
     best = {name: _best(job, now.nodes[name].gpus) for name in free}
     fitting = sorted((name for name in free if 0 < best[name] <= free[name]), key=free.__getitem__)
@@ -165,12 +164,12 @@ def _place_on(job: Job, now: Snapshot, free: dict[str, int]) -> Grant | None:
 
 
 def _each(chosen: list[str], size: int, now: Snapshot) -> dict[str, int]:
-    """As many GPUs on each node, in the order that nodes have."""
+    """Return `size` GPUs on each chosen node, in the order of the nodes."""
     return {name: size for name in now.nodes if name in chosen}
 
 
 def _on(size: int, nodes: list[str]) -> str:
-    """``3 GPUs``, ``3 GPUs on each of 2 nodes``."""
+    """Return ``3 GPUs``, ``3 GPUs on each of 2 nodes``."""
     return named(size) + (f" on each of {len(nodes)} nodes" if len(nodes) > 1 else "")
 
 
@@ -183,7 +182,7 @@ def _waits(job: Job, free: dict[str, int]) -> str:
         return "next in the queue; waits for a GPU to come free"
     least = f"with a gpus.min of {left} it could start now"
     if job.stated:
-        # What its file says does not count: its user asked for one size.
+        # Its job file does not count: its user has set one size.
         do = "hpcext resize to auto takes that back"
         least = f"{do}, and it could start now" if job.stated[0] <= left else do
     return (

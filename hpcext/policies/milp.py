@@ -1,17 +1,17 @@
 """BFTrainer's division as the mixed-integer programme of the paper (Liu et al., Eq. 1-16).
 
-Which idle node goes to which trainer, one binary variable for each pair. The optimum is one of
-counts, which :mod:`hpcext.policies.apportion` finds exactly and faster; this is what that is
-checked against, and measured by. Constraints that the kernel does not know are in
+It assigns idle nodes to trainers, with one binary variable for each pair. The optimum depends on
+counts only, which :mod:`hpcext.policies.apportion` finds exactly and faster; this module is its
+reference in tests and measurements. Constraints that the kernel does not know are in
 :mod:`hpcext.policies.counting`, on the same solvers.
 
-What the paper leaves open, or has otherwise than it works:
+Where the paper is open, or works only with a change:
 
-- PuLP hands no SOS2 set to CBC or HiGHS, and says nothing: Eq. 11-12 have a binary variable for
-  each segment instead, and the weights are those of its two ends.
+- PuLP silently hands no SOS2 set to CBC or HiGHS: Eq. 11-12 have a binary variable for each segment
+  instead, and the weights are those of its two ends.
 - Any M > |N| is said to do. Eq. 10 compares the change of a trainer with its opposite, so M is
   twice |N|: with |N| + 1 no trainer changes by more than half of the nodes, and optima are lost.
-  Eq. 4 needs an M of `least` too, which may be more than there are nodes.
+  Eq. 4 also needs an M of at least `least`, which may exceed the number of nodes.
 - A trainer that waits starts at no cost: f(0) = 0 in Eq. 16. That is kept.
 - Optimal maps are not unique; compare their values.
 
@@ -36,17 +36,17 @@ Bools = NDArray[np.bool_]
 
 
 class Trainer(NamedTuple):
-    """A training that runs on any number of nodes between two, or waits.
+    """A training that runs on any number of nodes between two bounds, or waits.
 
     Attributes
     ----------
     least, most : int
         N_min and N_max, 1 <= `least` <= `most`.
     speeds : mapping of int to float
-        O(N) of Eq. 12 at the discretisation points, straight between them: nodes to samples/s, 0 to
-        0 among them and the last at `most` or beyond. Of any shape.
+        O(N) of Eq. 12 at the discretisation points, linear between them: nodes to samples/s, with 0
+        to 0 among them and the last at `most` or beyond. Of any shape.
     up_s, down_s : float
-        R_up and R_dw, the time in which it makes no progress when it grows or shrinks.
+        R_up and R_dw, the seconds without progress when it grows or shrinks.
     """
 
     least: int
@@ -56,12 +56,12 @@ class Trainer(NamedTuple):
     down_s: float
 
     def speed(self, nodes: Ints | int) -> Floats:
-        """Samples/s on so many nodes, of the same shape."""
+        """Return samples/s on numbers of nodes, in the same shape."""
         points = sorted(self.speeds)
         return np.asarray(np.interp(nodes, points, [self.speeds[point] for point in points]))
 
     def gain(self, nodes: Ints | int, has: int, forward_s: float) -> Floats:
-        """Its part of Eq. 16 if it gets so many nodes and has some now: samples, that shape."""
+        """Return its part of Eq. 16, in samples, for numbers of nodes, in the same shape."""
         nodes = np.asarray(nodes)
         cost_s = np.select([nodes > has, nodes < has], [self.up_s, self.down_s], 0.0)
         gain: Floats = forward_s * self.speed(nodes) - self.speed(has) * cost_s
@@ -69,7 +69,7 @@ class Trainer(NamedTuple):
 
 
 def gain_table(trainer: Trainer, has: int, forward_s: float) -> Table:
-    """Eq. 16 of one trainer as the exact kernel takes it.
+    """Return Eq. 16 of one trainer as a table for the exact kernel.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def gain_table(trainer: Trainer, has: int, forward_s: float) -> Table:
 
 
 class MapAnswer(NamedTuple):
-    """What a search for the best map has found.
+    """The result of a search for the best map.
 
     Attributes
     ----------
@@ -95,9 +95,9 @@ class MapAnswer(NamedTuple):
     value : float
         Eq. 16, in samples.
     bound : float
-        No map is worth more; infinite if the solver does not tell.
+        No map is worth more; infinite if the solver does not say.
     proven : bool
-        The map is optimal: its value is the bound, to `PROVEN`.
+        Whether the map is proven optimal: its value is the bound, to `PROVEN`.
     """
 
     map: Bools
@@ -114,25 +114,29 @@ def solve_map(
     limit: Limit = NO_LIMIT,
     solver: Solver | None = None,
 ) -> MapAnswer:
-    """The map of nodes to trainers that gains most until the next event (Eq. 16).
+    """Find the map of nodes to trainers that gains most until the next event (Eq. 16).
 
     Parameters
     ----------
     trainers : sequence of Trainer
     current : array of bool, shape (J, N)
-        c of the paper: trainer j has node n now. What was left to a trainer by nodes that went is
-        no current map if it is less than its `least`: it has none then.
+        c of the paper: trainer j has node n now. A trainer that has lost nodes and has fewer than
+        its `least` must have none here.
     forward_s : float
-        T_fwd, the time in which no node is expected to leave, s.
+        T_fwd, the seconds in which no node is expected to leave.
     limit : Limit
         If it ends the search, the better of what was found and `current` is the answer.
     solver : Solver, optional
-        `highs` or `cbc`; what :func:`find_solver` finds if it is not given.
+        `highs` or `cbc`; by default that of :func:`find_solver`.
+
+    Returns
+    -------
+    MapAnswer
 
     Raises
     ------
     ValueError
-        A trainer, the map, the time or the limit is none; the message says which and why.
+        A trainer, the map, the time or the limit is not valid; the message says which and why.
     HpcextError
         There is no solver, or it failed.
     """
@@ -148,7 +152,7 @@ def solve_map(
     if search.found:
         found = [[each.varValue > 0.5 for each in row] for row in nodes]
         maps.append(np.array(found, dtype=bool).reshape(current.shape))
-    # By Eq. 16 itself, not by what the solver believes; of two as good, nothing moves.
+    # By Eq. 16 itself, not by the solver's value; of two equally good maps nothing moves.
     values = [_gain(trainers, each, current, forward_s) for each in maps]
     value = max(values)
     best = maps[values.index(value)]
@@ -158,13 +162,13 @@ def solve_map(
 
 
 def _gain(trainers: Sequence[Trainer], chosen: Bools, current: Bools, forward_s: float) -> float:
-    """Eq. 16."""
+    """Compute Eq. 16."""
     rows = zip(trainers, chosen.sum(axis=1), current.sum(axis=1).tolist(), strict=True)
     return math.fsum(float(each.gain(count, has, forward_s)) for each, count, has in rows)
 
 
 class _Row(NamedTuple):
-    """What the equations of one trainer are about: x_jn, c_jn, n_j, C_j, and M."""
+    """The symbols of one trainer in the equations: x_jn, c_jn, n_j, C_j, and M."""
 
     j: int
     trainer: Trainer
@@ -178,7 +182,7 @@ class _Row(NamedTuple):
 def _map(
     programme: Programme, trainers: Sequence[Trainer], current: Bools, forward_s: float
 ) -> list[list[Any]]:
-    """The model of section 3.5; x_jn is what is returned."""
+    """Build the model of section 3.5; return its x_jn."""
     big = _big_m(trainers, current.shape[1])
     rows = []
     for j, (trainer, held) in enumerate(zip(trainers, current.tolist(), strict=True)):
@@ -197,12 +201,12 @@ def _map(
 
 
 def _big_m(trainers: Sequence[Trainer], nodes: int) -> int:
-    """M: at least twice what a trainer can change by (Eq. 10), at least its `least` (Eq. 4)."""
+    """Return M: at least twice a trainer's largest change (Eq. 10), and its `least` (Eq. 4)."""
     return max([2 * nodes, *(trainer.least for trainer in trainers)])
 
 
 def _size(programme: Programme, row: _Row) -> None:
-    """Eq. 4: no node, or N_min to N_max."""
+    """Add Eq. 4: no node, or N_min to N_max."""
     count, big = row.count, row.big
     low, high = (programme.binary(f"{name}_{row.j}", not row.has) for name in ("yl", "yu"))
     programme.hold(
@@ -214,7 +218,7 @@ def _size(programme: Programme, row: _Row) -> None:
 
 
 def _stay(programme: Programme, row: _Row) -> None:
-    """Eq. 9-10: it gains nodes or loses some, never both."""
+    """Add Eq. 9-10: a trainer gains nodes or loses some, never both."""
     changes = [programme.binary(f"u_{row.j}_{n}", False) for n in range(len(row.nodes))]
     for x, c, u in zip(row.nodes, map(int, row.held), changes, strict=True):
         programme.hold(u <= x + c, u >= x - c, u >= c - x, u <= 2 - x - c)
@@ -225,11 +229,11 @@ def _stay(programme: Programme, row: _Row) -> None:
 
 
 def _speed(programme: Programme, row: _Row, forward_s: float) -> None:
-    """Eq. 11-12 and the first sum of Eq. 16: weights of the two points between which n_j is."""
+    """Add Eq. 11-12 and the first sum of Eq. 16: weights of the two points around n_j."""
     points = sorted(row.trainer.speeds)
     starts = [float(np.interp(row.has, points, unit)) for unit in np.eye(len(points))]
     weights = [programme.real(f"w_{row.j}_{i}", 1, start) for i, start in enumerate(starts)]
-    # The segment where it is; on a point, the one that begins there, if one does.
+    # The segment that contains it; on a point, the one that begins there, if any.
     on = min(int(np.flatnonzero(starts)[0]), len(points) - 2)
     segments = [programme.binary(f"s_{row.j}_{i}", i == on) for i in range(len(points) - 1)]
     programme.hold(
@@ -243,7 +247,7 @@ def _speed(programme: Programme, row: _Row, forward_s: float) -> None:
 
 
 def _cost(programme: Programme, row: _Row) -> None:
-    """Eq. 13-15 and the second sum of Eq. 16."""
+    """Add Eq. 13-15 and the second sum of Eq. 16."""
     count, has, big = row.count, row.has, row.big
     up, down = (programme.binary(f"{name}_{row.j}", False) for name in ("zu", "zd"))
     programme.hold(
@@ -258,7 +262,7 @@ def _cost(programme: Programme, row: _Row) -> None:
 
 
 def _check(trainers: Sequence[Trainer], current: Bools, forward_s: float) -> None:
-    """What the model takes for granted."""
+    """Check the assumptions of the model."""
     if not (math.isfinite(forward_s) and forward_s >= 0):
         raise ValueError(f"forward_s is {forward_s}: must be finite, 0 or more")
     if current.ndim != 2 or len(current) != len(trainers) or current.dtype != np.bool_:

@@ -1,6 +1,6 @@
-"""Optimus' greedy, as Capes et al. compare with it: one worker more where it saves most time.
+"""Optimus' greedy, as Capes et al. compare with it: one more worker where it saves most time.
 
-Peng et al., *Optimus*, EuroSys 2018, section 4.1; without parameter servers, since jobs here
+Peng et al., *Optimus*, EuroSys 2018, section 4.1; without parameter servers, because jobs here
 average their gradients by all-reduce. Every job gets one worker first, in the order of the queue.
 """
 
@@ -18,16 +18,16 @@ from hpcext.policies.periodic import periodic
 from hpcext.policies.total_time import Interval, time_left_s, worth
 
 NEGLIGIBLE = 1e-9
-"""Of the time that is left, to be saved by a GPU: less may be rounding of a model of it."""
+"""Least share of the remaining time that another GPU must save: less may be rounding."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
     interval_s : float
-        The scheduling interval; 10 minutes in the paper.
+        The scheduling interval in seconds; 10 minutes in the paper.
     """
 
     interval_s: Interval = 600.0
@@ -39,7 +39,7 @@ def allocate(now: Snapshot, options: Options) -> Target:
 
 
 def one_more(asks: Sequence[Ask], gpus: Gpus) -> Plan:
-    """The next size of a job is the next larger one that it may have."""
+    """Add workers to jobs in steps to the next larger size."""
     return grow(asks, gpus, lambda sizes, size: next((n for n in sizes if n > size), 0))
 
 
@@ -49,7 +49,7 @@ def grow(
     following: Callable[[Sequence[int], int], int],
     given: Mapping[int, int] | None = None,
 ) -> Plan:
-    """Each job's least, then the step that saves most time per GPU, until none saves any.
+    """Give each job its least, then take the steps that save most time per GPU, while any does.
 
     The cost grows with the steps that are made, times the logarithm of the jobs.
 
@@ -57,11 +57,11 @@ def grow(
     ----------
     asks : sequence of Ask
     gpus : mapping of str to int
-        Of whatever kind; where there are several, speeds are those on the slowest.
+        Number by kind; where there are several, speeds are those on the slowest.
     following : callable
-        Sizes of a job, one of them → the one that is tried next; 0 for none.
+        Given the sizes of a job and one of them, returns the one that is tried next; 0 for none.
     given : Mapping[int, int] or None
-        Number of a job → what it gets instead, first or not at all.
+        Number of a job → GPUs that it gets instead: first, or not at all.
     """
     given = given or {}
     counts, free, kind = [0] * len(asks), sum(gpus.values()), only(gpus)
@@ -89,7 +89,7 @@ def grow(
             consider(number)
     while steps:
         _, number, size = heapq.heappop(steps)
-        # What does not fit now never will: nothing is given back.
+        # A step that does not fit now never will: nothing is given back.
         if size - counts[number] <= free:
             free -= size - counts[number]
             counts[number] = size

@@ -1,4 +1,4 @@
-"""From how many GPUs each job gets to which nodes they are on."""
+"""Placement: from the number of GPUs of each job to its nodes."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from hpcext.policies.machine import only_kind
 
 
 class Shape(NamedTuple):
-    """As many GPUs on each of so many nodes."""
+    """A number of GPUs on each of a number of nodes."""
 
     gpus: int
     nodes: int
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of GPUs on all nodes."""
         return self.gpus * self.nodes
 
 
 class Wish(NamedTuple):
-    """What a job is to have.
+    """The placement that is wanted for a job.
 
     Attributes
     ----------
     wanted : Shape
     less : callable
-        What it takes if that has no place: shapes, the best first.
+        Returns the shapes to take if that has no place, the best first.
     now : Alloc
-        What it has; empty if it has nothing.
+        GPUs that it has on each node; empty if it has none.
     kind : str or None
-        What GPUs it is to have; None: of whatever kind, but all of one.
+        Kind of its GPUs; None: any, but all of one kind.
     likes : sequence of str
-        Nodes, the best first: it keeps these of its own, and gets these before others.
+        Nodes, the best first: of its own it keeps these, and it gets these before others.
     """
 
     wanted: Shape
@@ -52,36 +52,36 @@ def place(
     apart: Collection[str] | None = None,
     kinds: Mapping[str, str] | None = None,
 ) -> list[Alloc]:
-    """Give each wish nodes of one kind; empty for one that has no place at all.
+    """Give each wish nodes of one kind; an empty result for one that has no place at all.
 
-    What a job holds it keeps, if it is to have as much or less. Whoever grows does so on its own
-    nodes if these have room, else moves if some other place has room, else stays as it is. New jobs
-    follow, the largest first, each where it leaves the least free (best fit).
+    A job keeps what it holds, if it is to have the same or less. A job that grows does so on its
+    own nodes if these have room, else moves if some other place has room, else stays as it is. New
+    jobs follow, the largest first, each where it leaves the least free (best fit).
 
-    Who is to have another kind than it holds gives that up and counts as new, since two such may
-    want each other's place; without room it takes less there, and else what it had, if that is
-    still free.
+    A job that is to have another kind than it holds gives that up and counts as new, because two
+    such jobs may want each other's place; without room it takes less there, or else what it had, if
+    that is still free.
 
     The cost grows with the wishes and their nodes, times the GPUs of a node.
 
     Parameters
     ----------
     capacity : Mapping[str, int]
-        Node → GPUs.
+        GPUs by node.
     wishes : sequence of Wish
         In the order in which those of one size are served.
     apart : collection of str or None
-        If given, each node is of one job at most among those on several nodes, since these would
-        slow each other's communication down (Pollux, section 4.2); these nodes are such a job's.
+        If given, at most one job on several nodes has each node, because these slow each other's
+        communication down (Pollux, section 4.2); the nodes given already have such a job.
     kinds : Mapping[str, str] or None
-        Node → what its GPUs are; None: all are alike.
+        Kind of the GPUs by node; None: all are alike.
     """
     free = _Free(capacity, apart, kinds or dict.fromkeys(capacity, ""))
     found: list[Alloc] = [{}] * len(wishes)
     rest: list[int] = []
     for number, wish in enumerate(wishes):
         kept = _kept(wish) if free.right(wish) else {}
-        # By another policy it may have got nodes that others have too.
+        # Another policy may have given it nodes that other jobs have too.
         if len(kept) <= 1 or apart is None or all(map(free.open, kept)):
             found[number] = kept
             free.take(kept)
@@ -106,7 +106,7 @@ def place(
 
 
 class _Free:
-    """GPUs that are free on each node; once sorted, the nodes by how many these are."""
+    """The free GPUs on each node; once sorted, also the nodes by their number of free GPUs."""
 
     def __init__(
         self, capacity: Mapping[str, int], apart: Collection[str] | None, kinds: Mapping[str, str]
@@ -120,8 +120,8 @@ class _Free:
         self._sorted = False
 
     def sort(self) -> None:
-        """Find nodes by how many of their GPUs are free, from now on."""
-        # Dictionaries keep an order, so that what is chosen depends on nothing else.
+        """Index the nodes by their number of free GPUs from now on."""
+        # Dictionaries keep their order, so that the choice is deterministic.
         for node, gpus in self.gpus.items():
             kind = self.kinds[node]
             if kind not in self._nodes:
@@ -130,7 +130,7 @@ class _Free:
         self._sorted = True
 
     def take(self, alloc: Alloc, sign: int = 1) -> None:
-        """Let somebody have this."""
+        """Take an allocation from the free GPUs."""
         free = self.gpus
         if not self._sorted:
             for node, gpus in alloc.items():
@@ -146,15 +146,15 @@ class _Free:
             (self._shared.update if sign > 0 else self._shared.difference_update)(alloc)
 
     def give(self, alloc: Alloc) -> None:
-        """Have this back."""
+        """Give an allocation back to the free GPUs."""
         self.take(alloc, -1)
 
     def open(self, node: str) -> bool:
-        """Whether a job on several nodes may have this one too."""
+        """Return whether a job on several nodes may have this node too."""
         return self._shared is None or node not in self._shared
 
     def right(self, wish: Wish) -> bool:
-        """Whether what a job has is of the kind that it is to have."""
+        """Return whether the nodes that a job has are of the kind that it is to have."""
         if not wish.now:
             return False
         if self._one_kind is not None:
@@ -163,7 +163,7 @@ class _Free:
         return len(kinds) == 1 and (wish.kind is None or wish.kind in kinds)
 
     def again(self, alloc: Alloc) -> Alloc:
-        """The same, if there is still room for it; else nothing."""
+        """Return the allocation if there is still room for it; else an empty one."""
         room = all(gpus <= self.gpus[node] for node, gpus in alloc.items())
         return alloc if room and (len(alloc) == 1 or all(map(self.open, alloc))) else {}
 
@@ -174,10 +174,10 @@ class _Free:
         but: Collection[str] = (),
         likes: Sequence[str] = (),
     ) -> Alloc:
-        """Nodes with room on which the least is free; empty if there are not enough of them.
+        """Return nodes with room, those with the least free; empty if there are too few.
 
-        Of any kind, where none is said; of two on which as much is free, the first. Those that are
-        liked come before all others.
+        They are of any kind if none is given; of nodes with equally many free GPUs the first are
+        taken. Liked nodes come before all others.
         """
         kinds = self._nodes if kind is None else [kind]
         found = [nodes for each in kinds if (nodes := self._tightest(shape, each, but, likes))]
@@ -206,7 +206,7 @@ def _shape(alloc: Alloc) -> Shape:
 
 
 def _kept(wish: Wish) -> Alloc:
-    """What it holds of what it is to have: some of its nodes, or some of their GPUs."""
+    """Return the part of its nodes or GPUs that a job keeps within its wish."""
     now = _shape(wish.now)
     if wish.wanted == now:
         return wish.now
@@ -220,7 +220,7 @@ def _kept(wish: Wish) -> Alloc:
 
 
 def _grown(wish: Wish, free: _Free) -> Alloc:
-    """The wanted shape on the nodes that it has, and others if it is to have more."""
+    """Return the wanted shape on the nodes that a job has, and others if it is to have more."""
     gpus, count = wish.wanted
     own = list(wish.now)[:count]
     if not free.right(wish) or any(free.gpus[node] < gpus for node in own):
@@ -233,6 +233,6 @@ def _grown(wish: Wish, free: _Free) -> Alloc:
 
 
 def _less(wish: Wish, free: _Free) -> Alloc:
-    """The best of the other shapes that has a place."""
+    """Return a place for the best of the other shapes that has one."""
     places = (free.tightest(shape, wish.kind, (), wish.likes) for shape in wish.less())
     return next((place for place in places if place), {})

@@ -1,7 +1,7 @@
 """Pollux: a fair and fast division by goodput (Qiao et al., section 4.2).
 
-Largest is made the power mean of the jobs' speed-ups (eq. 14), each relative to its fair share of
-the machine (eq. 15). A change of allocation costs ``REALLOC_FACTOR``; no two jobs that each run on
+It maximises the power mean of the jobs' speed-ups (eq. 14), each relative to its fair share of the
+machine (eq. 15). A change of allocation costs ``REALLOC_FACTOR``; no two jobs that each run on
 several nodes share one; a job is given at most twice the GPUs that it ever had, unless its speeds
 are stated, and begins with its least.
 
@@ -9,13 +9,13 @@ The paper searches allocation matrices at random (:mod:`hpcext.policies.genetic`
 ``search=genetic``). The mean is monotone in a sum over jobs of functions of what each gets, so its
 largest value over counts is found exactly here (:mod:`hpcext.policies.apportion`), and then placed.
 
-Of a job that reports no goodput (:mod:`hpcext.scaling.estimator`) the efficiency is 1, which is the
-paper's way with non-adaptive jobs. With ``objective=jct`` some rules are others
-(:mod:`hpcext.policies.pollux_jct`), for short completion times.
+A job that reports no goodput (:mod:`hpcext.scaling.estimator`) has efficiency 1, as non-adaptive
+jobs in the paper. With ``objective=jct`` some rules differ (:mod:`hpcext.policies.pollux_jct`), for
+short completion times.
 
-What the paper leaves open: for p < 0 the mean is 0 if one job gets nothing, whatever the others
-get. Here such a job counts as if it were so slow that no gain of the others outweighs it: as many
-run as can.
+A choice that the paper leaves open: for p < 0 the mean is 0 if one job gets nothing, whatever the
+others get. Here such a job counts as if it were so slow that no gain of the others outweighs it: as
+many jobs run as possible.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from hpcext.policies.total_time import Interval
 from hpcext.scaling.estimator import Sizes
 
 PRICES = 12
-"""How often a price of nodes is tried, where jobs on several nodes want more than there are."""
+"""Most prices of nodes to try, where jobs on several nodes want more nodes than there are."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
@@ -53,15 +53,15 @@ class Options(msgspec.Struct, frozen=True):
         Power of the mean, the fairness knob; 1: the most goodput; the lower, the fairer. None: -1,
         as in the paper, and with `jct` 0.
     interval_s : float
-        The scheduling interval (section 5.1).
+        The scheduling interval in seconds (section 5.1).
     delay_s : float
-        What a re-allocation costs a job whose own cost is not known.
+        Seconds that a re-allocation costs a job whose own cost is not known.
     search : {"exact", "genetic"}
     apart : bool
         Whether no two jobs on several nodes share one (section 4.2, interference avoidance). The
         genetic search always keeps them apart.
     seed : int
-        Of the genetic search.
+        Seed of the genetic search.
     objective : {"fitness", "jct"}
         The paper's rules, or those of :mod:`hpcext.policies.pollux_jct`.
     """
@@ -80,12 +80,12 @@ class Options(msgspec.Struct, frozen=True):
 
     @property
     def jct(self) -> bool:
-        """Whether completion times are to be short, whatever the paper says."""
+        """Whether to aim at short completion times instead of the paper's fitness."""
         return self.objective == "jct"
 
     @property
     def power(self) -> float:
-        """Of the mean."""
+        """Power of the mean."""
         if self.p is not None:
             return self.p
         return 0.0 if self.jct else -1.0
@@ -118,10 +118,10 @@ def _allocate(now: Snapshot, options: Options) -> Target:
 
 
 def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Sequence[Plan]:
-    """The counts by which the mean is largest; and, where these use too many nodes, others.
+    """Yield the counts with the largest mean, and others where these use too many nodes.
 
     No two jobs on several nodes share one, so together these have no more nodes than there are.
-    Counts do not know that: a price for each such node makes them (its Lagrangian relaxation).
+    Counts do not know that: a price for each such node ensures it (its Lagrangian relaxation).
     """
     each, machine = explored(asks) if options.jct else allowed(asks), Machine.of(now)
     p, left = options.power, lasting if options.jct else realloc
@@ -132,7 +132,7 @@ def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> 
             speedups(job, sizes, machine, kind) * left(job, sizes, now.now_s, options.delay_s, on)
             for job, sizes, on in asked
         ]
-    # What all jobs can have at once on one kind they can have at once.
+    # A level that all jobs can have at once on one kind, they can have at once on all kinds.
     lowest = max(floor(each, changed[kind], kind, gpus[kind], p) for kind in gpus)
     if p <= 0 and not lowest:
         lowest = 1.0
@@ -161,14 +161,14 @@ def _exact(now: Snapshot, options: Options, asks: Sequence[Ask], gpus: Gpus) -> 
 def _priced(
     values: Mapping[tuple[str, str], Values], price: float, job: Job, sizes: Sizes, on: On
 ) -> Values:
-    """What sizes are worth less a price for each node, where there are several."""
+    """Return the values of sizes, less a price for each node of sizes on several."""
     if not price:
         return values[job.id, on.kind]
     return values[job.id, on.kind] - price * np.where(sizes.nodes > 1, sizes.nodes, 0)
 
 
 def _nodes(asks: Sequence[Ask], plan: Plan) -> int:
-    """How many nodes the jobs on several have together."""
+    """Return how many nodes the jobs on several nodes have together."""
     shapes = [
         ask.on(plan.kind(number))[count]
         for number, (ask, count) in enumerate(zip(asks, plan.counts, strict=True))

@@ -2,12 +2,12 @@
 
 Speed-ups are those over a fair share, as in the paper, and so is their division. What differs:
 
-- A change of GPUs has to pay within `LASTS_S`. By the paper's factor the older a job, the less does
-  a change count, although the next event may take it back.
-- A job begins with up to a node, and is given up to four times what it had: two explorations in
-  place of six until 64 GPUs, each of which is a restart.
-- A job weighs less, the more GPU-time it has had (as in Tiresias): of jobs whose end nobody knows
-  those that are new are the likeliest to end soon.
+- A change of GPUs has to pay within `LASTS_S`. By the paper's factor, the older a job, the less a
+  change counts, although the next event may undo it.
+- A job begins with up to a node, and is given up to four times what it had: two explorations
+  instead of six until 64 GPUs, each of which is a restart.
+- A job weighs less the more GPU-time it has had (as in Tiresias): of jobs whose end is unknown, new
+  ones are the likeliest to end soon.
 - The power of the mean is 0: proportional fairness.
 """
 
@@ -25,17 +25,17 @@ from hpcext.policies.fitness import allowed, changed, cost_s
 from hpcext.scaling.estimator import Sizes
 
 LASTS_S = 120.0
-"""For how long a division is believed to stay as it is."""
+"""Seconds for which a division is expected to last."""
 
 TIMES = 4
-"""As many times what a job ever had it is given at most."""
+"""A job is given at most this many times the GPUs that it ever had."""
 
 SERVED_GPU_S = 4 * 3600.0
 """GPU-time after which the square of a job's weight is half of what it was."""
 
 
 def newest(now: Snapshot) -> Snapshot:
-    """With weights that fall with the GPU-time that jobs have trained, by their reports."""
+    """Lower the weights of jobs by the GPU-time that they have trained, from their reports."""
     return replace(now, jobs=tuple(map(_aged, now.jobs)))
 
 
@@ -45,12 +45,12 @@ def _aged(job: Job) -> Job:
 
 
 def explored(asks: Sequence[Ask]) -> list[Ask]:
-    """With the sizes alone that jobs may have by what they had."""
+    """Limit jobs to the sizes that what they ever had allows."""
     return allowed(asks, TIMES, node=True)
 
 
 def lasting(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
-    """What is left of the speed-up of a job that is given another size, over `LASTS_S` with it.
+    """Return the part of its speed-up that a job keeps over `LASTS_S` if it is re-allocated.
 
     The parameters are those of :func:`~hpcext.policies.fitness.realloc`.
     """

@@ -1,8 +1,8 @@
-"""What is left on nodes goes to the jobs that gain most by it.
+"""GPUs that are left on nodes go to the jobs that gain most by them.
 
 The division of counts does not know nodes: it may give three GPUs to each of many jobs, and leave
 one on each of their nodes that nobody asked for. Here single jobs are given better shapes, on the
-nodes that they have or on others, while there is one that makes the sum of values larger.
+nodes that they have or on others, as long as one makes the sum of values larger.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from hpcext.policies.divide import Ask, Plan, granted
 from hpcext.policies.place import Shape, Wish, place
 
 LEAST = 1e-9
-"""Of the sum of values: less than that is no gain."""
+"""Least gain, relative to the sum of values."""
 
 
 class _Room(NamedTuple):
-    """GPUs that are free on each node, the nodes of jobs on several (None: whoever has them), and
-    of which kind each node is."""
+    """The free GPUs on each node, and its kind.
+
+    `taken` are nodes of jobs on several nodes; None: such jobs may share nodes.
+    """
 
     free: dict[str, int]
     taken: set[str] | None
@@ -30,7 +32,7 @@ class _Room(NamedTuple):
 
 
 class _Better(NamedTuple):
-    """A job, where it would be, and what that gains."""
+    """A better place for a job, and its gain."""
 
     number: int
     alloc: Alloc
@@ -40,18 +42,18 @@ class _Better(NamedTuple):
 def refilled(
     now: Snapshot, target: Target, asks: Sequence[Ask], plan: Plan, *, apart: bool = True
 ) -> Target:
-    """The same, with better shapes for some jobs where there is room.
+    """Return the target with better shapes for some jobs where there is room.
 
     Parameters
     ----------
     now : Snapshot
     target : Target
     asks : sequence of Ask
-        The jobs that were asked about, with all that they may have.
+        The jobs that were asked about, with all sizes that they may have.
     plan : Plan
-        Its `worth` says what each of their sizes is worth.
+        Its `worth` gives the value of each size.
     apart : bool
-        No two jobs on several nodes share one; in the target neither.
+        Whether no two jobs on several nodes share one; in the target neither.
     """
     if plan.worth is None or target.value is None:
         return target
@@ -64,7 +66,7 @@ def refilled(
     value = target.value
     grants = dict(target.grants)
     kinds = {name: node.kind for name, node in now.nodes.items()}
-    # Each turn makes the sum larger, so it ends; it is not looked for the last bit of it.
+    # Each round makes the sum larger, so this ends; a limit saves the last small gains.
     for _ in range(4 * len(asks)):
         if not any(free.values()):
             break
@@ -91,9 +93,9 @@ def refilled(
 
 
 def _better(number: int, ask: Ask, has: Alloc, plan: Plan, room: _Room) -> _Better | None:
-    """The best shape of a job that has a place beside all others, if it is better than what it has.
+    """Return the best shape for a job that has room, if it is better than what it has.
 
-    It is looked for on GPUs of the kind that the job has, or is to have.
+    It is searched on GPUs of the kind that the job has, or is to have.
     """
     assert plan.worth is not None
     kind = next((room.kinds[node] for node in has), plan.kind(number))

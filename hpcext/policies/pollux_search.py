@@ -1,4 +1,4 @@
-"""Pollux as the paper searches it: from jobs to matrices, a genetic search, and back."""
+"""Pollux with the paper's search: from jobs to matrices, a genetic search, and back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hpcext.scaling.estimator import Sizes
 
 
 def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
-    """The answer of the paper's genetic search.
+    """Return the target of the paper's genetic search.
 
-    It deals GPUs out in any way; of what a job gets it takes the fastest shape that it may have. A
-    job that says nothing of nodes (:class:`~hpcext.core.values.Job`) takes all, as in the paper.
+    The search deals GPUs out in any way; of these a job takes the fastest shape that it may have. A
+    job that states no nodes (:class:`~hpcext.core.values.Job`) takes all, as in the paper.
     """
     kept = {job.id: grant for job in now.jobs if (grant := keep(now).get(job.id)) and fixed(job)}
     free = {name: node.gpus for name, node in now.nodes.items()}
@@ -46,7 +46,7 @@ def searched(now: Snapshot, p: float, delay_s: float, seed: int) -> Target:
 
 
 class Market(NamedTuple):
-    """What the genetic search is told of jobs; see there."""
+    """The arguments of the genetic search; see there."""
 
     speedups: Values
     current: Counts
@@ -57,9 +57,10 @@ class Market(NamedTuple):
 def matrices(
     now: Snapshot, asks: Sequence[Ask], p: float, delay_s: float, most: Sequence[int]
 ) -> Market:
-    """What :mod:`hpcext.policies.genetic` is told of jobs: by GPUs, on one node and on several.
+    """Build the arguments of the genetic search: speed-ups by GPUs, on one node and on several.
 
-    `most` is what each could use if it need not explore: all its speed-ups are over the same share.
+    `most` is what each job could use if it need not explore: all its speed-ups are over the same
+    share.
     """
     machine = Machine.of(now)
     counts, widest = np.arange(sum(machine.gpus.values()) + 1), machine.widest
@@ -88,7 +89,7 @@ def matrices(
         speedups(ask.job, _packed(ask, widest), machine, kind, each)
         for ask, each in zip(asks, most, strict=True)
     ]
-    # What a job may have of whatever kind, since the matrices do not tell them apart.
+    # Sizes on any kind, because the matrices do not distinguish kinds.
     alike = [ask._replace(by_kind={}) for ask in asks]
     lowest = floor(alike, found, kind, int(counts[-1]), p)
     goals = [ask.job.goal or {} for ask in asks]
@@ -103,24 +104,24 @@ def matrices(
 
 
 def _loose(ask: Ask, now: Snapshot) -> Ask:
-    """With all sizes of a job whose GPUs may be spread in any way."""
+    """Allow all sizes to a job whose GPUs may be spread in any way."""
     if ask.job.nodes is not None:
         return ask
     every = sum(node.gpus for node in now.nodes.values())
-    # As if on one node: how they are spread is what the search finds.
+    # As if on one node: the search itself finds how they are spread.
     shapes = {size: Shape(size, 1) for size in ask.job.sizes if size <= every}
     return ask._replace(shapes=shapes, by_kind={})
 
 
 def _packed(ask: Ask, widest: int) -> Sizes:
-    """The sizes of a job, on as few nodes as can be."""
+    """Return the sizes of a job, each on as few nodes as possible."""
     if ask.job.nodes is not None:
         return ask.sizes
     return Sizes(ask.sizes.gpus, -(-ask.sizes.gpus // widest))
 
 
 def _shaped(ask: Ask, row: Alloc, now: Snapshot) -> Alloc:
-    """The largest shape within what a job was dealt, on nodes of one kind."""
+    """Return the largest shape within what a job was dealt, on nodes of one kind."""
     if ask.job.nodes is None:
         return _trimmed(ask, {node: gpus for node, gpus in row.items() if gpus})
     for shape in reversed(list(ask.shapes.values())):
@@ -133,7 +134,7 @@ def _shaped(ask: Ask, row: Alloc, now: Snapshot) -> Alloc:
 
 
 def _trimmed(ask: Ask, row: dict[str, int]) -> Alloc:
-    """As much of what a job was dealt as it may have, without its smallest parts."""
+    """Return as much of what a job was dealt as it may have, without its smallest parts."""
     more = total(row) - max((size for size in ask.shapes if size <= total(row)), default=0)
     for node in sorted(row, key=row.__getitem__):
         less = min(more, row[node])

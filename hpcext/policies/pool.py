@@ -1,7 +1,8 @@
 """Free GPUs by class, in the order in which jobs want them.
 
-Whoever has none of their classes wants the first ones of that order, and what is taken are the
-first ones mostly. So what the first 1, 2, 3, ... are good for is summed up once for many questions.
+A job that has nodes of none of the free classes wants the first ones of that order, and mostly the
+first ones are taken. So the sums over the first 1, 2, 3, ... GPUs are computed once for many
+questions.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import numpy as np
 from hpcext.policies.holes import Floats, Holes, Ints
 
 AHEAD = 4
-"""Times as many are summed up as are asked for."""
+"""Sums are computed for this many times the GPUs that are asked for."""
 
 
 class Part(NamedTuple):
-    """Some GPUs: of each piece of time how many are there, and the logarithm of the probability of
-    no stall; shape (k,) or (k, n)."""
+    """Some GPUs: how many are there in each piece of time, and the log probability of no stall.
+
+    Both have the shape (k,) or (k, n).
+    """
 
     alive: Floats
     calm: Floats
@@ -29,24 +32,24 @@ class Part(NamedTuple):
 def run_of(
     holes: Holes, rank: Ints, counts: Ints, most: int, but: Collection[int] = frozenset()
 ) -> Part:
-    """The first 0, 1, 2, ... GPUs of some classes.
+    """Return sums over the first 0, 1, 2, ... GPUs of some classes.
 
     Parameters
     ----------
     holes : Holes
     rank : array of int, shape (n,)
-        Classes.
+        Classes, in order.
     counts : array of int, shape (n,)
-        GPUs of each.
+        GPUs of each class.
     most : int
-        Not more of all.
+        Most GPUs to sum over.
     but : collection of int
         Classes that cost no stall.
 
     Returns
     -------
     Part
-        Of the shape (k, `most` + 1), or less if there are not so many.
+        Of shape (k, `most` + 1), or less if there are not as many.
     """
     which = np.repeat(rank, counts)[:most]
     alive = np.zeros((holes.stays.shape[1], len(which) + 1))
@@ -61,20 +64,20 @@ def run_of(
 
 
 class Pool:
-    """GPUs that nobody has.
+    """The free GPUs.
 
     Parameters
     ----------
     holes : Holes
     order : array of int, shape (c,)
-        All classes, that first of which a GPU is wanted most.
+        All classes, the most wanted first.
     counts : array of int, shape (c,)
         GPUs of each class.
 
     Attributes
     ----------
     left : int
-        How many there are.
+        Number of free GPUs.
     """
 
     def __init__(self, holes: Holes, order: Ints, counts: Ints) -> None:
@@ -82,29 +85,31 @@ class Pool:
         self._rank = order[counts[order] > 0]
         self._counts = counts.copy()
         self.left = int(counts.sum())
-        # The first classes in which there are none any more; of the sums, how many GPUs are gone.
+        # Leading classes that are empty; leading GPUs of the sums that are taken.
         self._gone = self._past = 0
         self._sums: Part | None = None
 
     def holds(self, classes: Collection[int]) -> bool:
-        """Whether there are any of these."""
+        """Return whether there are free GPUs of these classes."""
         return bool(self._own(classes))
 
     def first(self, more: Ints, mine: Collection[int] = ()) -> Part:
-        """So many GPUs, as a job wants them: those of classes that it has, which cost it no other
-        stall, then the first ones.
+        """Return sums over the first GPUs that a job wants.
+
+        First come those of classes that it has, which cost it no other stall, then the order of the
+        pool.
 
         Parameters
         ----------
         more : array of int, shape (n,)
-            From 1 on, at most as many as there are.
+            Numbers of GPUs, from 1 on, at most as many as are free.
         mine : collection of int
             Classes that the job has.
 
         Returns
         -------
         Part
-            Of the shape (k, n).
+            Of shape (k, n).
         """
         own = self._own(mine)
         most = int(more.max())
@@ -120,17 +125,17 @@ class Pool:
         past = self._past
         at = more + past
         alive = sums.alive[:, at] - sums.alive[:, past, None]
-        # The first one's class costs a stall again.
+        # The class of the first GPU costs a stall again.
         begins = sums.calm[:, past + 1] - self._holes.calm[self._rank[self._gone]]
         return Part(alive, sums.calm[:, at] - begins[:, None])
 
     def take(self, gpus: int, mine: Mapping[int, int]) -> dict[int, int]:
-        """Give so many, in the same order, to a job that has some.
+        """Give GPUs, in the same order, to a job that has some.
 
         Returns
         -------
         dict[int, int]
-            What it has then: of which class how many.
+            The job's GPUs by class afterwards.
         """
         self.left -= gpus
         has = dict(mine)

@@ -1,6 +1,6 @@
 """The relaxation of the division of several kinds of GPUs: prices of each kind, and a bound.
 
-Part of :mod:`hpcext.policies.kinds`, which says what is divided.
+It is a part of :mod:`hpcext.policies.kinds`, which states the problem.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from hpcext.policies.apportion import TOLERANCE, Floats, Ints, Options, Table
 
 CLOSE = 1e-10
-"""The prices are found when their bound is within this part of the relaxation's optimum."""
+"""Relative tolerance of the relaxation's optimum at which the prices are good enough."""
 
 ROUNDS = 500
-"""Prices that are tried at most. Those of any round give a bound; about fifty find the least."""
+"""Most rounds. The prices of any round give a bound; about fifty find the least."""
 
 DAMPING = 0.5
-"""How far towards the best prices so far the next ones are drawn, which halves the rounds."""
+"""How far the next prices are drawn towards the best ones so far, which halves the rounds."""
 
 PIVOT = 1e-9
-"""What is less is zero in a column of the linear programme, which counts GPUs."""
+"""Least non-zero entry in a column of the linear programme, whose entries are GPUs."""
 
 
 class Offers(NamedTuple):
@@ -35,9 +35,9 @@ class Offers(NamedTuple):
         GPUs of each kind.
     sizes, values : array of float, shape (m,)
     owners : array of int, shape (m,)
-        Whose options they are: kind times jobs, plus job.
+        Owner of each option: kind times the number of jobs, plus job.
     starts, lengths : array of int, shape (t * j,)
-        Where those of each owner begin, and how many they are: at least that of nothing.
+        First option and number of options of each owner: at least that of nothing.
     """
 
     totals: Ints
@@ -49,7 +49,7 @@ class Offers(NamedTuple):
 
     @classmethod
     def of(cls, every: Sequence[Sequence[Table]], totals: Mapping[str, int]) -> Offers:
-        """Those that fit into the total of their kind at all."""
+        """Return the options that fit into the total of their kind."""
         parts = []
         for (kind, total), tables in zip(totals.items(), every, strict=True):
             try:
@@ -67,22 +67,22 @@ class Offers(NamedTuple):
         )
 
     def reduced(self, prices: Floats) -> Floats:
-        """What each option is worth when GPUs have these prices."""
+        """Return the value of each option less the price of its GPUs."""
         counts = self.lengths.reshape(len(self.totals), -1).sum(axis=1)
         return self.values - np.repeat(prices, counts) * self.sizes
 
     def best(self, worth: Floats) -> Floats:
-        """The largest value of each owner: shape (t, j)."""
+        """Return the largest value of each owner, shape (t, j)."""
         return np.maximum.reduceat(worth, self.starts).reshape(len(self.totals), -1)
 
     def first(self, worth: Floats, enough: Floats) -> Ints:
-        """The smallest option of each owner that is worth enough; for those that have one."""
+        """Return the smallest option of each owner that is worth enough, if it has one."""
         found = np.flatnonzero(worth >= np.repeat(enough.ravel(), self.lengths))
         return found[begins(self.owners[found])]
 
 
 def begins(owners: Ints) -> Ints:
-    """Where the runs of equal numbers begin."""
+    """Return where the runs of equal numbers begin."""
     return np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]])[: len(owners)])
 
 
@@ -92,9 +92,9 @@ class _Answer(NamedTuple):
     Attributes
     ----------
     value : float
-        Sum of what the choices are worth, without their price.
+        Sum of the values of the choices, without their price.
     used : array of float, shape (t,)
-        How many GPUs of each kind they take.
+        GPUs of each kind that they take.
     kinds : array of int, shape (j,)
         The kind that each job takes; -1 for nothing.
     """
@@ -108,16 +108,16 @@ class Dual:
     """The least bound that prices of the kinds give.
 
     The dual is convex and piecewise linear: the upper envelope of hyperplanes, one for each way to
-    choose an option of every job. The lowest point of those that are known, a linear programme with
-    a row for each kind and one more, says at which prices to look for the next (Kelley 1960; seen
-    from the other side, the decomposition of Dantzig and Wolfe 1960), drawn towards the best ones
-    so far (Wentges 1997). With one kind it is the search for the price in
+    choose an option of every job. The lowest point of the known ones, the solution of a linear
+    programme with a row for each kind and one more, is where to look for the next (Kelley 1960;
+    seen from the other side, the decomposition of Dantzig and Wolfe 1960), drawn towards the best
+    prices so far (Wentges 1997). With one kind it is the search for the price in
     :mod:`hpcext.policies.apportion`.
 
     Attributes
     ----------
     prices : array of float, shape (t,)
-        Of those that were tried, the ones with the least bound.
+        The prices with the least bound among those tried.
     bound : float
     mixture : list of (float, array of int of shape (j,))
         The optimum of the relaxation: shares, and the kinds of jobs as in :class:`_Answer`.
@@ -132,8 +132,8 @@ class Dual:
         self._known = [_Answer(math.fsum(nothing), np.zeros(len(offers.totals)), none)]
 
     def solve(self) -> None:
-        """Find all three attributes."""
-        # Columns: a GPU of each kind that nobody has, then the answers; each has a share.
+        """Compute all three attributes."""
+        # Columns: an unused GPU of each kind, then the answers; each has a share.
         count = len(self.prices)
         columns, worth = np.zeros((count + 1, count + 1 + ROUNDS)), np.zeros(count + 1 + ROUNDS)
         columns[:, : count + 1] = np.eye(count + 1)
@@ -147,7 +147,7 @@ class Dual:
             if self.bound - reached <= CLOSE * max(1.0, abs(reached)):
                 break
             drawn = np.maximum(prices[:count], 0.0)
-            # Where the last answer told nothing new, these may be the best prices themselves.
+            # Where the last answer brought nothing new, these may be the best prices themselves.
             if reached > before:
                 drawn = DAMPING * self.prices + (1 - DAMPING) * drawn
             answer, before = self._answer(drawn), reached
@@ -160,13 +160,13 @@ class Dual:
         ]
 
     def _answer(self, prices: Floats) -> _Answer:
-        """What every job does at these prices, the smallest of its best options; keep the bound."""
+        """Choose the smallest best option of every job at these prices; keep the bound if lower."""
         reduced = self.offers.reduced(prices)
         bests = self.offers.best(reduced)
         kinds, best = bests.argmax(axis=0), bests.max(axis=0)
         chosen = kinds == np.arange(len(prices))[:, np.newaxis]
         sizes = self.offers.sizes[self.offers.first(reduced, np.where(chosen, best, np.inf))]
-        # Those of the chosen owners, which are by kind, then by job.
+        # The sizes of the chosen owners, by kind, then by job.
         numbers, jobs = np.nonzero(chosen)
         used: Floats = np.bincount(numbers, sizes, len(prices)).astype(np.float64)
         kinds[jobs[sizes == 0]] = -1
@@ -180,12 +180,12 @@ class Dual:
 def _lowest(
     columns: Floats, worth: Floats, right: Floats, basis: list[int]
 ) -> tuple[Floats, Floats]:
-    """The simplex method, from a basis that it changes: shares of its columns, and prices of rows.
+    """Run the simplex method from a basis, which it changes; return column shares and row prices.
 
     The matrices have a row for each kind and are inverted anew at every step: they are tiny.
     """
     equal = TOLERANCE * max(1.0, float(np.abs(worth).max()))
-    # Bases with a share of zero can follow each other in a circle: then the last one will do.
+    # Degenerate bases can cycle: then the last one will do.
     for _ in range(ROUNDS):
         inverse = np.linalg.inv(columns[:, basis])
         shares, prices = inverse @ right, worth[basis] @ inverse

@@ -1,10 +1,10 @@
-"""Seats on shared GPUs, for secondaries, beside whatever policy divides the other GPUs.
+"""Seats on shared GPUs, for secondaries, beside any policy that divides the other GPUs.
 
 A job that may share a GPU gets a seat when the policy has nothing for it, in the order of the
 queue; MARBLE (Han et al., §V-C) calls a job that runs on what is left a secondary. To the policy it
-still waits, so what it is granted there is its promotion: the job leaves its seat for GPUs of its
-own, as any job changes GPUs. No job waits for a seat that could have a GPU, and none keeps a GPU
-from one that cannot share.
+still waits, so a grant of the policy is its promotion: the job leaves its seat for GPUs of its own,
+as any job changes GPUs. No job waits for a seat that could have a GPU, and none keeps a GPU from
+one that cannot share.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcext.policies.common import fixed
 
 
 def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
-    """What a policy decides of the GPUs that are one job's, and who gets the seats.
+    """Let a policy divide the GPUs that are not shared, and deal out the seats.
 
     The cost is that of the policy, and a look at each job where there are seats.
 
@@ -57,7 +57,7 @@ def allocate(now: Snapshot, *, policy: Callable[[Snapshot], Target]) -> Target:
 def _without(
     now: Snapshot, nodes: Mapping[str, Node], seated: set[str], staying: set[str]
 ) -> Snapshot:
-    """What the policy is to see: jobs on seats wait, those that have to stay are not there."""
+    """Return what the policy sees: jobs on seats wait, and those that must stay are left out."""
 
     def seen(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
         return tuple(

@@ -1,6 +1,6 @@
-"""Solvers of mixed-integer programmes, HiGHS and CBC, and programmes written for them, in PuLP.
+"""Solvers of mixed-integer programmes, HiGHS and CBC, and programmes for them, in PuLP.
 
-None of them is imported before it is needed.
+None of these packages is imported before it is needed.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import install, need
 
 PROVEN = 1e-6
-"""A value is optimal if its bound is no farther than this part of it: a solver can do no better."""
+"""Relative distance from its bound within which a value is optimal: solvers can prove no more."""
 
 SCALE = 1e3
-"""The largest coefficient of an objective as a solver gets it, since its tolerances are absolute
-(1e-6 and less); CBC prints a bound with three digits after the point."""
+"""Largest coefficient of a scaled objective: the tolerances of solvers are absolute (1e-6 and
+less), and CBC prints a bound with three digits after the point."""
 
 
 class Limit(NamedTuple):
-    """Where a search ends. Not in seconds: it shall end alike on every machine.
+    """A limit of a search, not in seconds, so that it ends alike on every machine.
 
     Attributes
     ----------
     nodes : int or None
-        Nodes of the search tree; None: as many as it takes. With 0 HiGHS does not solve the root
-        either, and ends with what it began with.
+        Nodes of the search tree; None: no limit. With 0 HiGHS does not solve the root either, and
+        ends with the start.
     gap : float
-        It is enough to be proven so near to the optimum, as a part of it, 0 <= `gap` < 1.
+        Relative gap to the optimum that is good enough, 0 <= `gap` < 1.
     """
 
     nodes: int | None = None
@@ -41,7 +41,7 @@ class Limit(NamedTuple):
 
 
 class Search(NamedTuple):
-    """How a search ended; the variables of the problem have the values that it found.
+    """The outcome of a search; the variables of the problem have the values that it found.
 
     Attributes
     ----------
@@ -59,17 +59,17 @@ class Search(NamedTuple):
 NO_LIMIT = Limit()
 
 Solver = Callable[[Any, Limit], Search]
-"""Minimises an ``LpProblem`` of PuLP, quietly and the same way each time, from the values of its
-variables as a start."""
+"""A function that minimises an ``LpProblem`` of PuLP, quietly and deterministically, starting from
+the values of its variables."""
 
 
 def highs(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
     """Minimise with HiGHS, in this process.
 
-    ``LpProblem.solve`` of PuLP 3.3 takes no start for HiGHS (``warmStart`` is handed on as an
-    option of HiGHS, which refuses it, unseen), fails with a KeyError where the limit of nodes is
-    reached, and calls a solution *optimal* that is within the gap, or what a time limit left. So
-    PuLP builds the model here, and HiGHS is asked itself for what it has found.
+    ``LpProblem.solve`` of PuLP 3.3 takes no start for HiGHS (it passes ``warmStart`` on as an
+    option, which HiGHS silently refuses), fails with a KeyError where the limit of nodes is
+    reached, and calls a solution *optimal* that is within the gap, or was found by a time limit. So
+    PuLP only builds the model here, and HiGHS itself is asked for its result.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def highs(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
     _run_highs(model, highspy)
     optimal = model.getModelStatus() == highspy.HighsModelStatus.kOptimal
     if optimal and not _is_what_it_says(model):
-        # HiGHS 1.16.0 may have found the optimum while it simplified, and then gives the start.
+        # HiGHS 1.16.0 may find the optimum in presolve, and then return the start.
         model.clearSolver()
         _run_highs(model, highspy)
     status, info = model.getModelStatus(), model.getInfo()
@@ -117,7 +117,7 @@ def _run_highs(model: Any, highspy: Any) -> None:
 
 
 def _is_what_it_says(model: Any) -> bool:
-    """Whether the solution of HiGHS has the value that it names."""
+    """Return whether the solution of HiGHS has the value that HiGHS states."""
     values, costs = model.getSolution().col_value, model.getLp().col_cost_
     value = math.fsum(cost * each for cost, each in zip(costs, values, strict=True))
     said = model.getInfo().objective_function_value
@@ -125,10 +125,10 @@ def _is_what_it_says(model: Any) -> bool:
 
 
 def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
-    """Minimise with CBC: the one that PuLP has with it, else the ``cbc`` of the search path.
+    """Minimise with CBC: the one that comes with PuLP, else the ``cbc`` of the search path.
 
-    PuLP gives CBC the start (``warmStart``), and its status *optimal* is not enough here either,
-    hence the status of the solution, and the log for the bound.
+    PuLP passes the start to CBC (``warmStart``), but its status *optimal* is not enough here
+    either; hence the status of the solution, and the log for the bound.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
         # Its preprocessing may cut off the optimum and prove the rest (2.10.3, of a sum that is to
         # be 0 to 3.5), and without it may crash where there is no solution.
         for options in (["preprocess off"], []):
-            # One thread and a fixed seed are what CBC does unless it is told otherwise.
+            # By default CBC uses one thread and a fixed seed.
             solver = pulp.COIN_CMD(
                 path=_cbc_path(), msg=False, timeLimit=time_s, logPath=str(log), warmStart=True,
                 gapRel=limit.gap, maxNodes=limit.nodes, options=options,
@@ -174,9 +174,9 @@ def cbc(problem: Any, limit: Limit, time_s: float | None = None) -> Search:
 
 
 def _cbc_path() -> str | None:
-    """Where CBC is; None if it is nowhere."""
+    """Return the path of CBC; None if it is not installed."""
     pulp = importlib.import_module("pulp")
-    # PULP_CBC_CMD itself warns that PuLP 4 will not have it.
+    # PULP_CBC_CMD warns that PuLP 4 will no longer have it.
     legacy = getattr(pulp, "PULP_CBC_CMD", None)
     paths = ([legacy.pulp_cbc_path] if legacy else []) + [pulp.COIN_CMD().path]
     found = (pulp.COIN_CMD.executable(path) for path in paths)
@@ -184,12 +184,12 @@ def _cbc_path() -> str | None:
 
 
 def find_solver() -> Solver:
-    """HiGHS if it is installed, else CBC.
+    """Return HiGHS if it is installed, else CBC.
 
     Raises
     ------
     InputError
-        Neither is; it says what to install.
+        Neither is; the message says what to install.
     """
     pulp = need("pulp")
     if pulp.HiGHS().available():
@@ -205,9 +205,9 @@ class Programme:
     Attributes
     ----------
     problem : pulp.LpProblem
-        The minimisation of the opposite, scaled.
+        The minimisation of the negative objective, scaled.
     largest : float
-        Of the coefficients of the objective.
+        Largest coefficient of the objective.
     """
 
     def __init__(self) -> None:
@@ -217,11 +217,11 @@ class Programme:
         self._terms: list[tuple[Any, float]] = []
 
     def binary(self, name: str, start: bool) -> Any:
-        """A variable that is 0 or 1, and the value that the search starts with."""
+        """Add a variable that is 0 or 1, with a value that the search starts with."""
         return self._variable(name, 1, self.pulp.LpBinary, int(start))
 
     def real(self, name: str, most: float, start: float) -> Any:
-        """A variable from 0 to `most`, and the value that the search starts with."""
+        """Add a variable from 0 to `most`, with a value that the search starts with."""
         return self._variable(name, most, self.pulp.LpContinuous, start)
 
     def _variable(self, name: str, most: float, kind: str, start: float) -> Any:
@@ -230,7 +230,7 @@ class Programme:
         return variable
 
     def sum(self, variables: Sequence[Any], weights: Sequence[float] | None = None) -> Any:
-        """As an expression."""
+        """Return the weighted sum of variables as an expression."""
         ones = [1.0] * len(variables)
         pairs = zip(variables, ones if weights is None else weights, strict=True)
         return self.pulp.LpAffineExpression(list(pairs))
@@ -241,21 +241,21 @@ class Programme:
             self.problem += each
 
     def gain(self, variable: Any, coefficient: float) -> None:
-        """Add to the objective."""
+        """Add a term to the objective."""
         self._terms.append((variable, coefficient))
         self.largest = max(self.largest, abs(coefficient))
 
     def proven(self, value: float, bound: float) -> bool:
-        """What a solver can prove of a value."""
+        """Return whether a value is as close to its bound as a solver can prove."""
         return bound - value <= PROVEN * max(abs(value), self.largest)
 
     def maximize(self, solver: Solver, limit: Limit) -> Search:
-        """Search; the bound is that of the gains, an upper one.
+        """Search for the maximum; the bound is an upper one on the objective.
 
         Raises
         ------
         ValueError
-            The limit is none.
+            The limit is not valid.
         HpcextError
             The solver failed.
         """

@@ -1,15 +1,15 @@
-"""Tiresias: who has had least goes first, in a few queues (Gu et al., NSDI 2019, section 3.2).
+"""Tiresias: least attained service first, in a few queues (Gu et al., NSDI 2019, section 3.2).
 
 The service of a job is the GPUs that it held times the time that it held them, so a job needs no
-estimate of its length. A job begins in the first queue and sinks to the next one when it has had
-as much as a threshold says; within a queue those are first that came into it first, and it is the
-later queues' jobs that are suspended where an earlier one's want their GPUs. The promotion of jobs
-that wait for long is left out, as it was in Pollux's evaluation (section 5.1 there), whose
-threshold is the default: 16 GPU-hours.
+estimate of its length. A job begins in the first queue and sinks to the next one when its service
+passes a threshold; within a queue the jobs that came into it first are first, and jobs of later
+queues are suspended where those of an earlier one want their GPUs. The promotion of jobs that wait
+for long is left out, as in Pollux's evaluation (section 5.1 there), whose threshold is the default:
+16 GPU-hours.
 
-The number of GPUs of a job is what its user asks for: its best size, on its fewest nodes. They are
-on as few nodes as possible. Of a job that says nothing of nodes (:class:`~hpcext.core.values.Job`)
-they may be spread in any way.
+The number of GPUs of a job is what its user asks for: its best size, on its fewest nodes, packed on
+as few nodes as possible. If a job states no nodes (:class:`~hpcext.core.values.Job`) its GPUs may
+be spread in any way.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from hpcext.policies.total_time import Interval
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
     interval_s : float
-        How often it is looked at whose service has passed a threshold.
+        Seconds between two checks of which jobs have passed a threshold.
     thresholds : str
         GPU-seconds at which a job leaves each queue but the last, ascending: ``57600``, or
         ``3600/57600`` for three queues.
@@ -55,7 +55,7 @@ class Options(msgspec.Struct, frozen=True):
             raise ValueError("needs GPU-seconds that ascend, as 57600 or 3600/57600")
 
     def limits(self) -> tuple[float, ...]:
-        """As numbers."""
+        """Return the thresholds as numbers, in GPU-seconds."""
         try:
             return tuple(map(float, self.thresholds.split("/")))
         except ValueError:
@@ -68,13 +68,13 @@ class _Memo(NamedTuple):
     Attributes
     ----------
     at_s : float
-        When it was decided last.
+        Time of the last decision.
     held : Mapping[str, int]
-        Job → GPUs that it held then.
+        GPUs that each job held then.
     service : dict of str to float
-        Job → GPU-seconds that it has had.
+        GPU-seconds that each job has had.
     queues : list of list of str
-        The jobs of each queue but the first, as they came into it.
+        The jobs of each queue but the first, in the order in which they came into it.
     """
 
     at_s: float
@@ -84,12 +84,12 @@ class _Memo(NamedTuple):
 
     @classmethod
     def of(cls, memo: Mapping[str, Any] | None, now_s: float, queues: int) -> _Memo:
-        """From JSON; what another policy left there, or this one with other queues, is not it."""
+        """Read the memo from JSON; start anew if another policy, or other queues, left it."""
         known = memo or {}
         lower = known.get("queues")
         if not isinstance(lower, list) or "service" not in known:
             return cls(now_s, {}, {}, [[] for _ in range(queues)])
-        # With fewer queues than before what was below the last is in the last.
+        # With fewer queues than before, jobs of the removed ones are in the last.
         kept = [list(each) for each in lower[:queues]] + [[] for _ in range(queues - len(lower))]
         for each in lower[queues:]:
             kept[-1].extend(each)
@@ -108,7 +108,7 @@ def allocate(now: Snapshot, options: Options) -> Target:
 
 
 def _accounted(memo: _Memo, now: Snapshot) -> _Memo:
-    """Charge jobs for what they held since; forget those that are no more."""
+    """Charge jobs for what they held since the last decision; forget jobs that are gone."""
     passed_s = max(0.0, now.now_s - memo.at_s)
     service = {}
     for job in now.jobs:
@@ -120,7 +120,7 @@ def _accounted(memo: _Memo, now: Snapshot) -> _Memo:
 
 
 def _demote(memo: _Memo, jobs: Sequence[Job], limits: Sequence[float]) -> None:
-    """Let jobs sink as deep as their service says, never up again."""
+    """Move jobs down to the queue of their service, never up again."""
     where = {job: depth for depth, queue in enumerate(memo.queues, 1) for job in queue}
     for job in jobs:
         depth = sum(memo.service[job.id] >= limit for limit in limits)
@@ -132,7 +132,7 @@ def _demote(memo: _Memo, jobs: Sequence[Job], limits: Sequence[float]) -> None:
 
 
 def _order(jobs: Sequence[Job], queues: Sequence[Sequence[str]]) -> list[Job]:
-    """Those of the first queue as they came, then those of the next; a priority goes before."""
+    """Order jobs by priority, then by queue, then by their entry into the queue."""
     place = {
         job: (depth, at) for depth, each in enumerate(queues, 1) for at, job in enumerate(each)
     }
@@ -141,10 +141,10 @@ def _order(jobs: Sequence[Job], queues: Sequence[Sequence[str]]) -> list[Job]:
 
 
 def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict[str, str]]:
-    """What each job gets, and why others wait.
+    """Return what each job gets, and why others wait.
 
-    Who runs is decided by counts: those that are first and have room together. These keep what they
-    have; what is left is dealt to the others of them in order, then to whoever has a place.
+    Counts decide which jobs run: the first ones that have room together. These keep what they have;
+    what is left is dealt to the others of them in order, then to any job that has room.
     """
     kept = keep(now)
     grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
@@ -161,7 +161,7 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
             runs.append(job)
     others = [job for job in rest if job not in runs and sizes[job.id]]
     has = {job.id: job.goal for job in rest if job.goal and total(job.goal) == sizes[job.id]}
-    # All that run keep their places before any other job looks for one.
+    # All running jobs keep their places before any other job looks for one.
     turns = [(job, True) for job in runs if job.id in has]
     turns += [(job, False) for job in (*runs, *others)]
     for job, keeps in turns:
@@ -182,7 +182,7 @@ def _served(now: Snapshot, order: Sequence[Job]) -> tuple[dict[str, Grant], dict
 
 
 def _size(job: Job, now: Snapshot) -> int:
-    """What its user asks for; 0 if there is no such place."""
+    """Return the GPUs that a job's user asks for; 0 if there is no such place."""
     every = sum(node.gpus for node in now.nodes.values())
     if job.nodes is None:
         return largest(job, min(job.optimal, every))
@@ -195,7 +195,7 @@ def _size(job: Job, now: Snapshot) -> int:
 
 
 def _placed(job: Job, size: int, free: Mapping[str, int], now: Snapshot) -> dict[str, int]:
-    """Where so many GPUs are free, all of one kind; empty if nowhere."""
+    """Return a place of `size` free GPUs, all of one kind; empty if there is none."""
     for kind in kinds_of(now):
         here = {name: free[name] for name, node in now.nodes.items() if node.kind == kind}
         if job.nodes is None:
@@ -211,7 +211,7 @@ def _placed(job: Job, size: int, free: Mapping[str, int], now: Snapshot) -> dict
 
 
 def _spread(size: int, free: Mapping[str, int]) -> dict[str, int]:
-    """On one node if it can be, that with the least room; else on those with the most."""
+    """Return GPUs on one node if possible, the fullest that has room; else on the emptiest ones."""
     one = min((gpus for gpus in free.values() if gpus >= size), default=0)
     if one:
         return {next(name for name, gpus in free.items() if gpus == one): size}

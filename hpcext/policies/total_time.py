@@ -1,9 +1,8 @@
-"""The least total time: what Capes et al. (section 4.1) ask for, answered exactly.
+"""The least total time: the objective of Capes et al. (section 4.1), optimised exactly.
 
-Minimise the sum over jobs of the time ``t_j = Q_j / f(w_j)`` that is left to them. The doubling
-heuristic (:mod:`hpcext.policies.doubling`) and the greedy of Optimus
-(:mod:`hpcext.policies.optimus`) answer the same question approximately; all three believe the same
-of each job, which is what this module says.
+It minimises the sum over jobs of the remaining time ``t_j = Q_j / f(w_j)``. The doubling heuristic
+(:mod:`hpcext.policies.doubling`) and the greedy of Optimus (:mod:`hpcext.policies.optimus`) solve
+the same problem approximately; all three share this module's estimates of each job.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ from hpcext.policies.periodic import periodic
 from hpcext.scaling.estimator import Sizes, alone_s, speedups
 
 UNKNOWN_S = 3600.0
-"""What a job of which nothing is known is believed to need on one GPU, at least."""
+"""Assumed least remaining time, in seconds on one GPU, of a job of which nothing is known."""
 
 Interval = Annotated[float, msgspec.Meta(ge=1, le=1e6)]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What can be chosen.
+    """The options of this policy.
 
     Attributes
     ----------
     interval_s : float
-        The scheduling interval: without an event it is decided anew after so many seconds.
+        The scheduling interval: without an event, seconds until the next decision.
     """
 
     interval_s: Interval = 60.0
 
 
 def allocate(now: Snapshot, options: Options) -> Target:
-    """Give each job its part of the division by which the jobs end soonest in sum."""
+    """Give each job its part of the division with the least total time."""
     return periodic(now, options.interval_s, _allocate)
 
 
@@ -49,17 +48,17 @@ def _allocate(now: Snapshot) -> Target:
 
 
 def least(asks: Sequence[Ask], gpus: Gpus) -> Plan:
-    """The division with the least total time.
+    """Return the division with the least total time.
 
-    The paper gives each job one worker at least. Where there are more jobs than that allows, to
-    wait costs more than all else: as many run as can, and the longest wait. A change of size costs
-    a running job the seconds that it is known to take.
+    The paper gives each job at least one worker. Where there are more jobs than that allows,
+    waiting costs more than all else: as many jobs run as possible, and the longest wait. A change
+    of size costs a running job the seconds that it is known to take.
     """
     return divide.best(worth(asks, gpus), asks, gpus)
 
 
 def worth(asks: Sequence[Ask], kinds: Collection[str]) -> divide.Worth:
-    """What sizes are worth to jobs: minus the seconds that are left to them."""
+    """Return the values of sizes: minus the seconds that are left to the job."""
     times = {
         (ask.job.id, kind): time_left_s(ask.job, ask.sizes_on(kind), kind)
         for ask in asks
@@ -79,7 +78,7 @@ def worth(asks: Sequence[Ask], kinds: Collection[str]) -> divide.Worth:
 
 
 def time_left_s(job: Job, sizes: Sizes, kind: str) -> Values:
-    """``t_j`` on each size; infinite on none, a weight makes it count for more."""
+    """Return ``t_j`` on each size, times the job's weight; infinite on none."""
     known = speedups(job.estimate, sizes, kind, ring=True)
     if known is None:
         known = divide.speeds(job, sizes, kind)
@@ -91,9 +90,9 @@ def time_left_s(job: Job, sizes: Sizes, kind: str) -> Values:
 
 
 def _spent_s(job: Job) -> float:
-    """What the job has done so far, in seconds of one GPU.
+    """Return the work that the job has done so far, in seconds of one GPU.
 
-    Of a job whose end nobody knows it is believed that as much is left: the older, the longer.
+    A job whose end is unknown is assumed to have as much left: the older, the longer.
     """
     seen = job.estimate.observed
     if not seen:
@@ -111,7 +110,7 @@ def _spent_s(job: Job) -> float:
 
 
 def change_s(job: Job, sizes: Sizes, on: On) -> Values:
-    """What it costs a running job to change to each size, in seconds of its own time."""
+    """Return the cost of a running job's change to each size, in seconds times its weight."""
     has = total(job.goal)
     up_s, down_s = changes_s(job)
     if not has:

@@ -1,1 +1,1 @@
-"""What is known of a job's speed: pure numerics."""
+"""Models of the speed of jobs, and their estimation: pure numerics."""

@@ -1,7 +1,7 @@
-"""How the speed of a training depends on its workers: Capes et al., section 3.2.
+"""The speed of a training by the number of its workers: Capes et al., section 3.2.
 
-First the time of a minibatch by what computing and sending cost (eq. 2 to 4), for the algorithms by
-which workers add up their gradients. Then the form that these have in common (eq. 5), whose
+First comes the time of a minibatch from the costs of computing and sending (eq. 2 to 4), for the
+algorithms by which workers add up their gradients. Then comes their common form (eq. 5), whose
 coefficients are fitted to measured speeds.
 """
 
@@ -15,16 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 COLUMNS = {1: (0,), 2: (0, 2, 3)}
-"""Coefficients that are fitted, by how many numbers of workers were measured; all from three on."""
+"""Coefficients to fit, by how many numbers of workers were measured; all of them from three on."""
 
 
 LEAST = 0.1
-"""The time that workers share, on one of them, is at least this part of the shortest measured one:
-where more workers only harm, least squares may leave nothing for one to do."""
+"""Least divided time of one worker, relative to the shortest measured time: where more workers only
+harm, least squares may attribute nothing to divided work."""
 
 
 class Costs(NamedTuple):
-    """What a minibatch costs.
+    """The costs of a minibatch.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Costs(NamedTuple):
     reduce_s: float
 
     def ring_s(self, workers: ArrayLike) -> Floats:
-        """Seconds of a minibatch with the ring algorithm (eq. 2).
+        """Return the seconds of a minibatch with the ring algorithm (eq. 2).
 
         Parameters
         ----------
@@ -69,14 +69,14 @@ class Costs(NamedTuple):
         return self._computed_s() + (w - 1) * sent_s
 
     def doubling_halving_s(self, workers: ArrayLike) -> Floats:
-        """Seconds of a minibatch with doubling and halving (eq. 3); parameters as for `ring_s`.
+        """Return the seconds of a minibatch with doubling and halving (eq. 3); see `ring_s`.
 
         A single worker sends nothing, although the printed equation would charge it.
 
         Raises
         ------
         ValueError
-            A number of workers is no power of two.
+            A number of workers is not a power of two.
         """
         w = _workers(workers)
         if not _power_of_two(w).all():
@@ -84,10 +84,9 @@ class Costs(NamedTuple):
         return self._doubling_s(w)
 
     def binary_blocks_s(self, workers: ArrayLike) -> Floats:
-        """Seconds of a minibatch with binary blocks (eq. 4); parameters as for `ring_s`.
+        """Return the seconds of a minibatch with binary blocks (eq. 4); see `ring_s`.
 
-        Of a power of two there is one block, and the algorithm is doubling and halving
-        (section 2.1).
+        A power of two is one block, and the algorithm is doubling and halving (section 2.1).
         """
         w = _workers(workers)
         sent_s = (
@@ -119,11 +118,11 @@ class AllReduce(NamedTuple):
     Attributes
     ----------
     divided : float
-        c0, of what the workers share: time for a unit of work on one worker.
+        c0, the time that workers divide: for a unit of work on one worker.
     latency : float
-        c1, of messages, more of them with each worker.
+        c1, the latency of messages, more of them with each worker.
     sent : float
-        c2, of what each worker sends and adds up.
+        c2, the time to send and add up the gradients of a worker.
     constant : float
         c3.
     """
@@ -134,7 +133,7 @@ class AllReduce(NamedTuple):
     constant: float
 
     def speed(self, workers: ArrayLike) -> Floats:
-        """Speed on so many workers, in the unit of those that were fitted; 0 on none.
+        """Return the speed on numbers of workers, in the unit of the fitted ones; 0 on none.
 
         Parameters
         ----------
@@ -145,17 +144,17 @@ class AllReduce(NamedTuple):
 
 
 def fit(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None = None) -> AllReduce:
-    """The coefficients under which measured speeds are likeliest, by non-negative least squares.
+    """Fit the coefficients to measured speeds, by non-negative least squares.
 
     The time of a unit of work, 1 / speed, is linear in them; its relative errors are minimised, and
     so, as far as they are small, are those of the speed.
 
-    One number of workers tells nothing of how a job scales: perfect scaling is believed, c0 alone.
-    Two tell two numbers: a time that falls, or rises, with 1 / w towards a limit, c0, c2 and c3, as
-    in Amdahl's law; a latency (c1), with which more workers become harmful somewhere, is believed
-    once three show it. The columns 1 / w, (w - 1) / w and 1 are linearly dependent, so c0, c2 and
-    c3 are no more than two unknowns together, whatever is measured. Of the coefficients that give
-    the same speeds, those with the least c2 are returned.
+    One number of workers says nothing about how a job scales: perfect scaling is assumed, c0 alone.
+    Two determine two unknowns: a time that falls, or rises, with 1 / w towards a limit, c0, c2 and
+    c3, as in Amdahl's law; a latency (c1), with which more workers become harmful somewhere, is
+    assumed only once three show it. The columns 1 / w, (w - 1) / w and 1 are linearly dependent, so
+    c0, c2 and c3 are no more than two unknowns together, whatever is measured. Of the coefficients
+    that give the same speeds, those with the least c2 are returned.
 
     Parameters
     ----------
@@ -166,10 +165,14 @@ def fit(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None = None)
     weights : float or array of float, shape (n,), optional
         How much each squared error counts, > 0.
 
+    Returns
+    -------
+    AllReduce
+
     Raises
     ------
     ValueError
-        No point, or one that is none.
+        There is no point, or one is not valid.
     """
     from scipy.optimize import nnls  # noqa: PLC0415
 
@@ -184,7 +187,7 @@ def fit(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None = None)
             raise ValueError(f"point {at}: {name} {values[at]}: must be > 0 and finite")
     columns = list(COLUMNS.get(len(np.unique(counts)), (0, 1, 2, 3)))
     rows = (_rows(counts) * measured[:, None])[:, columns]
-    # In units of its own: what is negligible is told from the largest entry.
+    # In normalised units: what is negligible is judged by the largest entry.
     units = np.abs(rows).max(axis=0)
     units[units == 0] = 1.0
     roots = np.sqrt(weight / weight.max())
@@ -198,7 +201,7 @@ def fit(workers: ArrayLike, speeds: ArrayLike, weights: ArrayLike | None = None)
 
 
 def _rows(w: Floats) -> Floats:
-    """What the coefficients are multiplied by, shape (..., 4)."""
+    """Return the factors of the coefficients, shape (..., 4)."""
     return np.stack([1.0 / w, w - 1.0, (w - 1.0) / w, np.ones_like(w)], axis=-1)
 
 

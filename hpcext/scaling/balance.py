@@ -1,11 +1,11 @@
-"""Batch sizing of LB-BSP (SoCC 2020): the samples of a step, so that all workers finish together.
+"""Batch sizing of LB-BSP (SoCC 2020): divide a step so that all workers finish together.
 
-Every rule here is a pure function of what all workers were told alike, in plain arithmetic: each of
-them computes the same sizes, without a server. Sums are kept exactly.
+Every rule here is a pure function of what all workers know alike, in plain arithmetic: each of them
+computes the same sizes, without a server. Sums are kept exactly.
 
 :class:`Speeds` is Algorithm 1, for workers whose time is proportional to their samples.
-:class:`LeaderStraggler` is Algorithm 2, which knows nothing of the workers: some samples at a time
-go from the slowest to the fastest one. A third rule is :mod:`hpcext.scaling.balance_lines`.
+:class:`LeaderStraggler` is Algorithm 2, which knows nothing of the workers: it moves some samples
+at a time from the slowest to the fastest one. A third rule is :mod:`hpcext.scaling.balance_lines`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, NamedTuple, Protocol
 Sizes = tuple[int, ...]
 
 FULL = 0.95
-"""A worker that has used so much of its memory gets no larger batch (section 3.3.2)."""
+"""Share of its memory in use beyond which a worker gets no larger batch (section 3.3.2)."""
 
 STEP, WINDOW = 5, 5
-"""Algorithm 2, fast approach: samples that are moved, and iterations that are looked at."""
+"""Fast approach of Algorithm 2: samples to move, and iterations to look at."""
 
 FINE_STEP, FINE_WINDOW = 1, 20
-"""Algorithm 2, fine-tune."""
+"""Fine-tuning of Algorithm 2: samples to move, and iterations to look at."""
 
 STRAGGLES = 1.05
-"""A worker with its fewest samples is in the way if it takes so many times as long as others."""
+"""A worker with its fewest samples is removable if it takes this many times as long as others."""
 
 
 class Line(NamedTuple):
@@ -38,32 +38,36 @@ class Line(NamedTuple):
     per_sample_s: float
 
     def at(self, samples: float) -> float:
-        """Seconds for so many samples."""
+        """Return the seconds for `samples` samples."""
         return self.constant_s + self.per_sample_s * samples
 
 
 def even(total: int, workers: int) -> Sizes:
-    """As even as can be, the larger ones first."""
+    """Divide a total as evenly as possible, the larger parts first."""
     full, more = divmod(total, workers)
     return tuple(full + (worker < more) for worker in range(workers))
 
 
 def level(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequence[int]) -> Sizes:
-    """The division of a step whose slowest worker is as fast as can be (eq. 3), exactly.
+    """Divide a step exactly so that its slowest worker is as fast as possible (eq. 3).
 
     Parameters
     ----------
     lines : sequence of Line
-        With slopes above 0.
+        Time by batch size of each worker; slopes are above 0.
     total : int
-        What the sizes add up to.
+        Sum of the sizes.
     least, most : sequence of int
         Bounds of each worker.
+
+    Returns
+    -------
+    tuple of int
 
     Raises
     ------
     ValueError
-        The bounds leave no such division.
+        The bounds allow no such division.
     """
     if not sum(least) <= total <= sum(most):
         raise ValueError(
@@ -79,7 +83,7 @@ def level(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequenc
 
 
 def _limit_s(lines: Sequence[Line], total: int, least: Sequence[int], most: Sequence[int]) -> float:
-    """The time by which the workers have made all samples if samples could be divided."""
+    """Return when the workers would finish all samples if samples could be divided."""
     changes = []
     for line, low, high in zip(lines, least, most, strict=True):
         if low < high:
@@ -102,7 +106,7 @@ def _settle(
     least: Sequence[int],
     most: Sequence[int],
 ) -> None:
-    """Give what is left to who is first done with one more; what rounding gave too much, back."""
+    """Give remaining samples to the workers that finish first with one more; or take some back."""
     left = total - sum(sizes)
     if left >= 0:
         heap = [(line.at(sizes[at] + 1), at) for at, line in enumerate(lines)]
@@ -122,7 +126,7 @@ def _settle(
 
 
 class Seen(NamedTuple):
-    """What all workers were told of one iteration.
+    """What all workers know about one iteration.
 
     Attributes
     ----------
@@ -143,7 +147,7 @@ class Seen(NamedTuple):
 
 
 class Rule(Protocol):
-    """A way to choose sizes.
+    """A rule that chooses the samples of each worker.
 
     Attributes
     ----------
@@ -154,13 +158,13 @@ class Rule(Protocol):
     sizes: Sizes
 
     def see(self, seen: Seen) -> Sizes:
-        """Take an iteration in; the sizes of the next one."""
+        """Take in an iteration; return the sizes of the next one."""
 
     def resize(self, total: int) -> Sizes:
-        """The step has another number of samples from now on."""
+        """Set the number of samples in a step from now on; return the new sizes."""
 
     def state(self) -> list[Any]:
-        """What is known of each worker, as JSON values."""
+        """Return what is known of each worker, as JSON values."""
 
 
 class Bounds(NamedTuple):
@@ -170,13 +174,13 @@ class Bounds(NamedTuple):
     most: int | None = None
 
     def fitted(self, total: int, workers: int) -> Bounds:
-        """The same, or as much wider as a step of so many samples needs."""
+        """Return these bounds, widened as far as a step of `total` samples needs."""
         least = min(self.least, total // workers)
         most = self.most if self.most is None else max(self.most, -(-total // workers))
         return Bounds(least, most)
 
     def of(self, sizes: Sizes, total: int, memory: Sequence[float]) -> tuple[list[int], list[int]]:
-        """Least and most of each worker; none that is full gets more, if the others have room."""
+        """Return least and most of each worker; a full one gets no more if the others have room."""
         top = total if self.most is None else min(self.most, total)
         most = [
             min(size, top) if used > FULL else top for size, used in zip(sizes, memory, strict=True)
@@ -187,19 +191,19 @@ class Bounds(NamedTuple):
 
 
 FREE = Bounds()
-"""Of a worker whose batches are not bounded."""
+"""Bounds of a worker whose batches are not bounded."""
 
 
 class Speeds:
-    """Algorithm 1: sizes in proportion to the speeds that are expected of the next iteration.
+    """Algorithm 1: sizes in proportion to the speeds expected in the next iteration.
 
     Parameters
     ----------
     sizes : sequence of int
-        To begin with.
+        Initial sizes.
     bounds : Bounds
     known : sequence
-        What :meth:`state` said of each worker, None where nothing is known.
+        The :meth:`state` of each worker, None where nothing is known.
     """
 
     def __init__(
@@ -217,14 +221,14 @@ class Speeds:
             self.resize(sum(self.sizes))
 
     def see(self, seen: Seen) -> Sizes:
-        """As :class:`Rule` has it."""
+        """Take in an iteration; return the sizes of the next one."""
         if all(math.isfinite(speed) and speed > 0 for speed in seen.speeds):
             self._speeds, self._memory = seen.speeds, seen.memory
             return self.resize(sum(self.sizes))
         return self.sizes
 
     def resize(self, total: int) -> Sizes:
-        """As :class:`Rule` has it."""
+        """Set the number of samples in a step from now on; return the new sizes."""
         if not self._speeds:
             self.sizes = even(total, len(self.sizes))
             return self.sizes
@@ -233,7 +237,7 @@ class Speeds:
         return self.sizes
 
     def state(self) -> list[Any]:
-        """As :class:`Rule` has it."""
+        """Return the speed of each worker, as JSON values."""
         return list(self._speeds) or [None] * len(self.sizes)
 
 
@@ -243,12 +247,12 @@ class LeaderStraggler:
     Parameters
     ----------
     sizes : sequence of int
-        To begin with.
+        Initial sizes.
     bounds : Bounds
     known : sequence
-        What :meth:`state` said of each worker; taken in if it is known of all.
+        The :meth:`state` of each worker; used if it is known of all.
     step, window : int
-        Of the fast approach.
+        Samples to move, and iterations to look at, in the fast approach.
 
     Attributes
     ----------
@@ -270,14 +274,14 @@ class LeaderStraggler:
         self._bounds = bounds
         self._step, self._window = step, window
         self._last: deque[tuple[float, ...]] = deque(maxlen=max(window, FINE_WINDOW))
-        # Whether this worker has ever been slower than that one: all that line 9 asks of the past.
+        # Whether this worker has ever been slower than that one: all that line 9 needs of the past.
         self._slower = [bytearray(len(self.sizes)) for _ in self.sizes]
         if known and all(known):
             total, self.sizes = sum(self.sizes), tuple(known)
             self.resize(total)
 
     def see(self, seen: Seen) -> Sizes:
-        """As :class:`Rule` has it."""
+        """Take in an iteration; return the sizes of the next one."""
         times = seen.times_s
         self._last.append(times)
         for row, mine in zip(self._slower, times, strict=True):
@@ -285,7 +289,7 @@ class LeaderStraggler:
                 if mine > other:
                     row[at] = 1
         if seen.batches != self.sizes:
-            # Of sizes that were chosen before the last ones.
+            # The iteration used sizes older than the last ones.
             return self.sizes
         top = sum(self.sizes) if self._bounds.most is None else self._bounds.most
         may_lead = [
@@ -310,7 +314,7 @@ class LeaderStraggler:
         return self.sizes
 
     def resize(self, total: int) -> Sizes:
-        """As :class:`Rule` has it: in the proportions of now."""
+        """Set the number of samples in a step, in the present proportions; return the sizes."""
         lines = [Line(0.0, 1.0 / max(1, size)) for size in self.sizes]
         bounds = self._bounds.of(self.sizes, total, [0.0] * len(self.sizes))
         self.sizes = level(lines, total, *bounds)
@@ -318,17 +322,14 @@ class LeaderStraggler:
         return self.sizes
 
     def state(self) -> list[Any]:
-        """As :class:`Rule` has it."""
+        """Return the size of each worker, as JSON values."""
         return list(self.sizes)
 
 
 def removable(seen: Seen, bounds: Bounds) -> int | None:
-    """A worker without which a step would be faster: slowest by far with its fewest samples.
+    """Return a worker without which a step would be faster, or None.
 
-    Parameters
-    ----------
-    seen : Seen
-    bounds : Bounds
+    That is the slowest one, if it is slowest by far with its fewest samples.
     """
     slowest = max(range(len(seen.times_s)), key=lambda at: seen.times_s[at])
     others = [time_s for at, time_s in enumerate(seen.times_s) if at != slowest]

@@ -1,7 +1,7 @@
 """Batch sizing by a line through each worker's times; beside the published rules of LB-BSP.
 
-A worker's time is affine in its samples, above saturation. So a line is fitted to each worker, and
-the sizes go to where the lines say that all finish together, as far as each line may be trusted.
+Above saturation a worker's time is affine in its samples. So a line is fitted to each worker, and
+the sizes go to where the lines say that all finish together, as far as each line can be trusted.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ from hpcext.scaling.balance import (
 )
 
 GROWS, SHRINKS = 2, 4
-"""A line is trusted up to twice the largest batch that was tried, whose memory has room, and down
+"""A line is trusted up to twice the largest batch tried, which is known to fit in memory, and down
 to a quarter of the present one."""
 
 GAIN = 0.01
-"""Share of an iteration that a change must promise."""
+"""Share of an iteration's time that a change must promise to save."""
 
 SURE = 1.0
-"""Standard errors of an iteration's time that a change must promise, beyond those by which the
-slowest of so many equal workers seems slower than it is."""
+"""Standard errors of an iteration's time that a change must promise to save, beyond those by which
+the slowest of as many equal workers seems slower than it is."""
 
 LEAST_SEEN = 2
-"""Iterations of one division that are seen before the next one: a single one says no noise."""
+"""Fewest iterations of one division before the next one: a single one does not show the noise."""
 
 MOVED = 0.05
-"""A worker is another one if its time has changed by more than this share, twice in a row..."""
+"""A worker's speed has changed if its time differs by more than this share, twice in a row..."""
 
 SURELY_MOVED = 4.0
-"""...and by more than so many standard deviations."""
+"""...and by more than this many standard deviations."""
 
 KEPT, POINTS = 100, 6
-"""Times that a mean remembers, and batch sizes that a line is fitted to."""
+"""Times that a mean spans, and batch sizes that a line is fitted to."""
 
 RECENT = 8
-"""The newest times; where their mean is another one, so is the worker."""
+"""Number of newest times; where their mean differs, the worker's speed has changed."""
 
 SPREAD = 20
-"""Times that a standard deviation remembers."""
+"""Times that a standard deviation spans."""
 
 RESTS = 5
-"""Iterations from one look to the next, once a division has been seen so often."""
+"""Iterations between two reviews of a division, once it has been seen this often."""
 
 SHRINK = 0.05
-"""What is believed of a slope beforehand counts as batches that differ by this share."""
+"""Weight of the prior slope: it counts as batches that differ by this share."""
 
 BELIEVED = 0.15
-"""How far a slope may be from what is believed of it beforehand, as a share: where times tremble by
-more than that, they say less of it than this does."""
+"""Relative uncertainty of the prior slope: where the noise of times is larger, they say less about
+the slope than the prior does."""
 
 FLAT = 0.02
-"""Least slope of a line, as a share of time per sample: no batch is free."""
+"""Least slope of a line, relative to the time per sample: no sample is free."""
 
 
 class _Fit:
-    """What is known of one worker: its times, and the line through them."""
+    """The times of one worker, and the line through them."""
 
     def __init__(self, prior: Line | None) -> None:
         self.prior = prior
-        # Samples → how often seen (at most KEPT), mean seconds; the newest last.
+        # By samples: how often seen (at most KEPT), and mean seconds; the newest last.
         self.points: dict[int, tuple[float, float]] = {}
         self.tried = 0
         self._odd: list[float] = []
@@ -84,7 +84,7 @@ class _Fit:
         if samples != self._here:
             self._odd = []
             self._recent.clear()
-            # What was seen of other sizes is of other times, too.
+            # The times of other sizes are outdated as well.
             self.points = {x: (n / 2, t) for x, (n, t) in self.points.items()}
         count, mean_s = self.points.pop(samples, (0.0, 0.0))
         if count >= 1:
@@ -95,10 +95,10 @@ class _Fit:
                 self._be_odd(samples, time_s, mean_s)
                 return
             for _ in self._odd:
-                # It was an accident, which is noise.
+                # It was an outlier, which counts as noise.
                 self._deviate(odd)
         if self._recent:
-            # From one time to the next: a mean that has moved is no noise.
+            # From one time to the next, because a shifted mean is not noise.
             self._deviate((time_s - self._recent[-1]) / mean_s / math.sqrt(2.0))
         self._odd = []
         self._recent.append(time_s)
@@ -109,7 +109,7 @@ class _Fit:
         self._follow(samples)
 
     def _be_odd(self, samples: int, time_s: float, mean_s: float) -> None:
-        """A time that does not fit: the first one may be an accident, the second one is none."""
+        """Take in a time that does not fit: the first may be an accident, the second is not."""
         if self._odd and (self._odd[0] > mean_s) != (time_s > mean_s):
             self._odd = []
         self._odd.append(time_s)
@@ -117,7 +117,7 @@ class _Fit:
             self._become(samples, self._odd)
 
     def _follow(self, samples: int) -> None:
-        """Where single times tremble too much to say so, several of them do."""
+        """Follow a change that only the mean of several times shows, because of noise."""
         count, mean_s = self.points[samples]
         if count < 2 * RECENT or len(self._recent) < RECENT:
             return
@@ -126,10 +126,10 @@ class _Fit:
             self._become(samples, list(self._recent))
 
     def _become(self, samples: int, times: Sequence[float]) -> None:
-        """The worker is another one, of which these times are known."""
+        """Restart from these times: the worker's speed has changed."""
         now_s = math.fsum(times) / len(times)
-        # Slower by a constant or in proportion: taken for the latter, a change is too small
-        # rather than too large, and the next times tell.
+        # Slower by a constant or in proportion? By assuming the latter, a change is rather too
+        # small than too large, and the next times correct it.
         line, ratio = self.line(), now_s / self.points[samples][1]
         if line is not None:
             self.prior = Line(line.constant_s * ratio, line.per_sample_s * ratio)
@@ -147,21 +147,21 @@ class _Fit:
 
     @property
     def seen(self) -> float:
-        """Iterations with the present batch."""
+        """Number of iterations with the present batch."""
         return self.points[self._here][0] if self._here is not None else 0.0
 
     @property
     def deviation(self) -> float:
-        """Of its times, as a share of them."""
+        """Relative standard deviation of its times."""
         return math.sqrt(self._variance)
 
     @property
     def time_s(self) -> float:
-        """Mean of its times with the present batch."""
+        """Mean seconds of its times with the present batch."""
         return self.points[self._here][1] if self._here is not None else 0.0
 
     def line(self) -> Line | None:
-        """Through its mean with the present batch, as steep as all points say."""
+        """Return the line through the mean at the present batch, with the slope of all points."""
         here = self._here
         if here is None:
             return self.prior
@@ -180,19 +180,19 @@ class _Fit:
 
 
 class Affine:
-    """Fits a line to each worker's times, and goes to where all are level.
+    """The rule that fits a line to each worker's times, and levels the lines.
 
     A change must promise more than noise explains, so that sizes rest when there is nothing to
     gain. A line goes through the worker's newest times, whatever it was fitted to: so where sizes
-    rest, all are level by measurement and not by the model.
+    rest, all workers are level by measurement and not only by the model.
 
     Parameters
     ----------
     sizes : sequence of int
-        To begin with.
+        Initial sizes.
     bounds : Bounds
     known : sequence
-        What :meth:`state` said of each worker, None where nothing is known.
+        The :meth:`state` of each worker, None where nothing is known.
     """
 
     def __init__(
@@ -210,14 +210,14 @@ class Affine:
             self.resize(sum(self.sizes))
 
     def see(self, seen: Seen) -> Sizes:
-        """As :class:`Rule` has it."""
+        """Take in an iteration; return the sizes of the next one."""
         for fit, samples, time_s in zip(self._fits, seen.batches, seen.times_s, strict=True):
             if math.isfinite(time_s) and time_s > 0 and samples > 0:
                 fit.add(samples, time_s)
         self._memory = seen.memory
         count = min(fit.seen for fit in self._fits)
         self._rested += 1
-        # Where nothing is new a look at every iteration would be for nothing.
+        # Where nothing has changed, a review at every iteration would be wasted.
         rests = count >= RESTS and self._rested < RESTS
         if seen.batches != self.sizes or count < LEAST_SEEN or rests:
             return self.sizes
@@ -238,7 +238,7 @@ class Affine:
         return self.sizes
 
     def resize(self, total: int) -> Sizes:
-        """As :class:`Rule` has it."""
+        """Set the number of samples in a step from now on; return the new sizes."""
         lines = [fit.line() for fit in self._fits]
         least, most = self._bounds.of(self.sizes, total, self._memory)
         if all(lines):
@@ -248,12 +248,12 @@ class Affine:
         return self.sizes
 
     def state(self) -> list[Any]:
-        """As :class:`Rule` has it."""
+        """Return the line of each worker, as JSON values."""
         return [None if (line := fit.line()) is None else list(line) for fit in self._fits]
 
 
 def _usual(lines: Sequence[Line]) -> Line | None:
-    """What is believed of a worker that is not known: the mean of those that are."""
+    """Return the prior line of an unknown worker: the mean of those that are known."""
     if not lines:
         return None
     return Line(*(math.fsum(column) / len(lines) for column in zip(*lines, strict=True)))
@@ -264,4 +264,4 @@ RULES: dict[str, Callable[[Sequence[int], Bounds, Sequence[Any]], Rule]] = {
     "speeds": Speeds,
     "leader": LeaderStraggler,
 }
-"""By name: ours, Algorithm 1 and Algorithm 2."""
+"""Rules by name: hpcext's own, Algorithm 1 and Algorithm 2."""

@@ -1,11 +1,11 @@
 """When a training will have converged: Capes et al., section 3.1, after Optimus.
 
-Stochastic gradient descent converges as 1 / k, so the loss after k steps is taken for
+Stochastic gradient descent converges as 1 / k, so the loss after k steps is modelled as
 
     l = 1 / (beta0 k + beta1) + beta2                                           (eq. 1)
 
-whose coefficients are fitted while the loss is reported. Losses are noisy: what is said of steps
-to come is an interval.
+whose coefficients are fitted while the loss is reported. Losses are noisy, so predictions are
+intervals.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from hpcext.core.losses import Point
 Floats = NDArray[np.float64]
 
 LEAST_POINTS = 8
-"""A curve is fitted to no fewer points."""
+"""Fewest points that a curve is fitted to."""
 
 UNKNOWNS = 3
 
 RATIOS = np.geomspace(1e-3, 1e2, 41)
-"""Values of beta1 / beta0 to begin with, in steps that were made. Above them a curve is a straight
-line for all that can be seen of it, below them beta1 is nothing."""
+"""Values of beta1 / beta0 to start from, in units of the steps made. Above them a curve is
+indistinguishable from a straight line, below them beta1 is negligible."""
 
 OUTLIER = 5.0
-"""Points that lie so many standard deviations off are left out."""
+"""Standard deviations from the curve beyond which a point is an outlier."""
 
 NORMAL = 1.4826
-"""Standard deviation of normal noise, in median deviations."""
+"""Standard deviation of normal noise in units of its median absolute deviation."""
 
 ROUNDING = 1e-9
-"""Of the largest loss: as good as nothing."""
+"""Negligible difference, relative to the largest loss."""
 
 ROUNDS = 5
-"""Outliers are looked for so many times at most; each fit without them may show others."""
+"""Most rounds of outlier removal; each fit without outliers may show others."""
 
 BELOW = 10.0
-"""Of losses that can be negative the limit is not farther below, in falls that were seen."""
+"""Most that the limit of losses that can be negative lies below them, in units of their fall."""
 
 FALLS = 0.95
-"""A loss falls if chance would make it seem so in no more than the rest of cases."""
+"""Confidence with which a loss must fall: chance would make it seem so in the rest of cases."""
 
 MOST_FOLLOWING = 0.9
-"""Largest autocorrelation of noise that is allowed for; from few points it is badly known."""
+"""Largest autocorrelation of noise to allow for; from few points it is badly known."""
 
 SECTIONS = 20
-"""Golden sections of the search for a ratio: they shorten it to 1e-4 of what it was."""
+"""Golden sections in the search for a ratio: they shorten its bracket to 1e-4."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 SCALES = 32
-"""Steps that are tried on either side of the best ones."""
+"""Numbers of steps to try on either side of the best one."""
 
 FAR = 1e9
-"""Steps that are so many times those made are never reached."""
+"""Multiple of the steps made that counts as never reached."""
 
 
 class Interval(NamedTuple):
-    """An estimate with the bounds between which it lies by the stated share of chance."""
+    """An estimate with the bounds of its confidence interval."""
 
     low: float
     best: float
@@ -78,9 +78,9 @@ class Convergence(NamedTuple):
     Attributes
     ----------
     beta0, beta1, beta2 : float
-        Of eq. 1; beta0 > 0, beta1 >= 0. The loss falls towards beta2.
+        Coefficients of eq. 1; beta0 > 0, beta1 >= 0. The loss falls towards beta2.
     noise : float
-        Standard deviation of a single reported loss, as seen from the curve.
+        Standard deviation of a single reported loss from the curve.
     used : tuple of Point
         The points that it was fitted to: those of the history without outliers.
     """
@@ -92,24 +92,24 @@ class Convergence(NamedTuple):
     used: tuple[Point, ...]
 
     def loss(self, steps: ArrayLike) -> Floats:
-        """The loss after so many steps, without noise."""
+        """Return the loss after numbers of steps, without noise."""
         k = np.asarray(steps, dtype=np.float64)
         return np.asarray(1.0 / (self.beta0 * k + self.beta1) + self.beta2)
 
     def steps_to(self, loss: float, share: float = 0.9) -> Interval:
-        """After how many steps the curve is as low as a wanted loss.
+        """Return after how many steps the curve is as low as a given loss.
 
         The interval is that of the profile likelihood: it holds the k for which some curve with
         l(k) = `loss` fits the reports not significantly worse than the best one, by an F test. It
-        supposes that eq. 1 holds; where a loss falls faster, as when the learning rate decays, all
-        bounds are too high. Noise that follows its own past is allowed for by its first
-        autocorrelation.
+        assumes that eq. 1 holds; where a loss falls faster, as when the learning rate decays, all
+        bounds are too high. Autocorrelated noise is allowed for by its first autocorrelation.
 
         Parameters
         ----------
         loss : float
         share : float
-            In (0, 1): in how many of many such cases the interval holds the true number.
+            In (0, 1): confidence level, the share of cases in which the interval holds the true
+            number.
 
         Returns
         -------
@@ -128,7 +128,7 @@ class Convergence(NamedTuple):
         best = math.inf
         if loss > self.beta2:
             best = max(0.0, (1.0 / (loss - self.beta2) - self.beta1) / self.beta0)
-        # On all scales about the best one, for it is known well or hardly at all.
+        # On all scales around the best one, which may be known well or hardly at all.
         scales = np.geomspace(1e-6, math.log(FAR), SCALES)
         steps = best * np.exp(np.r_[-scales[::-1], 0.0, scales])
         if not 0.0 < best < math.inf:
@@ -138,7 +138,7 @@ class Convergence(NamedTuple):
         return _interval(steps, excess, best, self._bound(share))
 
     def _bound(self, share: float) -> float:
-        """How far, in quadrature and beyond `noise`, the losses may be from a likely curve."""
+        """Return how far beyond `noise`, in quadrature, losses may be from a likely curve."""
         from scipy.special import stdtrit  # noqa: PLC0415
 
         free = len(self.used) - UNKNOWNS
@@ -150,13 +150,13 @@ class Convergence(NamedTuple):
 
 
 def _interval(steps: Floats, excess: Floats, best: float, bound: float) -> Interval:
-    """From the first to the last of ascending steps at which the excess is within the bound."""
+    """Return the interval of ascending steps at which the excess is within the bound."""
     inside = np.flatnonzero(excess <= bound)
     if not len(inside):
         return Interval(best, best, best)
 
     def crossing(within: int, beyond: int) -> float:
-        # By a straight line over the logarithm of the steps, which the excess nearly is.
+        # Interpolated over the logarithm of the steps, in which the excess is nearly linear.
         part = (bound - excess[within]) / (excess[beyond] - excess[within])
         return float(steps[within] * (steps[beyond] / steps[within]) ** part)
 
@@ -167,7 +167,7 @@ def _interval(steps: Floats, excess: Floats, best: float, bound: float) -> Inter
 
 
 def fit(history: Sequence[Point]) -> Convergence | None:
-    """The curve that explains a history best.
+    """Fit the curve that explains a history best.
 
     For a given beta1 / beta0 the loss is linear in 1 / beta0 and beta2. These are found by
     non-negative least squares, weighted by the number of reports, and that ratio by a search in one
@@ -175,9 +175,10 @@ def fit(history: Sequence[Point]) -> Convergence | None:
     beta0 and beta1 as well; but then errors are those of 1 / (l - beta2), which is biased where
     noise is as large as what is left to gain, and undefined for points below beta2.)
 
-    beta2 is not negative if no loss is; otherwise at most `BELOW` times as far below the lowest
-    loss as that is below the highest. As in Optimus outliers are left out: points that are more
-    than `OUTLIER` standard deviations from the curve, as their median deviation estimates it.
+    beta2 is not negative if no loss is; otherwise it is at most `BELOW` times as far below the
+    lowest loss as that is below the highest. As in Optimus outliers are left out: points that are
+    more than `OUTLIER` standard deviations from the curve, as estimated from their median
+    deviation.
 
     Parameters
     ----------
@@ -196,8 +197,8 @@ def fit(history: Sequence[Point]) -> Convergence | None:
     if len(points) < LEAST_POINTS:
         return None
     everything = _Curves(points)
-    # A spike may tilt a curve so far that it looks as if it lay on it; and a steep fall may look
-    # like a spike. So the search begins with all points, and with those near their neighbours.
+    # A spike may tilt a curve so far that it seems to lie on it; and a steep fall may look like a
+    # spike. So the search starts from all points, and from those near their neighbours.
     starts = dict.fromkeys((points, everything.smooth()))
     tried = [_without_outliers(everything, start) for start in starts]
     found = [each for each in tried if each is not None]
@@ -213,7 +214,7 @@ def fit(history: Sequence[Point]) -> Convergence | None:
 
 
 def _without_outliers(everything: _Curves, used: tuple[Point, ...]) -> Convergence | None:
-    """Fit and leave out what lies far off, of all points, until nothing changes."""
+    """Fit and leave out the outliers among all points, until nothing changes."""
     found = None
     for _ in range(ROUNDS):
         if len(used) < LEAST_POINTS:
@@ -229,18 +230,18 @@ def _without_outliers(everything: _Curves, used: tuple[Point, ...]) -> Convergen
 
 
 class _Curves:
-    """Curves beside points, in steps of which the last one made is 1.
+    """Points to fit curves to, in units in which the last step made is 1.
 
     Attributes
     ----------
     unit : float
-        Steps that were made.
+        Number of steps made.
     floor : float
-        beta2 is at least this.
+        Least beta2.
     spread : float
         Sum of the squared errors of the best constant.
     rounding : float
-        Points that are so near to a curve are no outliers, whatever the others are.
+        Distance from a curve within which a point is never an outlier.
     """
 
     def __init__(self, points: tuple[Point, ...]) -> None:
@@ -259,28 +260,28 @@ class _Curves:
         self.rounding = ROUNDING * float(np.abs(self.loss).max())
 
     def bound(self, off: Floats) -> float:
-        """How far off a point may be that is no outlier."""
+        """Return the distance from the curve beyond which a point is an outlier."""
         return OUTLIER * max(NORMAL * float(np.median(off)), self.rounding)
 
     def near(self, off: Floats) -> tuple[Point, ...]:
-        """The points without outliers, by how far off each of them is."""
+        """Return the points without outliers, given the distance of each."""
         within = (off <= self.bound(off)).tolist()
         return tuple(itertools.compress(self.points, within))
 
     def smooth(self) -> tuple[Point, ...]:
-        """The points that are near the median of their neighbours, three on each side."""
+        """Return the points that are near the median of their neighbours, three on each side."""
         windows = np.lib.stride_tricks.sliding_window_view(np.pad(self.loss, 3, mode="reflect"), 7)
         return self.near(np.abs(self.loss - np.median(windows, axis=1)) * np.sqrt(self.weight))
 
     def inverse(self, ratio: Floats) -> Floats:
-        """The mean of 1 / (k + ratio) over each stretch, shape (..., n)."""
+        """Return the mean of 1 / (k + ratio) over each stretch, shape (..., n)."""
         ratio = np.asarray(ratio)[..., None]
         width = np.where(self.width > 0, self.width, 1.0)
         over = np.log1p(width / (self.first + ratio)) / width
         return np.asarray(np.where(self.width > 0, over, 1.0 / (self.step + ratio)))
 
     def fit(self) -> Convergence | None:
-        """The best curve, or None if that is a constant."""
+        """Return the best curve, or None if that is a constant."""
         from scipy.optimize import (  # noqa: PLC0415
             minimize_scalar,
             nnls,
@@ -290,7 +291,7 @@ class _Curves:
         wanted = (self.loss - self.floor) * roots
 
         def best(log_ratio: float) -> tuple[float, float, float]:
-            """1 / beta0 and beta2 above its floor, and the square root of the squared errors."""
+            """Return 1 / beta0, beta2 above its floor, and the root of the squared errors."""
             inverse = self.inverse(np.exp(log_ratio))
             # Both columns are about 1.
             scale = float(inverse.max())
@@ -316,15 +317,15 @@ class _Curves:
         return Convergence(beta0, beta1, limit + self.floor, noise, self.points)
 
     def off(self, found: Convergence) -> Floats:
-        """How far the points are from a curve, in units of the noise of one report, shape (n,)."""
+        """Return the distances of the points from a curve, in units of one report's noise, (n,)."""
         slope = 1.0 / (found.beta0 * self.unit)
         inverse = self.inverse(np.asarray(found.beta1 * slope))
         return np.asarray((self.loss - slope * inverse - found.beta2) * np.sqrt(self.weight))
 
     def through(self, steps: Floats, loss: float) -> Floats:
-        """The least squared errors of curves that have a loss at given steps, shape (g,).
+        """Return the least squared errors of curves through a loss at given steps, shape (g,).
 
-        By golden sections in the logarithm of the ratio, for all steps at once.
+        They are found by golden sections in the logarithm of the ratio, for all steps at once.
         """
         coarse = self._errors(RATIOS, steps[:, None], loss)
         at = np.argmin(coarse, axis=1)
@@ -338,7 +339,7 @@ class _Curves:
         return self._errors(np.exp((low + high) / 2), steps, loss)
 
     def _errors(self, ratio: Floats, steps: Floats, loss: float) -> Floats:
-        """Squared errors of the best curve with a ratio through a point; both are broadcast."""
+        """Return squared errors of the best curve with a ratio through a point; both broadcast."""
         inverse = self.inverse(ratio)
         mean = inverse @ self.weight / self.total
         centred = inverse - mean[..., None]

@@ -1,4 +1,4 @@
-"""Scaling curves: speed by number of GPUs, as a user states it or as it was measured."""
+"""Scaling curves: speed by number of GPUs, stated by a user or measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 NEAR_BEST = 0.02
-"""Speeds that differ by less than this share are equal, for all that a scheduler can gain."""
+"""Relative difference below which speeds are equal for a scheduler's purposes."""
 
 
 def fewest_near_best(curve: Mapping[int, float], within: float = NEAR_BEST) -> int:
-    """The fewest GPUs that run at practically the best speed.
+    """Return the fewest GPUs that run at practically the best speed.
 
     MARBLE (section V-D) takes a job's optimal number of GPUs from its measured curve. Measured
     curves are never quite flat where more GPUs no longer help, hence the margin.
@@ -46,10 +46,10 @@ def fewest_near_best(curve: Mapping[int, float], within: float = NEAR_BEST) -> i
 
 
 def interpolate(curve: Mapping[int, float], gpus: float) -> float:
-    """The speed on any number of GPUs, by those of a curve.
+    """Return the speed on any number of GPUs, interpolated on a curve.
 
-    What lies between two points is on a straight line, as is what lies below the first one (towards
-    no speed on no GPU); past the last point it stays flat.
+    It is linear between two points, and below the first one (towards no speed on no GPU); past the
+    last point it stays flat.
 
     Parameters
     ----------
@@ -72,17 +72,17 @@ def interpolate(curve: Mapping[int, float], gpus: float) -> float:
 
 
 def robust_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The weighted mean without the value that is farthest from the median.
+    """Return the weighted mean without the value that is farthest from the median.
 
     One measurement on a disturbed node, however long it took, must not move a curve: of three
-    values and more one is left out, so the result lies among the others.
+    values or more one is left out, so the result lies among the others.
 
     Parameters
     ----------
     values : sequence of float
-        At least one.
+        Values, at least one.
     weights : sequence of float
-        As many, > 0.
+        Weight of each value, > 0.
 
     Returns
     -------
@@ -96,14 +96,14 @@ def robust_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     kept = list(range(len(values)))
     if len(kept) > 2:
         middle = statistics.median(values)
-        # Of two that are as far, the earlier one: what was measured last is worth more.
+        # Of two equally far ones, drop the earlier: the latest measurement is worth more.
         kept.remove(max(kept, key=lambda index: abs(values[index] - middle)))
     total = sum(weights[index] for index in kept)
     return sum(values[index] * (weights[index] / total) for index in kept)
 
 
 def shape(curve: Mapping[int, float]) -> dict[int, float]:
-    """A curve without its unit: the speed on the fewest GPUs is 1.
+    """Return a curve without its unit: the speed on the fewest GPUs is 1.
 
     Examples
     --------

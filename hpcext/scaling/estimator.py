@@ -1,6 +1,6 @@
-"""From what a job states and reports to what a policy believes of its speed and of its end.
+"""Estimates of a job's speed and its end, from what the job states and reports.
 
-The one place where that is done, live and simulated. Nothing is remembered here: the same
+This is the only place that makes them, live and simulated. Nothing is remembered here: the same
 :class:`~hpcext.core.estimate.Estimate` gives the same answer, so a replayed journal decides alike.
 """
 
@@ -25,23 +25,23 @@ from hpcext.scaling.kinds import curve_of
 Floats = NDArray[np.float64]
 
 STEP = 0.02
-"""Speeds that differ by less than this share are the same observation: no model is fitted anew for
-what a scheduler could not use (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
+"""Relative difference below which speeds are the same observation: no model is fitted anew for
+a difference that a scheduler could not use (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
 
 
 MOST = 1e15
-"""Of any speed, batch or loss, and of the inverse of a speed: what lies beyond is a mistake."""
+"""Largest speed, batch, loss, and inverse of a speed: anything beyond is a mistake."""
 
 
 class Sizes(NamedTuple):
-    """GPUs in all, and the nodes that they are on: two arrays of one shape; 0 GPUs on 0 nodes."""
+    """Numbers of GPUs, and of their nodes: two arrays of one shape; 0 GPUs are on 0 nodes."""
 
     gpus: NDArray[Any]
     nodes: NDArray[np.int64]
 
     @classmethod
     def on_one_node(cls, gpus: NDArray[Any]) -> Sizes:
-        """So many GPUs, all on one node."""
+        """Return sizes that are each on one node."""
         return cls(gpus, (gpus > 0).astype(np.int64))
 
 
@@ -49,28 +49,27 @@ ONE = Sizes(np.array([1]), np.array([1]))
 
 
 def speedups(known: Estimate, sizes: Sizes, kind: str = "", *, ring: bool = False) -> Floats | None:
-    """Speed on so many GPUs, as a multiple of that on one; None where no speed is known.
+    """Return speeds as multiples of that on one GPU; None if no speed is known.
 
-    Where kinds of GPUs are told apart, that one is of the kind on which the job is slowest, so that
-    the values of different kinds compare. Of a kind of which nothing is stated the job is believed
-    to be as slow as on that one; without any statement, of a kind that it has not been on, as fast
-    as where it was longest.
+    Where kinds of GPUs are told apart, that one GPU is of the kind on which the job is slowest, so
+    that the values of different kinds are comparable. On a kind for which nothing is stated the job
+    is taken to be as slow as on that one; without any statement, on a kind that it has not used, as
+    fast as on the kind that it used longest.
 
-    Where the job reports its goodput, that is its speed, with the best batch of each size
+    If the job reports its goodput, that is its speed, with the best batch of each size
     (:mod:`~hpcext.scaling.goodput`). It needs parameters of the throughput: those that the job
-    reports, else those fitted to what was measured, where its work is in samples. That is believed
-    of steps with as many as the report allows; without any such step there is no goodput.
+    reports, else those fitted to measurements, if its work is in samples; only steps with as many
+    samples as the report allows count, and without any such step there is no goodput.
 
-    Else by what the job states: between its points, before and behind them it is on straight
-    lines, as :func:`~hpcext.scaling.curve.interpolate` has it. Else a model is fitted to what was
-    measured: Pollux's (:mod:`~hpcext.scaling.throughput`), by which a job is believed to scale
+    Otherwise the speed is what the job states, interpolated linearly between its points and beyond
+    them as in :func:`~hpcext.scaling.curve.interpolate`. Otherwise a model is fitted to
+    measurements: Pollux's (:mod:`~hpcext.scaling.throughput`), by which a job is taken to scale
     perfectly where it has not been yet.
 
-    With `ring` no goodput is looked at, and the model is that of Capes et al.
+    With `ring` goodput is ignored, and the model is that of Capes et al.
     (:mod:`~hpcext.scaling.allreduce`), which does not look at nodes.
 
-    Of a curve that does not begin at one GPU, the first point is taken for as many times the speed
-    of one.
+    If a curve does not begin at one GPU, speed is taken to be proportional below its first point.
 
     Examples
     --------
@@ -86,10 +85,10 @@ def speedups(known: Estimate, sizes: Sizes, kind: str = "", *, ring: bool = Fals
 
 
 def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
-    """Work per second on the GPU that :func:`speedups` compares with; None where it is not known.
+    """Return work per second on the GPU that :func:`speedups` compares with, or None.
 
-    By the speed that the job was seen to have for longest, scaled down to one GPU; before it has
-    shown any, by the curve that it states, taken for work per second.
+    It is the speed that the job had for longest, scaled down to one GPU; before it has shown any,
+    the stated curve is taken for work per second.
     """
     if not known.observed:
         return _alone(known, ring)
@@ -100,18 +99,18 @@ def rate_alone(known: Estimate, *, ring: bool = False) -> float | None:
 
 
 class Worth(NamedTuple):
-    """How a job that reports its goodput gets on where it is.
+    """How a job that reports its goodput performs where it is.
 
     Attributes
     ----------
     goodput : float
-        Samples per second, as worth as those of the initial batch.
+        Samples per second, converted to those of the initial batch.
     batch : int
-        Samples of a step: as reported, else the best.
+        Samples in a step: as reported, else the best.
     efficiency : float
-        What a sample in it is worth, to one in the initial batch.
+        Progress of a sample in that batch, relative to one in the initial batch.
     gain : float
-        By what share one GPU more would make the goodput larger, with the best batch of each.
+        Relative gain in goodput with one more GPU, with the best batch of each.
     """
 
     goodput: float
@@ -121,7 +120,7 @@ class Worth(NamedTuple):
 
 
 def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | None:
-    """What a job's goodput is on so many GPUs, by what it reports; None where that says nothing."""
+    """Return a job's goodput on these GPUs, from its reports; None where they say nothing."""
     model = _goodput(known, kind)
     if model is None or gpus < 1:
         return None
@@ -142,16 +141,16 @@ def worth(known: Estimate, gpus: int, nodes: int, kind: str = "") -> Worth | Non
 
 
 def alone_s(known: Estimate, *, ring: bool = False) -> float | None:
-    """Seconds until the job is done if it had one GPU; None where that is not known."""
+    """Return the seconds until the job would be done on one GPU; None if unknown."""
     left, rate = work_left(known), rate_alone(known, ring=ring)
     return None if left is None or rate is None else left / rate
 
 
 def work_left(known: Estimate) -> float | None:
-    """Work to go, in the job's own unit; None where its end is not known.
+    """Return the work that is left, in the job's own unit; None if its end is unknown.
 
-    What the job says, else what its loss promises until it is the one that the job is to reach
-    (Capes et al., eq. 1).
+    It is what the job says, else what its loss predicts until it reaches the job's target (Capes et
+    al., eq. 1).
     """
     if known.work is not None:
         return max(0.0, known.work - known.done)
@@ -167,10 +166,10 @@ def work_left(known: Estimate) -> float | None:
 
 
 def _alone(known: Estimate, ring: bool) -> float | None:
-    """Of `_speeds`, that on one GPU of the kind on which the job is slowest."""
+    """Return the speed of `_speeds` on one GPU of the kind on which the job is slowest."""
     curves = known.by_kind.values() or ([known.stated] if known.stated else [])
     if curves and (ring or known.goodput is None):
-        # Without arrays: it is asked of every job in every decision.
+        # Without arrays, because this is computed for every job in every decision.
         return min(map(_on_one, curves))
     kinds = [*known.by_kind] or {each.kind for each in known.observed} or [""]
     found = [_speeds(known, ONE, ring, kind) for kind in kinds]
@@ -191,7 +190,7 @@ def _interpolated(curve: Mapping[int, float], gpus: NDArray[Any]) -> Floats:
 
 
 def _observed(known: Estimate, kind: str) -> tuple[Observed, ...]:
-    """What was seen on a kind, or if nothing was, on that which was seen for longest."""
+    """Return the observations on a kind, or else on the kind that was used longest."""
     seconds: dict[str, float] = {}
     for each in known.observed:
         seconds[each.kind] = seconds.get(each.kind, 0.0) + each.seconds
@@ -202,7 +201,7 @@ def _observed(known: Estimate, kind: str) -> tuple[Observed, ...]:
 
 
 def _speeds(known: Estimate, sizes: Sizes, ring: bool, kind: str) -> Floats | None:
-    """In any unit that is the same for all sizes and kinds."""
+    """Return speeds in any unit that is the same for all sizes and kinds."""
     if not ring and (model := _goodput(known, kind)) is not None:
         return _goodputs(model, sizes)
     if stated := curve_of(known.by_kind, kind) if known.by_kind else known.stated:
@@ -226,14 +225,14 @@ def _modelled(seen: tuple[_Seen, ...], sizes: Sizes, ring: bool) -> Floats:
 
 @functools.lru_cache(maxsize=4096)
 def _one(seen: tuple[_Seen, ...], ring: bool) -> Floats:
-    """All speeds are compared with it."""
+    """Return the speed that all others are compared with."""
     found = _modelled(seen, ONE, ring)
     found.setflags(write=False)
     return found
 
 
 def _goodput(known: Estimate, kind: str) -> Goodput | None:
-    """The model of a job that reports one by which it can run; None without."""
+    """Return the model of a job that reports one and can run by it; else None."""
     said = known.goodput
     if said is None:
         return None
@@ -241,7 +240,7 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
         theta = _fitted(said, _observed(known, kind))
     else:
         theta = throughput.Throughput(*said.throughput)
-    # Speeds may have been reported that none has.
+    # The reported parameters may be impossibly fast.
     if theta is None or theta.gradient_s(1.0) < LEAST_PASS_S:
         return None
     model = Goodput(
@@ -257,20 +256,20 @@ def _goodput(known: Estimate, kind: str) -> Goodput | None:
 
 
 def _fitted(said: GoodputReport, observed: Sequence[Observed]) -> throughput.Throughput | None:
-    """From those steps that have as many samples as they may; None if there are none."""
+    """Fit the throughput to steps with an allowed number of samples; None if there are none."""
     most = said.most_batch or MOST_TIMES * said.initial_batch
-    # Work of 1 in a step says that steps are counted, or nothing.
+    # Work of 1 in a step means that the unit of work is steps, or unknown.
     low, high = (1 - STEP) * max(2, said.initial_batch), (1 + STEP) * most
     seen = _rounded(tuple(each for each in observed if low <= each.batch <= high))
     return _pollux(seen) if seen else None
 
 
 def _goodputs(model: Goodput, sizes: Sizes) -> Floats:
-    """Samples per second with the best batch, as worth as those of the initial one.
+    """Return samples per second with the best batch, converted to those of the initial one.
 
-    A job file may let a job have sizes on which by its report it cannot run. There it is believed
-    to be as slow as on the fewest GPUs on which it can, and with fewer slower in proportion: a job
-    that has a size is some use on it. Between whole numbers of GPUs it is on straight lines.
+    A job file may allow sizes on which the job cannot run by its report. There it is taken to be as
+    slow as on the fewest GPUs on which it can, and with fewer slower in proportion: any size that a
+    job has is of some use to it. Between whole numbers of GPUs it is interpolated linearly.
     """
     low, high = np.floor(sizes.gpus).astype(np.int64), np.ceil(sizes.gpus).astype(np.int64)
     fewest = _fewest(model)
@@ -288,7 +287,7 @@ def _goodputs(model: Goodput, sizes: Sizes) -> Floats:
 
 
 def _fewest(model: Goodput) -> int:
-    """On how many GPUs its initial batch has room; if it cannot run on these, it can on none."""
+    """Return on how many GPUs the initial batch fits; if not on these, the job can run on none."""
     if model.most_per_gpu is None or model.accumulates:
         return 1
     return -(-model.initial_batch // model.most_per_gpu)
@@ -302,7 +301,7 @@ def _best(model: Goodput, gpus: tuple[int, ...], nodes: tuple[int, ...]) -> Floa
 
 
 class _Seen(NamedTuple):
-    """An observation as far as it matters: speed in steps of its logarithm."""
+    """An observation at the precision that matters: speed in steps of its logarithm."""
 
     gpus: int
     nodes: int
@@ -313,7 +312,7 @@ class _Seen(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def _rounded(observed: tuple[Observed, ...]) -> tuple[_Seen, ...]:
     def step(number: float) -> float:
-        # What a job reports may be any number; one job's nonsense must not end a decision for all.
+        # A job may report any number; one job's nonsense must not break a decision for all.
         number = min(max(number, 1 / MOST), MOST)
         return math.exp(STEP * round(math.log(number) / STEP))
 
@@ -337,8 +336,8 @@ def _pollux(seen: tuple[_Seen, ...]) -> throughput.Throughput:
     alone = _batch(seen, np.ones(1))
     if float(found.samples_per_s(1, 1, alone)[0]) <= max(each.rate for each in seen) or 1 in gpus:
         return found
-    # Never seen on one GPU, a job may seem to do nothing but synchronise. One GPU does not, and
-    # would be as fast as one likes; rather all that was seen is taken for computing.
+    # A job never seen on one GPU may seem to do nothing but synchronise, and would be infinitely
+    # fast on one; in that case all of the measured time is taken for computing.
     one = np.ones_like(gpus)
     return throughput.fit(steps._replace(gpus=one, nodes=one))
 
@@ -357,10 +356,10 @@ def _convergence(losses: tuple[Point, ...]) -> convergence.Convergence | None:
 
 
 def _batch(seen: tuple[_Seen, ...], gpus: Floats) -> Floats:
-    """Work of a step on so many GPUs: as where it was measured, and between on straight lines.
+    """Return the work of a step on numbers of GPUs, interpolated between measured ones.
 
-    It is the same on all numbers of GPUs, or in proportion to them, or whatever the job makes of
-    it; beyond what was seen it stays as it was, or in proportion if it has always been.
+    It may be the same on all numbers of GPUs, in proportion to them, or anything else; beyond the
+    observations it stays constant, or proportional if it has always been.
     """
     known = {each.gpus: each.batch for each in seen}
     points = sorted(known)

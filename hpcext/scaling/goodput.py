@@ -1,7 +1,8 @@
-"""How fast a training gets on, and with which batch: Pollux, sections 3.1 and 4.3.
+"""Goodput, the progress of a training per second, and the batch that maximises it.
 
-Goodput is throughput times statistical efficiency (eq. 4): a larger batch keeps GPUs busier, but
-its samples teach less. On given GPUs a job is as good as its best batch (eq. 13).
+Pollux, sections 3.1 and 4.3. Goodput is throughput times statistical efficiency (eq. 4): a larger
+batch keeps GPUs busier, but its samples teach less. On given GPUs a job is as good as its best
+batch (eq. 13).
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from hpcext.scaling.throughput import Floats, Throughput, overlapped
 Ints = NDArray[np.int64]
 
 MOST_TIMES = 32
-"""Section 3.1: total batches up to so many times the initial one work well in most cases."""
+"""Section 3.1: total batches up to this many times the initial one work well in most cases."""
 
 CANDIDATES = 256
-"""Per-GPU batches that are compared: all of them up to this size, else so many, evenly spaced by
-their logarithms."""
+"""Most per-GPU batches to compare: all up to this size, else as many, spaced evenly by their
+logarithms."""
 
 
 class Choice(NamedTuple):
-    """The best way to train on given GPUs; arrays in the shape of what was asked.
+    """The best way to train on given GPUs; arrays in the shape of the arguments.
 
     Attributes
     ----------
     goodput : array of float
-        Samples per second, as worth as those of the initial batch; 0 where the job cannot run.
+        Samples per second, converted to those of the initial batch; 0 where the job cannot run.
     batch : array of int
         Samples on each GPU in each pass; 0 where it cannot run. Where GPUs times passes do not
         divide the total batch it is the largest share, which the others wait for.
@@ -51,16 +52,16 @@ class Goodput(NamedTuple):
         In samples.
     noise_scale : float
         The gradient noise scale phi (eq. 5) in samples, 0 or more; it may be infinite, where no
-        batch is too large. For one without efficiency in its samples see `most_batch`.
+        batch is too large. For a job of fixed batch see `most_batch`.
     initial_batch : int
         The total batch that the user chose, M0, at least 1; smaller ones are not considered.
     most_batch : int, optional
-        Largest total batch; 32 times the initial one unless stated. With `initial_batch` itself the
-        batch is fixed, and efficiency is 1 (section 4.2, "non-adaptive jobs").
+        Largest total batch; default 32 times the initial one. With `initial_batch` itself the batch
+        is fixed, and efficiency is 1 (section 4.2, "non-adaptive jobs").
     least_per_gpu : int
-        Fewest samples of a GPU in a pass: batch normalisation wants some.
+        Fewest samples of a GPU in a pass: batch normalisation needs some.
     most_per_gpu : int, optional
-        Samples that the memory of a GPU has room for; no bound unless stated.
+        Most samples of a GPU in a pass that fit in its memory; by default no bound.
     accumulates : bool
         Whether the training can add up the gradients of several passes.
     """
@@ -74,7 +75,7 @@ class Goodput(NamedTuple):
     accumulates: bool = True
 
     def efficiency(self, total_batch: ArrayLike) -> Floats:
-        """Progress of a sample in such a batch, relative to one in the initial batch (eq. 6).
+        """Return the progress of a sample in a batch, relative to the initial batch (eq. 6).
 
         Parameters
         ----------
@@ -87,27 +88,31 @@ class Goodput(NamedTuple):
         return np.asarray((self.noise_scale + self.initial_batch) / (self.noise_scale + total))
 
     def best(self, gpus: ArrayLike, nodes: ArrayLike) -> Choice:
-        """The per-GPU batch and the passes with the highest goodput (eq. 13).
+        """Find the per-GPU batch and the passes with the highest goodput (eq. 13).
 
         A total batch M lies between `initial_batch` and `most_batch`. It is K * m * (s + 1) on K
         GPUs; where that is more than `most_batch`, the shares of some GPUs are smaller and M is
-        `most_batch`, so a fixed batch can be had on any K. Each GPU has a share: a job with
-        K * `least_per_gpu` > `most_batch` cannot run, nor can one whose initial batch does not fit
-        into memory and that does not accumulate.
+        `most_batch`, so a fixed batch is possible on any K. Each GPU has a share: a job with K *
+        `least_per_gpu` > `most_batch` cannot run, nor can one whose initial batch does not fit into
+        memory and that does not accumulate.
 
         Section 4.3 tries total batches and takes the fewest passes for each. Here per-GPU batches
         are tried: for a given one the best number of passes has a closed form. So the answer is
-        exact over all whole numbers up to `CANDIDATES` samples per GPU, and nearly so above.
+        exact over all integers up to `CANDIDATES` samples per GPU, and nearly so above.
 
         Parameters
         ----------
         gpus, nodes : int or array of int
-            Of each size that is asked about, broadcast; 0 GPUs have no goodput.
+            GPUs and nodes of each size, broadcast; 0 GPUs have no goodput.
+
+        Returns
+        -------
+        Choice
 
         Raises
         ------
         ValueError
-            GPUs that are fewer than their nodes, or on none; a job that contradicts itself.
+            There are fewer GPUs than nodes, or GPUs on no node; or the job contradicts itself.
         """
         most = self._checked()
         gpus, nodes = np.broadcast_arrays(np.asarray(gpus), np.asarray(nodes))
@@ -124,7 +129,7 @@ class Goodput(NamedTuple):
         # and D more for the last one. An infinite phi is as good as a very large one.
         samples = min(self.noise_scale, 1e30) / (count * batch)
         wanted = np.sqrt((last_s - gradient_s) / gradient_s * samples)
-        # It does not hold for `high`, of which a part may be cut off: that one is tried as well.
+        # This does not hold for `high`, whose last pass may be cut short: try that one as well.
         first = np.clip(wanted, low, np.maximum(low, high - 1)).astype(np.int64)
         passes = np.hstack([first, np.minimum(first + 1, np.maximum(high, 1))])
         total = np.minimum(np.tile(count * batch, 2) * passes, most)
@@ -140,7 +145,7 @@ class Goodput(NamedTuple):
         )
 
     def _checked(self) -> int:
-        """The largest total batch, if the job is one."""
+        """Check the job's parameters; return the largest total batch."""
         most = MOST_TIMES * self.initial_batch if self.most_batch is None else self.most_batch
         room = self.least_per_gpu if self.most_per_gpu is None else self.most_per_gpu
         if not self.noise_scale >= 0:
@@ -154,14 +159,14 @@ class Goodput(NamedTuple):
         return most
 
     def _batches(self, count: Ints, most: int) -> Ints:
-        """Per-GPU batches to try, shape (sizes, c), ascending; the memory may be too small."""
+        """Return per-GPU batches to try, shape (sizes, c), ascending; some may exceed memory."""
         high = _ceil(most, count)
         if self.most_per_gpu is not None:
             high = np.minimum(high, self.most_per_gpu)
         high = np.maximum(high, self.least_per_gpu)
         every = int(min(high.max() - self.least_per_gpu + 1, CANDIDATES))
         dense = self.least_per_gpu + np.arange(every)
-        # The fewest passes for a total batch fill more than half of the memory, or are one pass.
+        # With the fewest passes for a total batch, each fills half of the memory, or there is one.
         low = np.minimum(_ceil(self.initial_batch, count), _ceil(high, 2))
         low = np.maximum(low, self.least_per_gpu)
         sparse = np.rint(low * (high / low) ** np.linspace(0.0, 1.0, every))
@@ -169,7 +174,7 @@ class Goodput(NamedTuple):
         return chosen
 
     def _passes(self, count: Ints, batch: Ints, most: int) -> tuple[Ints, Ints]:
-        """The fewest and the most passes; the most are fewer where there is no way."""
+        """Return the fewest and the most passes; the most are fewer where there is no way."""
         low = _ceil(self.initial_batch, count * batch)
         high = _ceil(most, count * batch) if self.accumulates else np.ones_like(low)
         high = np.minimum(high, most // (count * self.least_per_gpu))

@@ -1,4 +1,4 @@
-"""Remember what was computed of values that do not change, without looking at all of them."""
+"""Caching of functions by the identity of their arguments, which must not change."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST = 4096
-"""Answers that are kept, and what was asked with them, so that nothing else gets its identity."""
+"""Most answers to keep; their arguments are kept too, so that no other object gets their id."""
 
 FEW = 4
-"""The same where what was asked is large: all nodes of a machine."""
+"""Most answers to keep for large arguments, as all nodes of a machine."""
 
 
 def by_identity(function: Callable[..., T], most: int = MOST) -> Callable[..., T]:
-    """Answer again as before if the arguments are the same objects; nobody may change these.
+    """Cache a function by the identity of its arguments, which nobody may change.
 
-    For mappings and arrays that cannot be hashed, or are dearer to compare than to compute with.
+    It is for mappings and arrays that cannot be hashed, or whose comparison costs more than the
+    function.
     """
     kept: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
@@ -36,4 +37,4 @@ def by_identity(function: Callable[..., T], most: int = MOST) -> Callable[..., T
 
 
 of_a_machine = functools.partial(by_identity, most=FEW)
-"""The same for a function of all nodes."""
+""":func:`by_identity` for a function of all nodes."""

@@ -1,4 +1,4 @@
-"""Curves of one training on several kinds of GPUs: which of them is that of a GPU."""
+"""The scaling curves of one training on several kinds of GPUs, and which one applies to a GPU."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hpcext.scaling.curve import interpolate
 
 
 def alike(kind: str, names: Collection[str]) -> str | None:
-    """Which of these names means a kind of GPU; None if none does.
+    """Return which of these names means a kind of GPU; None if none does.
 
-    The batch system, the driver and the user of a job may each have their own: the words of one are
-    among those of the other.
+    The batch system, the driver and the user of a job may each use another name: it matches if the
+    words of one are among those of the other.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def _words(kind: str) -> frozenset[str]:
 
 
 def curve_of(by_kind: Mapping[str, Mapping[int, float]], kind: str) -> Mapping[int, float]:
-    """The curve of a kind, or of the slowest on one GPU if there is none of this kind."""
+    """Return the curve of a kind, or else the one that is slowest on one GPU."""
     name = alike(kind, by_kind)
     if name is not None:
         return by_kind[name]

@@ -1,11 +1,11 @@
-"""How fast a worker will go in its next iteration: the predictors of LB-BSP, section 3.2.2.
+"""The speed of a worker in its next iteration: the predictors of LB-BSP, section 3.2.2.
 
 Chen et al., *Semi-Dynamic Load Balancing*, SoCC 2020. A worker on a shared machine is as fast as
 its neighbours let it be. Batches that are to end together need its speed ahead of the iteration
-(Algorithm 1); what can be had is the speed of past ones, and of CPU and memory how much it has.
+(Algorithm 1); what can be observed is the speed of past ones, and its CPU and memory usage.
 
-What is learned is learned while the training runs, in a thread. When a fit ends is therefore
-chance: processes that compute the same shares exchange predictions, not what these are made of.
+Models are trained while the training runs, in a thread. The moment when a fit ends is therefore
+random: processes that compute the same shares exchange predictions, not the models behind them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from hpcext import seams
 Floats = NDArray[np.float64]
 
 ALPHA = 0.2
-"""Weight of the last iteration in the moving average (Table 3)."""
+"""Weight of the last iteration in the exponential moving average (Table 3)."""
 
 LEAST = 500
 """Iterations before a model is trained (section 4); the moving average stands in until then."""
 
 EVERY = 100
-"""Iterations from one fit to the next, which begins with the model of the one before."""
+"""Iterations between two fits; the second starts from the model of the first."""
 
 KEPT = 2000
-"""Iterations that a fit goes by: the newest ones."""
+"""Newest iterations that a fit uses."""
 
 BEYOND = 1.5
-"""A prediction stays within so many times the speeds that were seen, whatever a model says."""
+"""Factor beyond the observed speeds to which predictions are limited, whatever a model says."""
 
 LEAST_SPEED = 1e-6
-"""Of a speed that was seen, so that no sum of speeds is zero."""
+"""Least speed that counts as observed, so that no sum of speeds is zero."""
 
 
 class Predictor(Protocol):
-    """What says how fast a worker will be."""
+    """A predictor of a worker's speed."""
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
         """Take in what is known at the boundary before an iteration.
@@ -51,62 +51,62 @@ class Predictor(Protocol):
         Parameters
         ----------
         speed : float
-            Samples a second in the iteration that ended. An observation is ignored if this is not
-            a positive number.
+            Samples per second in the iteration that ended. The observation is ignored if this is
+            not a positive number.
         cpu, memory : float
-            What the worker has or what is in use, in any unit that stays the same, as read now.
-            What is no number, or negative, counts as the one before.
+            Usage of the worker, in any unit that stays the same, as read now. A value that is
+            negative or not a number counts as the one before.
         """
 
     def predict(self) -> float:
-        """The speed in the iteration that begins: positive, or NaN if nothing was observed."""
+        """Predict the speed in the next iteration: positive, or NaN before any observation."""
 
     def state(self) -> dict[str, Any]:
-        """As JSON values, for a checkpoint or for the next training of the same kind."""
+        """Return the state as JSON values, for a checkpoint or the next training of this kind."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of a predictor of the same name.
+        """Restore the state of a predictor of the same name.
 
         Raises
         ------
         ValueError
-            It is none.
+            The state is not one that such a predictor saved.
         """
 
 
 class Memoryless:
-    """It will be as fast as it just was."""
+    """A predictor of the last observed speed."""
 
     def __init__(self) -> None:
         self._speed = math.nan
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """As :class:`Predictor`."""
+        """Take in the speed of the last iteration."""
         if is_speed(speed):
             self._speed = float(speed)
 
     def predict(self) -> float:
-        """As :class:`Predictor`."""
+        """Predict the last observed speed."""
         return self._speed
 
     def state(self) -> dict[str, Any]:
-        """As :class:`Predictor`."""
+        """Return the state as JSON values."""
         return {"speed": said(self._speed)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As :class:`Predictor`."""
+        """Restore a state."""
         self._speed = heard(state)
 
 
 class Ema:
-    """Exponential moving average."""
+    """A predictor of the exponential moving average of speeds."""
 
     def __init__(self, alpha: float = ALPHA) -> None:
         self._alpha = alpha
         self._speed = math.nan
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """As :class:`Predictor`."""
+        """Take in the speed of the last iteration."""
         if not is_speed(speed):
             return
         if math.isnan(self._speed):
@@ -115,48 +115,48 @@ class Ema:
             self._speed += self._alpha * (speed - self._speed)
 
     def predict(self) -> float:
-        """As :class:`Predictor`."""
+        """Predict the exponential moving average."""
         return self._speed
 
     def state(self) -> dict[str, Any]:
-        """As :class:`Predictor`."""
+        """Return the state as JSON values."""
         return {"speed": said(self._speed)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As :class:`Predictor`."""
+        """Restore a state."""
         self._speed = heard(state)
 
 
 class Model(Protocol):
-    """What a fit finds."""
+    """A fitted model."""
 
     @property
     def looks_back(self) -> int:
-        """Rows that a prediction needs."""
+        """Number of rows that a prediction needs."""
 
     def ahead(self, rows: Floats) -> float:
-        """The next speed after these rows of speed, CPU and memory."""
+        """Predict the speed after these rows of speed, CPU and memory."""
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
 
 
 Fit = Callable[[Floats, "Model | None"], "Model"]
-"""From rows, and a model to begin with, to a model."""
+"""A function that fits a model to rows, starting from another model."""
 
 
 class Online:
-    """A model that is trained while the training runs that it is about.
+    """A predictor whose model is trained while the training that it observes runs.
 
     Parameters
     ----------
     fit : callable
-        From rows of speed, CPU and memory, and the model to begin with, to a model.
+        Fits a model to rows of speed, CPU and memory, starting from another model.
     loaded : callable
-        From a state to a model; raises ValueError where it is none.
+        Makes a model from a state; raises ValueError if that is not one.
     background : bool
-        Fit in a thread. Otherwise :meth:`observe` takes as long as a fit now and then, and
-        the same observations make the same predictions.
+        Whether to fit in a thread. Otherwise :meth:`observe` takes as long as a fit now and then,
+        and the same observations lead to the same predictions.
     """
 
     def __init__(
@@ -174,11 +174,11 @@ class Online:
 
     @property
     def trained(self) -> bool:
-        """Whether a model predicts, and not the moving average."""
+        """Whether the model predicts, not the moving average."""
         return self._model is not None and len(self._rows) >= self._model.looks_back
 
     def observe(self, speed: float, cpu: float, memory: float) -> None:
-        """As :class:`Predictor`."""
+        """Take in the last iteration; begin a fit when one is due."""
         if not is_speed(speed):
             return
         before = self._rows[-1] if self._rows else (0.0, 0.0, 0.0)
@@ -191,7 +191,7 @@ class Online:
             self._begin()
 
     def predict(self) -> float:
-        """As :class:`Predictor`."""
+        """Predict the next speed by the model, or else by the moving average."""
         model = self._model
         if model is None or len(self._rows) < model.looks_back:
             return self._average.predict()
@@ -206,7 +206,7 @@ class Online:
             self._thread.join()
 
     def state(self) -> dict[str, Any]:
-        """As :class:`Predictor`; without what fits went by, so that a checkpoint stays small."""
+        """Return the state as JSON values, without old rows, so that a checkpoint stays small."""
         model = self._model
         rows = [] if model is None else self._newest(model.looks_back).tolist()
         told = None if model is None else model.state()
@@ -214,7 +214,7 @@ class Online:
         return {"average": self._average.state(), "rows": rows, "seen": seen, "model": told}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """As :class:`Predictor`. The model of another worker is a better begin than none, too."""
+        """Restore a state; even the model of another worker is a better start than none."""
         self.settle()
         average = Ema()
         try:
@@ -245,7 +245,7 @@ class Online:
         if not self._background:
             self._learn(rows)
             return
-        # As a daemon: the end of a training does not wait for it.
+        # A daemon thread: the end of a training does not wait for it.
         self._thread = threading.Thread(
             target=self._learn, args=(rows,), name="hpcext-speed", daemon=True
         )
@@ -279,7 +279,7 @@ MADE: Mapping[str, Callable[[int, bool], Predictor]] = {
 
 
 def find_predictor(name: str, *, seed: int = 0, background: bool = True) -> Predictor:
-    """A new predictor by its name in Table 3.
+    """Make a predictor by its name in Table 3.
 
     Parameters
     ----------
@@ -287,14 +287,18 @@ def find_predictor(name: str, *, seed: int = 0, background: bool = True) -> Pred
         ``memoryless``, ``ema``, ``arima``, ``rnn``, ``lstm`` or ``narx``; or what an installed
         package brings (:data:`hpcext.seams.PREDICTORS`).
     seed : int
-        Of the first weights of networks.
+        Seed of the initial weights of networks.
     background : bool
-        Fit in a thread; see :class:`Online`.
+        Whether to fit in a thread; see :class:`Online`.
+
+    Returns
+    -------
+    Predictor
 
     Raises
     ------
     ValueError
-        There is none.
+        There is none of this name.
 
     Examples
     --------
@@ -320,22 +324,22 @@ def _installed(name: str) -> Callable[[int, bool], Predictor]:
 
 
 def is_speed(speed: float) -> bool:
-    """Whether it is a speed that a worker can have."""
+    """Return whether a number is a speed that a worker can have."""
     return math.isfinite(speed) and speed > LEAST_SPEED
 
 
 def said(speed: float) -> float | None:
-    """A speed as a JSON value, which has no NaN."""
+    """Return a speed as a JSON value: null for NaN, which JSON lacks."""
     return None if math.isnan(speed) else speed
 
 
 def heard(state: Mapping[str, Any]) -> float:
-    """The speed of a state.
+    """Return the speed of a state.
 
     Raises
     ------
     ValueError
-        There is none.
+        The state has none.
     """
     try:
         speed = state["speed"]

@@ -1,8 +1,8 @@
 """ARIMA(2,2,1) of a worker's speed, which LB-BSP compares with (section 3.2.2 and Table 3).
 
-Coefficients are those of the least conditional sum of squares, for which SciPy is enough: so it is
-there without another package, and is fitted anew while a training runs. On hundreds of values the
-exact likelihood has its maximum near them.
+Coefficients minimise the conditional sum of squares, for which SciPy is enough: so it needs no
+other package, and can be fitted anew while a training runs. On hundreds of values the exact
+likelihood has its maximum near them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from hpcext.scaling.speed import Floats, Model
 DIFFERENCES = 2
 
 WITHIN = 0.999
-"""Of the bounds within which the moving average is invertible, so that errors of long ago are
-forgotten, and around the triangle in which the autoregression is stationary."""
+"""Factor on the bounds within which the moving average is invertible, so that old errors are
+forgotten, and on those around the triangle in which the autoregression is stationary."""
 
 STARTS = ((0.0, 0.0, -0.5), (-0.5, -0.25, -0.95))
-"""Before the first fit: differences of noise look like the second."""
+"""Coefficients to start the first fit from; differences of noise look like the second."""
 
 REMEMBERS = 200
-"""Iterations that a prediction looks back: of the moving average nothing is left after that."""
+"""Iterations that a prediction looks back: the moving average has vanished by then."""
 
 
 class Arima:
-    """Fitted coefficients: ``w[t] = a1 w[t-1] + a2 w[t-2] + e[t] + b e[t-1]``, w the second
-    differences of the speeds."""
+    """Fitted coefficients of ``w[t] = a1 w[t-1] + a2 w[t-2] + e[t] + b e[t-1]``.
+
+    Here w are the second differences of the speeds.
+    """
 
     looks_back = REMEMBERS
 
@@ -37,7 +39,7 @@ class Arima:
         self.coefficients = (a1, a2, b)
 
     def ahead(self, rows: Floats) -> float:
-        """As :class:`hpcext.scaling.speed.Model`."""
+        """Predict the speed after these rows of speed, CPU and memory."""
         a1, a2, b = self.coefficients
         speeds = rows[:, 0]
         w = np.diff(speeds, DIFFERENCES)
@@ -46,12 +48,12 @@ class Arima:
         return float(2 * speeds[-1] - speeds[-2] + change)
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {"coefficients": list(self.coefficients)}
 
 
 def residuals(coefficients: Floats, w: Floats) -> Floats:
-    """The errors of one-step predictions, from the third value on."""
+    """Return the errors of one-step predictions, from the third value on."""
     from scipy.signal import lfilter  # noqa: PLC0415
 
     a1, a2, b = coefficients
@@ -60,7 +62,7 @@ def residuals(coefficients: Floats, w: Floats) -> Floats:
 
 
 def fit(rows: Floats, start: Model | None) -> Arima:
-    """Fit to rows of speed, CPU and memory, from the coefficients of `start` if that is given."""
+    """Fit to rows of speed, CPU and memory, starting from the coefficients of `start` if given."""
     from scipy.optimize import least_squares  # noqa: PLC0415
 
     w = np.diff(rows[:, 0], DIFFERENCES)
@@ -75,12 +77,12 @@ def fit(rows: Floats, start: Model | None) -> Arima:
 
 
 def loaded(state: Mapping[str, Any]) -> Arima:
-    """Coefficients from their state.
+    """Make a model from its state.
 
     Raises
     ------
     ValueError
-        They are none.
+        The state has no valid coefficients.
     """
     found = np.asarray(state["coefficients"], np.float64)
     if found.shape != (3,) or not np.all((found >= _LOWER) & (found <= _UPPER)):

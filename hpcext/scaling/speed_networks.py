@@ -5,8 +5,8 @@ current and last usages (eq. 4); the plain recurrent network and the LSTM, which
 it with, read the last speeds one after the other. Each has one hidden layer and looks two
 iterations back.
 
-They are so small that NumPy is enough, on one thread, and a training that balances its batches
-needs no second framework. All three are trained in one way, so that only what they are makes a
+They are so small that NumPy on one thread is enough, and a training that balances its batches needs
+no second framework. All three are trained in the same way, so that only their structure makes a
 difference.
 """
 
@@ -26,25 +26,25 @@ LOOK_BACK = 2
 HIDDEN = 10
 
 HELD_OUT = 0.2
-"""Share of the rows, the newest, that no gradient sees: they say when to stop."""
+"""Share of the rows, the newest, that are held out from training and decide when to stop."""
 
 PATIENCE = 10
-"""Steps without a better prediction of these, after which the training stops."""
+"""Steps without a better prediction of the held-out rows, after which the training stops."""
 
 MOST_STEPS = 200
 
 DECAY = 1.0
-"""Weight of the mean square of the weights. Speeds are mostly noise, and some hundred weights would
-learn it. Of 0.0001 to 5, this predicted another recording than that of Table 3 best."""
+"""Weight decay, on the mean square of the weights. Speeds are mostly noise, and some hundred
+weights would learn it. Of 0.0001 to 5, this predicted best on a recording other than Table 3's."""
 
 CLIPPED = 5.0
-"""Standard deviations: an input further out says no more."""
+"""Standard deviations to which inputs are clipped."""
 
 Arrays = dict[str, Floats]
 
 
 class Network(ABC):
-    """A function of its weights, which are one vector, and its inputs.
+    """A network as a function of its weights, which are one vector, and its inputs.
 
     Parameters
     ----------
@@ -60,11 +60,11 @@ class Network(ABC):
 
     @property
     def size(self) -> int:
-        """How many weights there are."""
+        """Number of weights."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def initial(self, rng: np.random.Generator) -> Floats:
-        """Uniform, after Glorot and Bengio; zero for what is added."""
+        """Draw initial weights, uniform after Glorot and Bengio; biases are zero."""
         parts = []
         for shape in self.shapes.values():
             if len(shape) == 1:
@@ -75,7 +75,7 @@ class Network(ABC):
         return np.concatenate(parts)
 
     def split(self, weights: Floats) -> Arrays:
-        """The matrices of a vector of weights."""
+        """Split a vector of weights into matrices."""
         found, at = {}, 0
         for name, shape in self.shapes.items():
             size = math.prod(shape)
@@ -84,23 +84,23 @@ class Network(ABC):
         return found
 
     def joined(self, arrays: Arrays) -> Floats:
-        """The vector of such matrices."""
+        """Join matrices into a vector of weights."""
         return np.concatenate([arrays[name].ravel() for name in self.shapes])
 
     @abstractmethod
     def windows(self, rows: Floats) -> Floats:
-        """What it sees at each row but the first ones, of speed, CPU and memory."""
+        """Return the inputs at each row but the first ones, from speed, CPU and memory."""
 
     @abstractmethod
     def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
-        """The outputs, one for each input, and what the way back needs."""
+        """Return the outputs, one for each input, and what the backward pass needs."""
 
     @abstractmethod
     def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
-        """The derivatives by the weights of what has these derivatives by the outputs."""
+        """Return derivatives by the weights, given those by the outputs."""
 
     def error(self, weights: Floats, inputs: Floats, targets: Floats) -> tuple[float, Floats]:
-        """Mean squared error with the decay, and its derivatives."""
+        """Return the mean squared error with weight decay, and its derivatives."""
         arrays = self.split(weights)
         outputs, kept = self.forward(arrays, inputs)
         off = outputs - targets
@@ -110,7 +110,7 @@ class Network(ABC):
 
 
 class Narx(Network):
-    """Nonlinear autoregressive with exogenous inputs: eq. 4."""
+    """The nonlinear autoregressive network with exogenous inputs of eq. 4."""
 
     name = "narx"
 
@@ -122,7 +122,7 @@ class Narx(Network):
         }  # fmt: skip
 
     def windows(self, rows: Floats) -> Floats:
-        """The last two speeds, and each usage as it is now and was at the last two boundaries."""
+        """Return the last two speeds, and each usage now and at the last two boundaries."""
         count = len(rows) - LOOK_BACK
         speeds = [rows[LOOK_BACK - back :][:count, 0] for back in range(LOOK_BACK)]
         usages = [
@@ -133,12 +133,12 @@ class Narx(Network):
         return np.stack([*speeds, *usages], axis=1)
 
     def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
-        """As :class:`Network`."""
+        """Return the outputs, one for each input, and the hidden units."""
         hidden = np.tanh(inputs @ weights["in"] + weights["in_add"])
         return hidden @ weights["out"][:, 0] + weights["out_add"], hidden
 
     def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
-        """As :class:`Network`."""
+        """Return derivatives by the weights, given those by the outputs."""
         hidden = kept
         by_sum = by_output[:, None] * weights["out"][:, 0] * (1 - hidden**2)
         return {
@@ -148,7 +148,7 @@ class Narx(Network):
 
 
 class Recurrent(Network):
-    """A network that reads speeds one after the other: what both recurrent ones share."""
+    """A network that reads speeds one after the other: base of both recurrent ones."""
 
     gates = 1
 
@@ -161,7 +161,7 @@ class Recurrent(Network):
         }  # fmt: skip
 
     def windows(self, rows: Floats) -> Floats:
-        """The last two speeds, the older one first."""
+        """Return the last two speeds, the older one first."""
         count = len(rows) - LOOK_BACK + 1
         return np.stack([rows[at : at + count, 0] for at in range(LOOK_BACK)], axis=1)
 
@@ -169,7 +169,7 @@ class Recurrent(Network):
         return np.asarray(hidden @ weights["out"][:, 0] + weights["out_add"])
 
     def _ended(self, hidden: Floats, by_output: Floats) -> Arrays:
-        """The derivatives by the weights of the last layer."""
+        """Return the derivatives by the weights of the last layer."""
         return {"out": (hidden.T @ by_output)[:, None], "out_add": by_output.sum(keepdims=True)}
 
 
@@ -179,7 +179,7 @@ class SimpleRnn(Recurrent):
     name = "rnn"
 
     def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
-        """As :class:`Network`."""
+        """Return the outputs, one for each input, and the hidden states."""
         states = [np.zeros((len(inputs), self.hidden))]
         for speed in inputs.T:
             total = speed[:, None] @ weights["in"] + states[-1] @ weights["again"] + weights["add"]
@@ -187,7 +187,7 @@ class SimpleRnn(Recurrent):
         return self._ends(states[-1], weights), states
 
     def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
-        """As :class:`Network`."""
+        """Return derivatives by the weights, given those by the outputs."""
         states: list[Floats] = kept
         found = {name: np.zeros(self.shapes[name]) for name in ("in", "again", "add")}
         by_state = by_output[:, None] * weights["out"][:, 0]
@@ -201,13 +201,13 @@ class SimpleRnn(Recurrent):
 
 
 class Lstm(Recurrent):
-    """Long short-term memory; its gates are in, forget, cell, out."""
+    """The long short-term memory network; its gates are in, forget, cell, out."""
 
     name = "lstm"
     gates = 4
 
     def forward(self, weights: Arrays, inputs: Floats) -> tuple[Floats, Any]:
-        """As :class:`Network`."""
+        """Return the outputs, one for each input, and the states of all steps."""
         state = cell = np.zeros((len(inputs), self.hidden))
         kept = []
         for speed in inputs.T:
@@ -222,7 +222,7 @@ class Lstm(Recurrent):
         return self._ends(state, weights), (kept, state)
 
     def backward(self, weights: Arrays, inputs: Floats, kept: Any, by_output: Floats) -> Arrays:
-        """As :class:`Network`."""
+        """Return derivatives by the weights, given those by the outputs."""
         steps, last = kept
         found = {name: np.zeros(self.shapes[name]) for name in ("in", "again", "add")}
         by_state = by_output[:, None] * weights["out"][:, 0]
@@ -250,7 +250,7 @@ NETWORKS: Mapping[str, type[Network]] = {each.name: each for each in (Narx, Simp
 
 
 class Fitted:
-    """A network with its weights, and what its inputs were divided by.
+    """A network with its weights, and the scale of its inputs.
 
     Parameters
     ----------
@@ -269,13 +269,13 @@ class Fitted:
         self._arrays = network.split(weights)
 
     def ahead(self, rows: Floats) -> float:
-        """As :class:`hpcext.scaling.speed.Model`."""
+        """Predict the speed after these rows of speed, CPU and memory."""
         inputs = self.network.windows(scaled(rows, self.middle, self.width))
         output, _ = self.network.forward(self._arrays, inputs[-1:])
         return float(self.middle[0] + self.width[0] * output[0])
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return {
             "weights": self.weights.tolist(),
             "middle": self.middle.tolist(), "width": self.width.tolist(),
@@ -283,14 +283,14 @@ class Fitted:
 
 
 class Learner:
-    """What trains a network.
+    """The training of a network.
 
     Parameters
     ----------
     name : str
         One of :data:`NETWORKS`.
     seed : int
-        Of its first weights.
+        Seed of its initial weights.
     """
 
     def __init__(self, name: str, seed: int = 0) -> None:
@@ -298,13 +298,13 @@ class Learner:
         self._seed = seed
 
     def fit(self, rows: Floats, start: Model | None) -> Fitted:
-        """Train on rows of speed, CPU and memory, from the weights of `start` if that is given."""
+        """Train on rows of speed, CPU and memory, starting from the weights of `start` if given."""
         middle, width = rows.mean(axis=0), rows.std(axis=0)
-        # What never changed says nothing; it stays at zero.
+        # A series that never changed has no information; it stays at zero.
         width = np.where(width > 1e-9 * np.maximum(1.0, np.abs(middle)), width, 1.0)
         every = scaled(rows, middle, width)
         inputs = self.network.windows(every)[:-1]
-        # Not clipped: a target is what it is.
+        # Targets are not clipped.
         targets = ((rows[:, 0] - middle[0]) / width[0])[-len(inputs) :]
         weights = (
             start.weights
@@ -314,12 +314,12 @@ class Learner:
         return Fitted(self.network, trained(self.network, weights, inputs, targets), middle, width)
 
     def loaded(self, state: Mapping[str, Any]) -> Fitted:
-        """A fitted network from its state.
+        """Make a fitted network from its state.
 
         Raises
         ------
         ValueError
-            It is none of this network.
+            The state has no valid weights of this network.
         """
         arrays = [np.asarray(state[key], np.float64) for key in ("weights", "middle", "width")]
         shapes = [each.shape for each in arrays]
@@ -331,12 +331,12 @@ class Learner:
 
 
 def scaled(rows: Floats, middle: Floats, width: Floats) -> Floats:
-    """Rows as a network sees them."""
+    """Scale and clip rows for a network."""
     return np.clip((rows - middle) / width, -CLIPPED, CLIPPED)
 
 
 def trained(network: Network, weights: Floats, inputs: Floats, targets: Floats) -> Floats:
-    """The weights that predict the newest rows best, of those a descent on the others passes."""
+    """Train by gradient descent; return the weights that predict the held-out rows best."""
     from scipy.optimize import minimize  # noqa: PLC0415
 
     held = max(1, round(HELD_OUT * len(inputs)))
@@ -370,7 +370,7 @@ def trained(network: Network, weights: Floats, inputs: Floats, targets: Floats) 
 
 
 class _Enough(Exception):
-    """Early stopping: the callback's way out of the descent in every SciPy."""
+    """Early stopping: ends the descent from its callback, in every release of SciPy."""
 
 
 def _sigmoid(x: Floats) -> Floats:

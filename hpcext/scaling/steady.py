@@ -1,4 +1,4 @@
-"""From progress reports to a speed: what to leave out as warm-up, and when it is known well."""
+"""The steady speed of a training, from its progress reports: without warm-up, once it is known."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from itertools import pairwise
 from typing import NamedTuple
 
 WINDOWS = 5
-"""A speed is called steady on so many windows at least."""
+"""Fewest windows for a steady speed."""
 
 STEADY = 0.02
 """Largest half-width of a steady speed's interval, relative: two speeds that differ by less are
 equal for a scheduler (:data:`hpcext.scaling.curve.NEAR_BEST`)."""
 
 STUDENT_T = 2.776
-"""Two-sided 95 % with 4 degrees of freedom; for more than five windows it is on the safe side."""
+"""Two-sided 95 % quantile with 4 degrees of freedom; conservative for more than five windows."""
 
 
 class Mark(NamedTuple):
-    """How far a training was at an instant: seconds on any clock, steps, work."""
+    """The progress of a training at an instant: seconds on any clock, steps, work."""
 
     at_s: float
     step: int
@@ -28,15 +28,16 @@ class Mark(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """What a series of marks says.
+    """The speed that a series of marks shows.
 
     Attributes
     ----------
     steps_per_s, done_per_s : float
     seconds : float
-        Length of the part that it was taken from.
+        Length of the part that it was measured on.
     half_width : float
-        Of the 95 % interval, relative to the speed; infinite on fewer than `WINDOWS` windows.
+        Half-width of the 95 % interval, relative to the speed; infinite on fewer than `WINDOWS`
+        windows.
     """
 
     steps_per_s: float
@@ -46,15 +47,15 @@ class Speed(NamedTuple):
 
     @property
     def steady(self) -> bool:
-        """Whether it is known as well as a scheduler can use."""
+        """Whether the speed is known as well as a scheduler can use."""
         return self.half_width <= STEADY
 
 
 def speed(marks: Sequence[Mark]) -> Speed | None:
-    """The speed in the later half of a series.
+    """Return the speed in the later half of a series.
 
-    The earlier half is the warm-up: however long that really is (autotuning, caches, a file
-    system that wakes up), it leaves the later half as the series grows.
+    The earlier half is the warm-up: however long that really is (autotuning, caches, a file system
+    that wakes up), it leaves the later half as the series grows.
 
     Parameters
     ----------

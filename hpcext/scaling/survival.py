@@ -1,9 +1,10 @@
 """How long idle nodes stay, learned from those that have left.
 
 The hazard of leaving is constant between two ages (a piecewise exponential model; Lawless,
-*Statistical Models and Methods for Lifetime Data*, 2003, section 3.2): nodes that left at such an
-age by the time that nodes spent in it, those that are still there among them, so that nothing is
-lost by their not having left yet. The longer one has lasted the longer it will: the data say so.
+*Statistical Models and Methods for Lifetime Data*, 2003, section 3.2): the nodes that left at such
+an age, divided by the time that nodes spent in it. The time of nodes that are still there counts
+too, so that censoring causes no bias. The data say that the longer a node has lasted, the longer it
+will last.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from hpcext.core.fragments import EDGES_S, Fragments
 Floats = NDArray[np.float64]
 
 BEFORE = 5.0
-"""Nodes of each age that count as seen before anything is."""
+"""Weight of the prior: nodes of each age that count as seen before any is."""
 
 SHAPE, SCALE_S = 1.7, 900.0
-"""Of the Lomax distribution that these are from. BFTrainer, section 2.1: 58 % of the fragments of
+"""Parameters of the prior's Lomax distribution. BFTrainer, section 2.1: 58 % of the fragments of
 Summit end within ten minutes, with 10 % of the node-time."""
 
 _EDGES = np.array(EDGES_S)
@@ -29,35 +30,35 @@ _BEFORE_S = BEFORE * (SCALE_S + _MIDDLES) / SHAPE
 
 
 class Survival:
-    """What is believed of idle nodes.
+    """The survival curve of idle nodes.
 
     Parameters
     ----------
     seen : Fragments
     ages_s : array of float, shape (n,)
-        Of those that are there; below 0, where clocks differ, counts as 0.
+        Ages of the present nodes; below 0, where clocks differ, counts as 0.
     nodes : array of float, shape (n,)
-        How many of each age.
+        Number of nodes of each age.
     """
 
     def __init__(self, seen: Fragments, ages_s: Floats, nodes: Floats) -> None:
         ended, stayed_s = np.zeros(len(_EDGES)), np.zeros(len(_EDGES))
         if seen.ended:
             ended, stayed_s = np.array(seen.ended), np.array(seen.stayed_s)
-        # One that is older than the last of the ages is of that age since then.
+        # A node older than the last age counts as of that age.
         spent_s = np.clip(ages_s[:, None] - _EDGES, 0.0, _WIDTHS)
         self._hazard = (ended + BEFORE) / (stayed_s + nodes @ spent_s + _BEFORE_S)
         until = np.cumsum(self._hazard[:-1] * _WIDTHS[:-1])
         self._cumulated = np.concatenate([[0.0], until])
 
     def stays(self, ages_s: Floats, later_s: Floats) -> Floats:
-        """The probability of being there so much later, of nodes of each age.
+        """Return the probability that nodes of each age are still there some time later.
 
         Parameters
         ----------
         ages_s : array of float, shape (n,)
         later_s : array of float, shape (k,)
-            From 0 on.
+            Times after the present, from 0 on.
 
         Returns
         -------
@@ -68,11 +69,11 @@ class Survival:
         return np.asarray(np.exp(self._risk(ages_s)[:, None] - then))
 
     def _risk(self, ages_s: Floats) -> Floats:
-        """The hazard up to an age."""
+        """Return the cumulative hazard up to an age."""
         at = np.searchsorted(_EDGES, ages_s, side="right") - 1
         return np.asarray(self._cumulated[at] + self._hazard[at] * (ages_s - _EDGES[at]))
 
 
 def early_share(seen: Fragments) -> float:
-    """How many of the nodes whose end is known leave before it: those that did, and one of two."""
+    """Return the share of nodes with a known end that leave before it, with a prior of one half."""
     return (seen.early + 1.0) / (seen.told + 2.0)

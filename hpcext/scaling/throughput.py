@@ -1,8 +1,8 @@
-"""How long a training step takes on any number of GPUs and with any batch: Pollux, section 3.2.
+"""The time of a training step on any number of GPUs and with any batch: Pollux, section 3.2.
 
-A step computes gradients, as long as the batch of a GPU demands, and synchronises them, as long as
-the number of GPUs demands, and whether they sit in one node; the two overlap more or less. Seven
-numbers say how; they are fitted to the steps that were measured.
+A step computes gradients, which takes as long as the batch of a GPU demands, and synchronises them,
+which takes as long as the number of GPUs demands and whether they are in one node; the two overlap
+more or less. Seven parameters describe this; they are fitted to measured steps.
 
     T_grad = alpha_grad + beta_grad * m                                         (eq. 8)
     T_sync = 0 on one GPU, else alpha + beta * (K - 2), of a node or of several (eq. 9)
@@ -24,31 +24,31 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 MOST_GAMMA = 10.0
-"""Section 4.1: gamma lies in [1, 10]; at 10 computing and synchronising overlap all but fully."""
+"""Section 4.1: gamma lies in [1, 10]; at 10 computing and synchronising overlap almost fully."""
 
 ALIKE = 1.1
-"""Batch sizes that differ by less than this factor do not tell alpha_grad from beta_grad."""
+"""Factor that batch sizes must differ by to tell alpha_grad from beta_grad."""
 
 FEWER = 1e-5
 """Weight of (gamma - 1)^2 beside the mean squared logarithmic error: of parameters that explain
-what was measured as well, those with the least synchronisation are taken."""
+measurements equally well, those with the least synchronisation are taken."""
 
 STEADY = 1e-3
 """Weight of beta_local^2 and beta_node^2, in steps: where gradients hide the synchronisation of a
 few GPUs, noise is easily taken for a time that grows with them."""
 
 STARTS = (1.0, 3.0)
-"""Values of gamma from which the search begins. From one alone it ended elsewhere in a tenth of
-random instances; two more never found better ones than these."""
+"""Values of gamma from which the search starts. From one alone it missed the optimum in a tenth of
+random instances; two more never found better ones."""
 
 LEAST = 1e-3
 """Smallest parameter of a start, in steps: where gamma > 1, a synchronisation of 0 stays 0."""
 
 SHORTEST = 1e-6
-"""Least parameters of a pass, in steps."""
+"""Least parameters of a pass, in units of a step."""
 
 TINY = 1e-12
-"""In steps, as good as nothing, but its logarithm exists."""
+"""Negligible time in units of a step, whose logarithm still exists."""
 
 
 class Throughput(NamedTuple):
@@ -77,11 +77,11 @@ class Throughput(NamedTuple):
     gamma: float = 1.0
 
     def gradient_s(self, batch: ArrayLike) -> Floats:
-        """Seconds of one forward and backward pass with so many samples on each GPU (eq. 8)."""
+        """Return the seconds of one forward and backward pass with `batch` samples (eq. 8)."""
         return self.alpha_grad + self.beta_grad * np.asarray(batch, dtype=np.float64)
 
     def sync_s(self, gpus: ArrayLike, nodes: ArrayLike) -> Floats:
-        """Seconds to synchronise so many GPUs on so many nodes (eq. 9)."""
+        """Return the seconds to synchronise GPUs on nodes (eq. 9)."""
         gpus, nodes = np.asarray(gpus), np.asarray(nodes)
         further = np.maximum(gpus - 2, 0)
         seconds: Floats = np.where(
@@ -94,21 +94,21 @@ class Throughput(NamedTuple):
     def step_s(
         self, gpus: ArrayLike, nodes: ArrayLike, batch: ArrayLike, accumulation: ArrayLike = 0
     ) -> Floats:
-        """Seconds of an optimizer step (eq. 11).
+        """Return the seconds of an optimizer step (eq. 11).
 
         Parameters
         ----------
         gpus, nodes : int or array of int
             `gpus` at least 1, on `nodes` nodes; all four are broadcast.
         batch : float or array of float
-            On each GPU and in each pass, in any unit: that of `beta_grad`.
+            Batch on each GPU in each pass, in any unit: that of `beta_grad`.
         accumulation : int or array of int
             Passes before the one that synchronises, the paper's s.
 
         Returns
         -------
         array of float
-            In the shape of the four together.
+            In the broadcast shape of the four.
         """
         gradient_s = self.gradient_s(batch)
         last_s = overlapped(gradient_s, self.sync_s(gpus, nodes), self.gamma)
@@ -117,21 +117,21 @@ class Throughput(NamedTuple):
     def samples_per_s(
         self, gpus: ArrayLike, nodes: ArrayLike, batch: ArrayLike, accumulation: ArrayLike = 0
     ) -> Floats:
-        """Samples of all GPUs in a second (eq. 7); 0 on no GPU; parameters as for `step_s`."""
+        """Return samples of all GPUs per second (eq. 7); 0 on no GPU; see `step_s`."""
         total = np.asarray(gpus) * np.asarray(batch) * (np.asarray(accumulation) + 1.0)
         return np.asarray(total / self.step_s(gpus, nodes, batch, accumulation))
 
 
 def overlapped(gradient_s: Floats, sync_s: Floats, gamma: float) -> Floats:
-    """Seconds of two parts that overlap (eq. 10), between their maximum and their sum."""
+    """Return the seconds of two parts that overlap (eq. 10), between maximum and sum."""
     longer = np.maximum(gradient_s, sync_s)
-    # By the longer one, for a power of small seconds is less than a number can be.
+    # Relative to the longer one, because a power of small seconds would underflow.
     ratio = np.minimum(gradient_s, sync_s) / np.where(longer > 0, longer, 1.0)
     return np.asarray(longer * (1.0 + ratio**gamma) ** (1.0 / gamma))
 
 
 class Observations(NamedTuple):
-    """Steps that were measured; arrays of one shape (n,).
+    """Measured steps; arrays of one shape (n,).
 
     Attributes
     ----------
@@ -159,15 +159,16 @@ def fit(
     *,
     own_threads: bool = True,
 ) -> Throughput:
-    """The parameters under which the measured steps are likeliest.
+    """Fit the parameters to measured steps.
 
-    Those with the least mean squared logarithmic error, by L-BFGS-B with alpha, beta >= 0 and
-    gamma in [1, 10], as section 4.1 has it. Where these are many, a small gamma and links that get
-    little slower with more GPUs are preferred. What was not tried is believed to scale perfectly:
+    They minimise the mean squared logarithmic error, by L-BFGS-B with alpha, beta >= 0 and gamma in
+    [1, 10], as in section 4.1. Of many optimal ones, those with a small gamma and with links that
+    get little slower with more GPUs are preferred. Untried configurations are assumed to scale
+    perfectly:
 
     - The local pair is 0 until the job had several GPUs in one node, and the node pair until it was
       on several nodes. (For the latter the paper names the local pair again, which is a slip.) But
-      once several GPUs in one node were tried, several nodes are believed to take as long. By the
+      once several GPUs in one node were tried, several nodes are assumed to take as long. By the
       paper they would still take 0, so that a job would rather be spread; the published AdaptDL
       has such a bound too.
     - No beta of a link until it was used with two numbers of GPUs. (The paper says: until more than
@@ -178,18 +179,22 @@ def fit(
     observations : Observations
         At least one. Each counts alike: combine repeated ones to a mean first.
     start : Throughput, optional
-        An earlier fit, from which the search begins too.
+        An earlier fit, from which the search starts too.
     constant : float
         Share of a pass that is taken as `alpha_grad` while only one batch size was measured: with 0
         it scales perfectly with a smaller batch.
     own_threads : bool
-        The threads of linear algebra are nobody else's at present, and all but one may rest. In a
-        training they are the training's.
+        Whether nobody else uses the threads of linear algebra at present, so that all but one may
+        rest. In a training they are the training's.
+
+    Returns
+    -------
+    Throughput
 
     Raises
     ------
     ValueError
-        An observation is none, or `constant` is not in [0, 1].
+        An observation is not valid, or `constant` is not in [0, 1].
     """
     _check(observations, constant)
     problem = _Problem(observations, constant)
@@ -224,9 +229,9 @@ def _check(observations: Observations, constant: float) -> None:
 
 
 class _Problem:
-    """The fit in units of its own, in which steps and batches of any size are about 1.
+    """The fit in normalised units, in which steps and batches of any size are about 1.
 
-    Its unknowns are a vector x: of a pass, of the links that were tried, and gamma.
+    Its unknowns are a vector x: those of a pass, of the links that were tried, and gamma.
 
     Attributes
     ----------
@@ -239,7 +244,7 @@ class _Problem:
     columns : list of int
         Which of alpha_local, beta_local, alpha_node, beta_node these are.
     weights, ideal : array of float, shape (p + q + 1,)
-        What is preferred where the measurements do not say: a weight of squared differences.
+        Preferences where measurements do not decide: weights of squared differences from the ideal.
     """
 
     def __init__(self, observations: Observations, constant: float) -> None:
@@ -266,16 +271,16 @@ class _Problem:
         self.ideal = np.append(np.zeros(len(self.weights) - 1), 1.0)
 
     def apart(self) -> Floats:
-        """The best parameters if nothing overlaps, without gamma: a linear problem."""
+        """Return the best parameters without overlap and gamma: a linear problem."""
         from scipy.optimize import nnls  # noqa: PLC0415
 
         rows = np.hstack([self.gradient * (self.accumulation + 1.0)[:, None], self.sync])
-        # Errors relative to what was measured, which small logarithmic ones are.
+        # Relative errors, to which small logarithmic ones are equal.
         found: Floats = nnls(rows / np.exp(self.logs)[:, None], np.ones(len(rows)))[0]
         return found
 
     def scaled(self, theta: Throughput) -> Floats:
-        """Parameters as unknowns."""
+        """Convert parameters to unknowns."""
         gradient = np.array([theta.alpha_grad, theta.beta_grad * self.unit_batch])
         if len(self.split) == 1:
             gradient = gradient.sum(keepdims=True)
@@ -285,7 +290,7 @@ class _Problem:
         )
 
     def unscaled(self, x: Floats) -> Throughput:
-        """Unknowns as parameters, and what is believed of the others."""
+        """Convert unknowns to parameters, with assumptions for those that were not fitted."""
         passes = len(self.split)
         alpha, beta = (x[:passes] @ self.split * self.unit_s).tolist()
         sync = np.zeros(4)
@@ -297,7 +302,7 @@ class _Problem:
         return Throughput(*[alpha, beta / self.unit_batch, *sync.tolist(), gamma])
 
     def error(self, x: Floats) -> tuple[float, Floats]:
-        """Mean squared logarithmic error, with what is preferred; and its derivatives."""
+        """Return the mean squared logarithmic error with preferences, and its derivatives."""
         passes, gamma = len(self.split), float(x[-1])
         gradient_s, sync_s = self.gradient @ x[:passes], self.sync @ x[passes:-1]
         longer = np.maximum(np.maximum(gradient_s, sync_s), TINY)
@@ -318,12 +323,12 @@ class _Problem:
         return float(np.mean(off**2) + self.weights @ away**2), derivatives
 
     def solve(self, starts: list[Floats], own_threads: bool) -> Floats:
-        """The best of what is found from several starts."""
+        """Return the best optimum that is found from several starts."""
         from scipy.optimize import minimize  # noqa: PLC0415
 
         lower = np.append(np.zeros(len(starts[0]) - 1), 1.0)
-        # Of a job that was never on one GPU all could be synchronisation: one would be infinitely
-        # fast then.
+        # For a job that was never on one GPU all time could be synchronisation: one GPU would be
+        # infinitely fast then.
         lower[: len(self.split)] = SHORTEST
         upper = np.append(np.full(len(starts[0]) - 1, np.inf), MOST_GAMMA)
         alone = _blas().limit(limits=1, user_api="blas") if own_threads else nullcontext()
@@ -345,6 +350,9 @@ class _Problem:
 
 @functools.cache
 def _blas() -> threadpoolctl.ThreadpoolController:
-    """The threads of linear algebra. A second one has nothing to do with seven parameters, and
-    waits for its core: on a busy machine a fit took three times as long with it."""
+    """Return the controller of the linear-algebra threads.
+
+    A second thread has nothing to do with seven parameters, and waits for its core: on a busy
+    machine a fit took three times as long with it.
+    """
     return threadpoolctl.ThreadpoolController()

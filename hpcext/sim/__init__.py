@@ -1,1 +1,1 @@
-"""The same engine on a virtual clock: physics is simulated, decisions are not."""
+"""The simulator: the same engine on a virtual clock, with simulated physics."""

@@ -1,4 +1,4 @@
-"""One simulated run of a job, as it truly is: what it occupies, and how far it got."""
+"""One simulated attempt of a job, as it truly is: what it occupies, and how far it got."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hpcext.sim.floor import node_of, nodes_of
 from hpcext.sim.physics import Luck, Physics, Stretch, Where
 
 STILL = Stretch(0.0)
-"""That of an attempt that does not train."""
+"""The stretch of an attempt that does not train."""
 
 
 class Phase(enum.Enum):
-    """What a simulated attempt does at the moment."""
+    """The phase of a simulated attempt."""
 
     LAUNCHING = enum.auto()
     TRAINING = enum.auto()
@@ -29,41 +29,41 @@ class Phase(enum.Enum):
 
 @dataclasses.dataclass(eq=False)
 class Attempt:
-    """One run of a job.
+    """One attempt of a job.
 
     Attributes
     ----------
     order : Action
-        The start that made it.
+        The start action that made it.
     gpus : tuple of str
-        What it occupies, as ``HOST:INDEX``.
+        GPUs that it occupies, as ``HOST:INDEX``.
     ranks : tuple of str
-        Those of them that it trains on: fewer while it grows.
+        GPUs that it trains on: fewer than it occupies while it grows.
     phase : Phase
     turn : int
-        Counts the changes of phase and of speed: what was planned before one comes to nothing.
+        Counts the changes of phase and of speed: events planned before a change are void.
     stretch : Stretch
-        How it goes on at the moment.
+        Its present stretch of constant speed.
     began, steps : float
         Work and optimizer steps that were done at `since_s`, when its stretch began.
     base : float
         Work that was done when it began to train on these ranks.
     trained_s : float
-        Time that it has trained by then, over all its stretches.
+        Seconds that it had trained by then, over all its stretches.
     trained_gpu_s : float
-        GPU-seconds in which it trained until then.
+        GPU-seconds in which it had trained by then.
     held_s : float
-        When what it occupies changed last.
+        Time at which the GPUs that it occupies changed last.
     saved : float
         Work in the newest checkpoint, as of `since_s`.
     done : float
         Work done, as of when it stopped training.
     registered, asked, reported : bool
-        Its session is up; a suspension was asked for; what its start took was reported.
+        Its session is up; a suspension was requested; the cost of its start was reported.
     resize : int
-        Number of the newest change of size that it was asked for.
+        Number of the newest change of size that was requested.
     answer : Rescaled or None
-        What it said to that.
+        Its answer to that.
     """
 
     order: Action
@@ -96,21 +96,21 @@ class Attempt:
 
     @property
     def left_s(self) -> float:
-        """Seconds that its stretch takes from its beginning."""
+        """Seconds that its stretch takes from the beginning."""
         return max(0.0, self.until - self.began) / self.stretch.rate
 
     def trained_to(self, now_s: float) -> float:
-        """Work done by now, over all attempts."""
+        """Return the work done by now, over all attempts."""
         if self.phase is not Phase.TRAINING:
             return self.done
         return min(self.until, self.began + self.stretch.rate * (now_s - self.since_s))
 
     def steps_to(self, now_s: float) -> float:
-        """Steps done by now, over all attempts."""
+        """Return the steps done by now, over all attempts."""
         return self.steps + (self.trained_to(now_s) - self.began) / self.stretch.step_work
 
     def saved_to(self, now_s: float) -> float:
-        """Work in the newest checkpoint: a periodic one, or the one it began with."""
+        """Return the work in the newest checkpoint: a periodic one, or the one it began with."""
         every = self.physics.checkpoint_s
         if self.phase is not Phase.TRAINING or every is None:
             return self.saved
@@ -122,7 +122,7 @@ class Attempt:
         return min(self.until, self.began + self.stretch.rate * (last_s - self.trained_s))
 
     def train(self, now_s: float, stretch: Stretch) -> None:
-        """Go on, on the ranks that it has."""
+        """Begin a stretch of training on the present ranks."""
         if self.phase is Phase.TRAINING:
             self._note(now_s)
         else:
@@ -131,17 +131,17 @@ class Attempt:
         self._enter(Phase.TRAINING)
 
     def stop(self, now_s: float, phase: Phase) -> None:
-        """Stop training: note how far it got, and how far the newest periodic checkpoint did."""
+        """Stop training; record how far it got, and the work in the newest periodic checkpoint."""
         self._note(now_s)
         self.began, self.since_s = self.done, now_s
         self._enter(phase)
 
     def saved_steps(self) -> float:
-        """Steps in the newest checkpoint, as of when it stopped training."""
+        """Return the steps in the newest checkpoint, as of when it stopped training."""
         return max(0.0, self.steps - (self.done - self.saved) / self.stretch.step_work)
 
     def chosen(self, alloc: Alloc) -> tuple[str, ...]:
-        """Of all that it occupies, as many GPUs of each node, those that it trains on first."""
+        """Return the GPUs that it uses of an allocation, those that it trains on first."""
         left = dict(alloc)
         picked = []
         for gpu in dict.fromkeys((*self.ranks, *self.gpus)):
@@ -152,15 +152,15 @@ class Attempt:
         return tuple(picked)
 
     def nodes(self) -> Mapping[str, int]:
-        """GPUs that it trains on, by node."""
+        """Return the number of GPUs that it trains on, by node."""
         return nodes_of(self.ranks)
 
     def where(self, kind: str, *, crowded: bool) -> Where:
-        """What it trains on."""
+        """Return the placement that it trains on."""
         return Where(tuple(sorted(self.nodes().values(), reverse=True)), kind, crowded)
 
     def _note(self, now_s: float) -> None:
-        """How far it got, by the stretch that ends."""
+        """Record how far it got in the stretch that ends."""
         self.saved, self.steps = self.saved_to(now_s), self.steps_to(now_s)
         self.done = self.trained_to(now_s)
         if self.phase is Phase.TRAINING:
@@ -173,5 +173,5 @@ class Attempt:
 
 
 def whole(steps: float) -> int:
-    """Steps that are done: one that lacks a rounding error is."""
+    """Return the completed steps; one that lacks only a rounding error counts."""
     return math.floor(steps + 1e-6)

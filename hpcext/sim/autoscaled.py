@@ -1,7 +1,7 @@
-"""Simulated nodes of which only those are held that are worth it, by a harvester's own rule.
+"""Simulated auto-scaling: only the nodes that are worth it are held, by a harvester's own rule.
 
-What a source offers is not told to the engine, but what of it is taken. A node that is given back
-has no GPUs first, so that its jobs leave it, and is gone when they have.
+The engine hears only of nodes that are taken from what a source offers. A node that is given back
+first has no GPUs, so that its jobs leave it, and is gone when they have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcext.sim.heap import Heap
 
 
 class Autoscaled:
-    """Takes nodes, and gives them back.
+    """A source of nodes that takes and gives back nodes as auto-scaling wants.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Autoscaled:
         self._leaving: set[str] = set()
 
     def offered(self, facts: Iterable[Fact]) -> tuple[Fact, ...]:
-        """What the engine hears of nodes that come and go."""
+        """Return the facts that the engine hears of offered nodes that come and go."""
         heard: list[Fact] = []
         for fact in facts:
             if isinstance(fact, NodeJoined):
@@ -59,7 +59,7 @@ class Autoscaled:
         return (*heard, *self._more(self._wanted()))
 
     def watch(self, _: float, __: tuple[Fact, ...], ___: tuple[Action, ...]) -> None:
-        """After each step: see whether other nodes are worth it now, and which have been left."""
+        """Check after each step whether other nodes are worth it now, and which are empty."""
         want = self._wanted()
         if want != len(self._held) or self._empty():
             self._heap.after(0.0, self._change)
@@ -74,7 +74,7 @@ class Autoscaled:
         jobs = self._engine.world.unfinished()
         if not self._offered:
             return 0
-        # They are alike.
+        # All offered nodes are alike.
         one = next(iter(self._offered.values()))
         terms = Terms(partition="", gpus=one.gpus)
         most = min(len(self._offered), wanted(jobs, terms))
@@ -97,7 +97,7 @@ class Autoscaled:
             yield NodeJoined(replace(self._offered[name], gpus=0))
 
     def _empty(self) -> list[str]:
-        """Nodes that nobody has any more."""
+        """Return the leaving nodes that no job holds any more."""
         if not self._leaving:
             return []
         busy: tuple[Job, ...] = self._engine.world.queue.busy()

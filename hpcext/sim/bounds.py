@@ -1,8 +1,8 @@
-"""What no scheduler can beat on nodes that come and go: bounds, not schedules.
+"""Lower bounds on the time that any scheduler needs on nodes that come and go.
 
 They are those of a fluid: nodes and trainers can be cut into parts, changes cost nothing, every
-trainer is there from the beginning, and all that will come is known. So no policy is faster, and
-the best one is slower.
+trainer is there from the beginning, and the future is known. So no policy is faster, and even the
+best one is slower.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from scipy.sparse import coo_matrix
 Floats = NDArray[np.float64]
 
 SPANS = 120
-"""Numbers of nodes that are told apart, at most. Where several are taken together it is for their
-mean, with which a fluid does at least as much: what it does is concave in them."""
+"""Most numbers of nodes to distinguish. Several are merged into their mean, with which a fluid does
+at least as much: its work is concave in the number of nodes."""
 
 NEAR_S = 1.0
 
@@ -31,10 +31,10 @@ class Kind(NamedTuple):
     Attributes
     ----------
     speed : Mapping[int, float]
-        Nodes → work per second: all sizes that one of them may have. Mixtures of two of these, and
-        of one and nothing, are what lies between.
+        Work per second by number of nodes: all sizes that one of them may have. Between these a job
+        mixes two sizes, or one and nothing.
     work : float
-        Of all of them together, > 0.
+        Work of all of them together, > 0.
     """
 
     speed: Mapping[int, float]
@@ -42,12 +42,12 @@ class Kind(NamedTuple):
 
 
 class Nodes:
-    """How many nodes there are, by time.
+    """The number of nodes over time.
 
     Parameters
     ----------
     levels : iterable of (float, int)
-        From this instant on so many; ascending. The last one stays.
+        Instants, ascending, and the number of nodes from each on. The last one stays.
     """
 
     def __init__(self, levels: Iterable[tuple[float, int]]) -> None:
@@ -57,18 +57,23 @@ class Nodes:
 
     @property
     def times_s(self) -> Floats:
-        """When there are others than before; ascending."""
+        """Instants at which the number of nodes changes, ascending."""
         return self._times
 
     @property
     def counts(self) -> Floats:
-        """How many there are from each of these instants on."""
+        """Number of nodes from each of these instants on."""
         return self._counts
 
     def spans(self, until_s: float, useful: float = math.inf) -> tuple[Floats, Floats]:
-        """How long there are so many nodes until an instant: seconds, and nodes, ascending.
+        """Return for how long there is each number of nodes until an instant.
 
-        When that is does not matter to a fluid. More nodes than are `useful` count as so many.
+        When that is does not matter to a fluid. More nodes than are `useful` count as `useful`.
+
+        Returns
+        -------
+        seconds, nodes : array of float
+            Nodes ascending.
         """
         edges = np.append(self._times[self._times < until_s], until_s)
         counts = np.minimum(self._counts[: len(edges) - 1], useful)
@@ -80,7 +85,7 @@ class Nodes:
 
 
 def fluid_rate(speed: Mapping[int, float], nodes: float, parallel: float = math.inf) -> float:
-    """The most work per second of equal jobs on so many nodes, at most `parallel` at once.
+    """Return the most work per second of equal jobs on nodes, at most `parallel` at once.
 
     Examples
     --------
@@ -91,14 +96,14 @@ def fluid_rate(speed: Mapping[int, float], nodes: float, parallel: float = math.
 
 
 def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: float) -> float:
-    """Before this instant no schedule can have done the work of all kinds.
+    """Return an instant before which no schedule can have done the work of all kinds.
 
     Parameters
     ----------
     kinds : sequence of Kind
     nodes : Nodes
     parallel : float
-        Jobs at once, of all kinds together.
+        Most jobs at once, of all kinds together.
     until_s : float
         A later instant, at which it could be done.
 
@@ -107,7 +112,6 @@ def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: f
     ValueError
         Even a fluid is not done at `until_s`.
     """
-
     useful = parallel * max(size for kind in kinds for size in kind.speed)
 
     def left(end_s: float) -> float:
@@ -124,27 +128,27 @@ def fluid_end_s(kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: f
 def fluid_worths(
     kinds: Sequence[Kind], nodes: Nodes, parallel: float, until_s: float
 ) -> tuple[float, ...]:
-    """What a unit of each kind's work is worth to a fluid, in parts of all the work.
+    """Return the value of a unit of each kind's work to a fluid, as a share of all work.
 
-    Together, of all their work, they are 1. Kinds that use nodes badly are worth more, since all
-    have to be done.
+    The values of all work sum to 1. Kinds that use nodes badly are worth more, because all work has
+    to be done.
     """
     useful = parallel * max(size for kind in kinds for size in kind.speed)
     return _fluid(kinds, *nodes.spans(until_s, useful), parallel).worths
 
 
 class _Fluid(NamedTuple):
-    """How often it does all the work, and what a unit of each kind's is worth for that."""
+    """How often a fluid does all the work, and what a unit of each kind's is worth for that."""
 
     times: float
     worths: tuple[float, ...]
 
 
 def _fluid(kinds: Sequence[Kind], long_s: Floats, nodes: Floats, parallel: float) -> _Fluid:
-    """The linear programme of how many jobs of each kind have each size in each span."""
+    """Solve the linear programme of how many jobs of each kind have each size in each span."""
     choices = [(k, size, rate) for k, kind in enumerate(kinds) for size, rate in kind.speed.items()]
     spans, each = len(long_s), len(choices)
-    columns = spans * each  # and behind them the factor that is to be the largest
+    columns = spans * each  # followed by the factor to maximise
     span = np.repeat(np.arange(spans), each)
     kind = np.tile([k for k, _, _ in choices], spans)
     size = np.tile([size for _, size, _ in choices], spans).astype(np.float64)

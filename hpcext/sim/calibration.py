@@ -1,7 +1,7 @@
-"""Whether nodes stay as long as they are believed to: asked during a run, and looked at later.
+"""Calibration of the beliefs of how long nodes stay: predictions of a run, checked later.
 
-What is believed is :class:`~hpcext.scaling.survival.Survival` of the nodes that have left so far;
-what comes true is told by the facts alone, and is the same under every policy.
+The beliefs are the :class:`~hpcext.scaling.survival.Survival` of the nodes that have left so far;
+the outcome follows from the facts alone, and is the same under every policy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcext.sim.outcome import Bin, Reliability
 HORIZONS_S = (60.0, 300.0, 900.0, 3600.0)
 
 EVERY_S = 600.0
-"""Between the instants at which it is asked."""
+"""Seconds between two instants of prediction."""
 
 BINS = 10
 
@@ -31,7 +31,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class _Asked(NamedTuple):
-    """What was said at an instant: of each node's stay (its number), at each horizon."""
+    """The predictions of an instant: the probability of each node's stay, at each horizon."""
 
     when_s: float
     stays: Ints
@@ -39,25 +39,25 @@ class _Asked(NamedTuple):
 
 
 class _There(NamedTuple):
-    """A node's stay: its number, which no other stay has, and since when it lasts."""
+    """A node's stay: its unique number, and its beginning."""
 
     number: int
     since_s: float
 
 
 class Calibration:
-    """Told of each step of an engine, it asks how probable the stay of each node is.
+    """An observer of an engine's steps that predicts how probable it is that each node stays.
 
-    A prediction counts when nodes have changed after the instant that it is of: behind the last
-    change nobody knows who would have left. All predictions of one instant and horizon count, or
-    none does: those who left early are known first, and would count for too much alone.
+    A prediction counts when nodes have changed after its instant: after the last change nobody
+    knows who would have left. All predictions of one instant and horizon count, or none does:
+    otherwise early leavers, which are known first, would have too much weight.
 
-    Memory is bounded: by the nodes that are there, times the instants within the longest horizon.
+    Memory is bounded: by the present nodes, times the instants within the longest horizon.
 
     Parameters
     ----------
     world : World
-        Of the engine; asked for nothing but the nodes that have left so far.
+        The engine's world; only its record of nodes that have left is used.
     """
 
     def __init__(self, world: World) -> None:
@@ -70,11 +70,11 @@ class Calibration:
         self._tallies = tuple(_Tally(horizon_s) for horizon_s in HORIZONS_S)
 
     def __call__(self, now_s: float, facts: Iterable[Fact], _: Iterable[Action] = ()) -> None:
-        """Note one step, whose facts the world knows already."""
+        """Observe one step, whose facts the world knows already."""
         changes = [fact for fact in facts if isinstance(fact, (NodeJoined, NodeLost))]
         if not changes:
             return
-        # Since the last change all was as it is here still.
+        # Until this step nothing has changed since the last one recorded here.
         while self._next_s < now_s:
             self._ask(self._next_s)
             self._next_s += EVERY_S
@@ -85,7 +85,7 @@ class Calibration:
         self._fragments = self._world.seen.fragments
 
     def found(self) -> tuple[Reliability, ...]:
-        """What came of the predictions so far, for each horizon; empty if of none it is known."""
+        """Return the outcome of the predictions for each horizon; empty if none is known yet."""
         return tuple(tally.found() for tally in self._tallies if tally.asked)
 
     def _hear(self, now_s: float, fact: NodeJoined | NodeLost) -> None:
@@ -101,12 +101,12 @@ class Calibration:
         self._there[node.name] = _There(number, since_s)
 
     def _ask(self, when_s: float) -> None:
-        """How probable is it of each node that it stays?"""
+        """Predict for each node how probable it is that it stays."""
         if not self._there:
             return
         stays = np.array([each.number for each in self._there.values()])
         every_s = when_s - np.array([each.since_s for each in self._there.values()])
-        # Nodes come in groups: few ages are told apart.
+        # Nodes come in groups, so there are few different ages.
         ages_s, group, nodes = np.unique(every_s, return_inverse=True, return_counts=True)
         model = Survival(self._fragments, ages_s, nodes.astype(np.float64))
         asked = _Asked(when_s, stays, model.stays(ages_s, np.array(HORIZONS_S))[group])
@@ -114,7 +114,7 @@ class Calibration:
             waiting.append(asked)
 
     def _look(self, now_s: float) -> None:
-        """Count what is known by an instant, before what happens at it."""
+        """Count the outcomes known by an instant, before what happens at it."""
         there: Ints | None = None
         for column, (waiting, tally) in enumerate(zip(self._open, self._tallies, strict=True)):
             while waiting and waiting[0].when_s + tally.horizon_s < now_s:
@@ -125,7 +125,7 @@ class Calibration:
 
 
 class _Tally:
-    """Counts predictions of one horizon."""
+    """A count of the predictions of one horizon."""
 
     def __init__(self, horizon_s: float) -> None:
         self.horizon_s = horizon_s
@@ -139,7 +139,7 @@ class _Tally:
         return bool(self._nodes.any())
 
     def add(self, said: Floats, stayed: npt.NDArray[np.bool_]) -> None:
-        """Count some, of each of which it was said how probable it is, and whether it came."""
+        """Count predictions, each with its probability and its outcome."""
         at = np.minimum((said * BINS).astype(np.int64), BINS - 1)
         self._nodes += np.bincount(at, minlength=BINS)
         self._expected += np.bincount(at, said, BINS)
@@ -153,7 +153,7 @@ class _Tally:
 
 
 def pooled(every: Iterable[tuple[Reliability, ...]]) -> tuple[Reliability, ...]:
-    """Several runs as one, by their horizons."""
+    """Pool the results of several runs by their horizons."""
     found: dict[float, Reliability] = {}
     for each in itertools.chain.from_iterable(every):
         before = found.get(each.horizon_s)

@@ -1,15 +1,15 @@
-"""What no scheduler can beat that pays for its changes, even if it knows when which nodes come.
+"""A lower bound on the time of any scheduler that pays for changes, even a clairvoyant one.
 
-A bound, not a schedule. It is a Lagrangian relaxation: a node has a price at each instant, and each
-of the places at which a job can run has as many nodes as pay for themselves, whatever the others
-have; what these have too many or too few of is settled at that price. So whatever the prices are,
-no schedule does more. They are lowered where nodes are left over and raised where they are short
+It is a bound, not a schedule, by a Lagrangian relaxation: a node has a price at each instant, and
+each of the places at which a job can run has as many nodes as pay for themselves, whatever the
+others have; surplus and shortage of nodes are settled at that price. So whatever the prices are, no
+schedule does more. They are lowered where nodes are left over and raised where they are short
 (subgradients; Shor, *Minimization Methods for Non-Differentiable Functions*, 1985).
 
 Each place is solved exactly, by a dynamic programme over the instants at which nodes come or go; at
-another one a change is worth no more, since what is gained grows evenly between two of them. It is
-left out that it matters which nodes a job has when some leave, and what it costs that a job begins
-where another one ended: both only make a schedule slower.
+another instant a change is worth no more, because the gain grows evenly between two of them. Two
+things are ignored: that it matters which nodes a job has when some leave, and the cost of beginning
+a job where another one ended. Both only make a schedule slower.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from numpy.typing import NDArray
 from hpcext.sim.bounds import Floats, Kind, Nodes, fluid_end_s, fluid_worths
 
 ROUNDS = 150
-"""In which prices are changed. More make the bound better by less and less."""
+"""Rounds in which prices are changed. More rounds improve the bound by less and less."""
 
 STEP = 0.05
-"""How much a price changes at first where none of the nodes are used, or twice as many, in parts of
-what a node is worth to a job that has the most it can."""
+"""First step of a price where none of the nodes are used, or twice as many, as a share of the value
+of a node to a job of the largest size."""
 
 SLOWER = 200.0
-"""After so many rounds half as much."""
+"""Rounds after which the step is halved."""
 
 PIECE_S = 120.0
-"""No two instants that are looked at are further apart: what is done by one between them is not
-known, only that it is below the straight line."""
+"""Longest piece of time: the work done by an instant within a piece is not known, only that it is
+below the straight line."""
 
 KEPT = 0.9
-"""Of what places had in the rounds before: one round alone jumps from one size to another."""
+"""Weight of earlier rounds in the use of nodes: a single round jumps from one size to another."""
 
 
 def clairvoyant_end_s(
     kinds: Sequence[Kind], nodes: Nodes, parallel: int, change_s: float, until_s: float
 ) -> float:
-    """Before this instant no schedule can have done the work of all kinds.
+    """Return an instant before which no schedule can have done the work of all kinds.
 
     Parameters
     ----------
     kinds : sequence of Kind
-        Between two of its sizes a job's speed is on a straight line.
+        A job's speed is linear between two of its sizes.
     nodes : Nodes
     parallel : int
-        Jobs at once, of all kinds together.
+        Most jobs at once, of all kinds together.
     change_s : float
-        Seconds without progress, at the least, that a job pays for any other number of nodes. A
-        pause ends when nodes come or go, since it may lose some and begin another one.
+        Least seconds without progress that a job pays for another number of nodes. A pause ends
+        when nodes come or go, because it may lose some and begin another one.
     until_s : float
         A later instant, at which it could be done.
 
@@ -71,7 +71,7 @@ def clairvoyant_end_s(
     useful = np.minimum(counts, float(parallel * (len(gains) - 1)))
     place = _Place(gains, spans_s, np.minimum(change_s, stays_s))
     need = sum(worth * kind.work for worth, kind in zip(worths, kinds, strict=True))
-    # What another node is worth if all places have as many.
+    # The value of another node if all places have the same number.
     prices = np.interp(useful / parallel, np.arange(1, len(gains)), np.diff(gains))
     prices[useful >= parallel * (len(gains) - 1)] = 0.0
     scale = STEP * float(gains[-1]) / (len(gains) - 1)
@@ -87,12 +87,12 @@ def clairvoyant_end_s(
 
 
 def _pieces(nodes: Nodes, until_s: float) -> tuple[Floats, Floats, Floats]:
-    """When a place may change: at each change of nodes, and now and then between these.
+    """Divide time where a place may change: at each change of nodes, and within long spans.
 
     Returns
     -------
     times_s, counts, stays_s : array of float, shape (k,)
-        The instants, how many nodes there are from then on, and for how long they stay as they are.
+        The instants, the number of nodes from then on, and for how long it stays.
     """
     real_s = nodes.times_s[nodes.times_s < until_s]
     edges_s = np.append(real_s, until_s)
@@ -104,7 +104,7 @@ def _pieces(nodes: Nodes, until_s: float) -> tuple[Floats, Floats, Floats]:
 
 
 def _gains(kinds: Sequence[Kind], worths: Sequence[float]) -> Floats:
-    """By the number of nodes from 0 on: what the best kind is worth on them per second."""
+    """Return the value per second of the best kind by its number of nodes, from 0 on."""
     counts = np.arange(1 + max(size for kind in kinds for size in kind.speed))
     each = []
     for worth, kind in zip(worths, kinds, strict=True):
@@ -114,34 +114,37 @@ def _gains(kinds: Sequence[Kind], worths: Sequence[float]) -> Floats:
 
 
 def _reached_s(times_s: Floats, spans_s: Floats, most: Floats, need: float) -> float:
-    """Before this instant less than `need` is done; at most `most` is by the end of each span."""
+    """Return an instant before which less than `need` is done, given the most by each end."""
     at = int(np.argmax(most >= need))
     if most[at] < need:
         return float(times_s[-1] + spans_s[-1])
-    # What the best of several paths has done is convex in time: below the straight line.
+    # The work of the best of several paths is convex in time, and so below the straight line.
     before = most[at - 1] if at else 0.0
     return float(times_s[at] + spans_s[at] * max(0.0, need - before) / (most[at] - before))
 
 
 class _Path(NamedTuple):
-    """The best that a place can do at some prices: until the end of each span, the most that any
-    path gains by then; and the nodes in each span of the one that gains most in all."""
+    """The best that a place can do at some prices.
+
+    `gained` is the most that any path gains by the end of each span; `nodes` are those of the path
+    that gains most in all.
+    """
 
     gained: Floats
     nodes: Floats
 
 
 class _Place:
-    """Where one job after the other runs.
+    """A place where one job after the other runs.
 
     Parameters
     ----------
     gains : array of float, shape (n + 1,)
-        Per second, by nodes.
+        Value per second, by number of nodes.
     spans_s : array of float, shape (k,)
-        Between two instants at which it may change.
+        Seconds between two instants at which it may change.
     pauses_s : array of float, shape (k,)
-        That a change takes at the beginning of each.
+        Seconds that a change takes at the beginning of each span.
     """
 
     def __init__(self, gains: Floats, spans_s: Floats, pauses_s: Floats) -> None:
@@ -149,7 +152,7 @@ class _Place:
         self._costs = pauses_s[:, None] * gains
 
     def best(self, prices: Floats) -> _Path:
-        """At these prices of a node and a second."""
+        """Return the best path at these prices of a node and a second."""
         counts = np.arange(len(self._gains))
         nets = (self._gains - prices[:, None] * counts) * self._spans_s[:, None]
         value = np.full(len(counts), -np.inf)
@@ -158,7 +161,7 @@ class _Place:
         from_: list[tuple[int, NDArray[np.bool_]]] = []
         for span, net in enumerate(nets):
             top = int(value.argmax())
-            # A change costs the same from wherever it is made: from the best there is, then.
+            # A change costs the same from any size, so it comes from the best one.
             other = value[top] - self._costs[span]
             moved = other > value
             from_.append((top, moved))

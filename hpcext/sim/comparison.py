@@ -1,7 +1,7 @@
-"""Several simulated runs beside each other: what one policy gives against another.
+"""A comparison of simulated runs: what one policy gains over another.
 
-Runs are compared seed by seed, each with the baseline's run of the same seed, and only then summed
-up: what chance gave to both of a pair does not count.
+Runs are compared seed by seed, each with the baseline's run of the same seed, and only then
+summarised: chance that affects both of a pair does not count.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from hpcext.sim.metrics import (
 from hpcext.sim.outcome import JobRow, Run
 
 LATER_S = 1e-3
-"""A job that ends this much later is delayed; less is rounding."""
+"""Seconds by which a job must end later to be delayed; less is rounding."""
 
 MOST_NAMED = 20
-"""So many of the delayed jobs are named, those that wait longest first."""
+"""Most delayed jobs to name, the longest delays first."""
 
 JOULES_PER_KWH = 3.6e6
 
 
 class Watts(NamedTuple):
-    """What one GPU draws: while a job makes progress on it, and otherwise."""
+    """The power of one GPU in watts: while a job makes progress on it, and otherwise."""
 
     busy: float
     idle: float
@@ -50,7 +50,7 @@ class Delay(msgspec.Struct, frozen=True):
     job, name : str
     seed : int
     delay_s : float or None
-        None: it completed there, and did not here.
+        How much later it completed than in the baseline; None if it completed only there.
     """
 
     job: str
@@ -68,11 +68,11 @@ class Versus(msgspec.Struct, frozen=True):
         Measure → this run's figure as a multiple of the baseline's. Figures of jobs
         (:func:`~hpcext.sim.metrics.jobwise`) are of the jobs that completed in both.
     both : int
-        How many these are.
+        Number of jobs that completed in both.
     gained_gpu_h : float
         GPU-hours of training more than in the baseline.
     freed_gpu_h : float or None
-        GPU-hours of the machine less until the last job ended; None unless all ended in both.
+        GPU-hours of the machine saved until the last job ended; None unless all ended in both.
     delayed : int
         Jobs that completed in the baseline, and here later or not at all.
     longest : tuple of Delay
@@ -88,7 +88,7 @@ class Versus(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The runs of one label, summed up over their seeds.
+    """The runs of one label, summarised over their seeds.
 
     Attributes
     ----------
@@ -97,17 +97,17 @@ class Row(msgspec.Struct, frozen=True):
     figures : dict of str to (Over or None)
         Every measure of :data:`~hpcext.sim.measures.MEASURES`.
     ratios : dict of str to (Over or None)
-        The same as multiples of the baseline's; empty for the baseline.
+        The figures as multiples of the baseline's; empty for the baseline.
     pairs : int
-        Seeds that the baseline has too: what is said against it is over these.
+        Number of seeds that the baseline has too; comparisons are over these.
     both : Over or None
         Jobs that completed here and in the baseline.
     gained_gpu_h, freed_gpu_h, delayed : Over or None
         As in :class:`Versus`; None for the baseline.
     longest : tuple of Delay
-        Of all seeds.
+        Longest delays of all seeds.
     energy_kwh, saved_kwh : Over or None
-        What the GPUs drew, and how much less than in the baseline; None without watts.
+        Energy of the GPUs, and how much less than in the baseline; None without watts.
     """
 
     label: str
@@ -128,13 +128,13 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def compared(runs: Iterable[Run], watts: Watts | None = None) -> tuple[Row, ...]:
-    """Runs by label, each beside the first label, which is the baseline.
+    """Summarise runs by label, each compared with the first label, the baseline.
 
     Parameters
     ----------
     runs : iterable of Run
     watts : Watts, optional
-        With it, the energy.
+        Power of a GPU; if given, the energy is computed.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def compared(runs: Iterable[Run], watts: Watts | None = None) -> tuple[Row, ...]
 
 
 def versus(run: Run, own: Figures, base: Run, theirs: Figures) -> Versus:
-    """One run against another of the same jobs; `own` and `theirs` are the figures of the two."""
+    """Compare one run with another of the same jobs; `own` and `theirs` are their figures."""
     pairs = _pairs(run, base)
     completed = [(a, b) for a, b in pairs if a.jct_s is not None and b.jct_s is not None]
     mine, other = msgspec.structs.asdict(own), msgspec.structs.asdict(theirs)
@@ -175,10 +175,10 @@ def versus(run: Run, own: Figures, base: Run, theirs: Figures) -> Versus:
 
 
 def energy_kwh(run: Run, watts: Watts) -> float:
-    """What the GPUs draw until the run ends.
+    """Return the energy of the GPUs until the run ends.
 
-    A GPU on which a job makes progress is busy; every other one that is there is idle, also
-    one that is held by a job which starts or saves.
+    A GPU on which a job makes progress is busy; every other one that is there is idle, also one
+    that is held by a job which starts or saves.
     """
     training, offered = integral(run.spans, "training"), integral(run.spans, "offered")
     return (training * watts.busy + (offered - training) * watts.idle) / JOULES_PER_KWH
@@ -221,7 +221,7 @@ def _row(
 
 
 def _pairs(run: Run, base: Run) -> list[tuple[JobRow, JobRow]]:
-    """The jobs that both have, by their ids."""
+    """Return the jobs that both runs have, by their ids."""
     known = {row.job: row for row in base.jobs}
     return [(row, known[row.job]) for row in run.jobs if row.job in known]
 

@@ -1,4 +1,4 @@
-"""What a job file promises: its schedule, if every job goes as fast as the file says."""
+"""The schedule that a job file promises, if every job is as fast as the file says."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hpcext.sim.simulate import Result, simulate
 
 
 def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) -> Result | None:
-    """The schedule of jobs that state how fast they are and how much there is to do.
+    """Simulate the schedule of jobs that state their speed and their work.
 
     Parameters
     ----------
     specs : sequence of JobSpec
         `after` names jobs among them. `scaling` is read as work per second, `rescale_up_s` and
-        `rescale_down_s` as what a resumption and a suspension take.
+        `rescale_down_s` as the seconds of a resumption and a suspension.
     nodes : sequence of Node
     policy : Policy
 
@@ -37,9 +37,9 @@ def expected(specs: Sequence[JobSpec], nodes: Sequence[Node], policy: Policy) ->
 
 
 def physics_of(spec: JobSpec, *, elastic: bool = False) -> Physics:
-    """How a job behaves that is as its file says: it states its scaling and its work.
+    """Return the physics of a job that behaves as its file says: it states scaling and work.
 
-    If `elastic`, it changes its nodes while it trains, where it says on how many it runs.
+    If `elastic`, it changes its nodes while it trains, if it states on how many it runs.
     """
     spread = elastic and spec.nodes.max > 1
     return Physics(

@@ -1,7 +1,7 @@
-"""How long a job would have taken alone on an equal part of the machine.
+"""The time that a job would have taken alone on an equal share of the machine.
 
-Its part is the machine by the jobs that were there in the mean while it was, itself among them:
-what finish-time fairness compares with (Mahajan et al., *Themis*, NSDI 2020, section 3.1; Qiao et
+Its share is the machine divided by the mean number of jobs, itself among them, while it was there:
+the reference of finish-time fairness (Mahajan et al., *Themis*, NSDI 2020, section 3.1; Qiao et
 al., *Pollux*, section 5.3.1).
 """
 
@@ -16,10 +16,10 @@ from hpcext.sim.physics import Physics
 
 
 class Shares:
-    """The equal parts of a machine that stays as it is; told who comes and goes, as time goes on.
+    """The equal shares of a machine that stays as it is, told as jobs come and go.
 
-    The mean number of jobs over the time of one is kept as the difference of two integrals, so that
-    the cost of a job does not grow with the jobs.
+    The mean number of jobs over the time of one is the difference of two integrals, so that the
+    cost of a job does not grow with the number of jobs.
 
     Parameters
     ----------
@@ -30,16 +30,16 @@ class Shares:
         widths = [node.gpus for node in nodes]
         self._gpus, self._widest = sum(widths), max(widths)
         self._now_s = 0.0
-        self._job_s = 0.0  # jobs that there are, over time
+        self._job_s = 0.0  # integral of the number of jobs over time
         self._came: dict[str, tuple[float, float]] = {}
 
     def come(self, now_s: float, job: str) -> None:
-        """A job is there that was not."""
+        """Record that a job has come."""
         self._advance(now_s)
         self._came.setdefault(job, (now_s, self._job_s))
 
     def go(self, now_s: float, job: str) -> float | None:
-        """A job is there no more: its part, GPUs; None if that is not known."""
+        """Record that a job has gone; return its share in GPUs, or None if unknown."""
         self._advance(now_s)
         came_s, job_s = self._came.pop(job, (now_s, 0.0))
         if now_s <= came_s:
@@ -47,7 +47,7 @@ class Shares:
         return self._gpus * (now_s - came_s) / (self._job_s - job_s)
 
     def alone_s(self, job: Job, physics: Physics, gpus: float) -> float:
-        """Seconds of a job on so many GPUs of this machine; see :func:`alone_s`."""
+        """Return the seconds of a job on GPUs of this machine; see :func:`alone_s`."""
         return alone_s(job, physics, gpus, self._widest)
 
     def _advance(self, now_s: float) -> None:
@@ -56,15 +56,15 @@ class Shares:
 
 
 def alone_s(job: Job, physics: Physics, gpus: float, per_node: int) -> float:
-    """Seconds that a job takes alone, as fast as it can, without any start or restart.
+    """Return the seconds that a job takes alone, as fast as it can, without starts or restarts.
 
     Parameters
     ----------
     job : Job
     physics : Physics
     gpus : float
-        So many at most, > 0. Between those of its curve it is on straight lines, on fewer than it
-        can run on as much slower: as if it had these a part of the time.
+        Most GPUs, > 0. Speed is linear between those of its curve, and proportional below the
+        fewest on which it can run: as if it had these a part of the time.
     per_node : int
         GPUs of a node.
     """

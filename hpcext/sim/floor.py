@@ -1,4 +1,4 @@
-"""The nodes of a simulated machine, and which attempt is on which of their GPUs."""
+"""The nodes of a simulated machine, and the attempts that occupy their GPUs."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from hpcext.core.values import Alloc, Node
 
 @functools.lru_cache(maxsize=65536)
 def node_of(gpu: str) -> str:
-    """The node of a GPU, ``HOST:INDEX``."""
+    """Return the node of a GPU ``HOST:INDEX``."""
     return gpu.rpartition(":")[0]
 
 
 @functools.lru_cache(maxsize=1024)
 def nodes_of(gpus: tuple[str, ...]) -> Mapping[str, int]:
-    """How many of these GPUs are on each node."""
+    """Return the number of these GPUs on each node."""
     return collections.Counter([node_of(gpu) for gpu in gpus])
 
 
 class Floor:
-    """Who is where. Attempts are known by the operation that started them.
+    """The occupancy of GPUs. Attempts are known by the operation that started them.
 
     Parameters
     ----------
     now_s : float
     nodes : iterable of Node
-        There from the beginning.
+        Nodes that are there from the beginning.
     """
 
     def __init__(self, now_s: float, nodes: Iterable[Node]) -> None:
         self._nodes = {node.name: node for node in nodes}
         self._gpus = sum(node.gpus for node in self._nodes.values())
         self._offered: list[tuple[float, int]] = [(now_s, self._gpus)]
-        self._taken: dict[str, dict[str, int]] = {}  # node → GPU that is occupied → by whom
-        self._spread: dict[str, set[int]] = {}  # node → who is on it and on others too
+        self._taken: dict[str, dict[str, int]] = {}  # node → occupied GPU → its attempt
+        self._spread: dict[str, set[int]] = {}  # node → attempts on it and on other nodes
 
     @property
     def offered(self) -> int:
-        """GPUs that there are."""
+        """Number of GPUs of all nodes."""
         return self._gpus
 
     def join(self, now_s: float, node: Node) -> None:
-        """Have a node, or have it with other GPUs."""
+        """Add a node, or change its number of GPUs."""
         before = self._nodes.get(node.name)
         self._nodes[node.name] = node
         self._offer(now_s, node.gpus - (before.gpus if before else 0))
 
     def lose(self, now_s: float, names: Iterable[str]) -> dict[int, set[str]]:
-        """Have some nodes no more; who was on which of their GPUs, in the order they began."""
+        """Remove nodes; return which attempts lost which GPUs, in the order they began."""
         fewer, struck = 0, collections.defaultdict[int, set[str]](set)
         for name in names:
             before = self._nodes.pop(name, None)
@@ -61,12 +61,12 @@ class Floor:
         return dict(sorted(struck.items()))
 
     def pick(self, job: str, alloc: Alloc) -> tuple[str, ...]:
-        """The GPUs with the lowest numbers that nobody occupies.
+        """Return the free GPUs with the lowest numbers.
 
         Raises
         ------
         RuntimeError
-            There are too few: somebody was told to start where another one is.
+            There are too few: an attempt was told to start where another one is.
         """
         picked: list[str] = []
         for name, gpus in alloc.items():
@@ -79,12 +79,12 @@ class Floor:
         return tuple(picked)
 
     def occupy(self, op: int, had: tuple[str, ...], has: tuple[str, ...]) -> list[int]:
-        """Let an attempt be on these GPUs in place of those.
+        """Move an attempt from some GPUs to others.
 
         Returns
         -------
         list of int
-            The others beside whom it was or is now, each on several nodes as it is.
+            The other attempts on several nodes that it shared, or now shares, a node with.
         """
         before, after = set(had), set(has)
         for gpu in before - after:
@@ -98,29 +98,29 @@ class Floor:
         return self._spread_out(op, _several(had), _several(has))
 
     def crowded(self, nodes: Iterable[str]) -> bool:
-        """Whether who is on these, if they are several, shares one with another such."""
+        """Return whether an attempt on these several nodes shares one with another such."""
         names = tuple(nodes)
         return len(names) > 1 and any(len(self._spread.get(name, ())) > 1 for name in names)
 
     def kind(self, nodes: Iterable[str]) -> str:
-        """Of the GPUs of these, which are alike."""
+        """Return the kind of the GPUs of these nodes, which are alike."""
         return next((self._nodes[name].kind for name in nodes if name in self._nodes), "")
 
     def offered_gpu_s(self, until_s: float) -> float:
-        """GPU-seconds that the nodes offered from the beginning to an instant."""
+        """Return the GPU-seconds that the nodes offered from the beginning to an instant."""
         ends = [start_s for start_s, _ in self._offered[1:]] + [until_s]
         spans = zip(self._offered, ends, strict=True)
         return sum(gpus * max(0.0, min(end, until_s) - start) for (start, gpus), end in spans)
 
     def _offer(self, now_s: float, more: int) -> None:
-        """Have more GPUs than before, or fewer."""
+        """Change the number of GPUs that are offered."""
         self._gpus += more
         if self._offered[-1][0] == now_s:
             self._offered.pop()
         self._offered.append((now_s, self._gpus))
 
     def _spread_out(self, op: int, before: Set[str], after: Set[str]) -> list[int]:
-        """Note on which nodes an attempt on several is; who is on some of these too."""
+        """Record the nodes of an attempt on several; return the others on these nodes."""
         near: set[int] = set()
         for name in before - after:
             here = self._spread[name]
@@ -137,6 +137,6 @@ class Floor:
 
 
 def _several(gpus: tuple[str, ...]) -> Set[str]:
-    """The nodes of GPUs, if these are on several."""
+    """Return the nodes of GPUs, if they are on several."""
     nodes = nodes_of(gpus)
     return nodes.keys() if len(nodes) > 1 else frozenset()

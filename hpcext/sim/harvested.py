@@ -1,8 +1,8 @@
 """The utilisation efficiency of a harvester that is, or was, at work: U of BFTrainer §4.1.
 
-What its trainers have done, over what they would have done on as many nodes that stay, without
-costs (:mod:`hpcext.sim.ideal`). How fast they are is what they state and what was measured; where
-that does not tell enough, it is said what is missing.
+It is the work that its trainers have done, divided by what they would have done on as many nodes
+that stay, without costs (:mod:`hpcext.sim.ideal`). Their speeds are what they state and what was
+measured; where that is not enough, the result says what is missing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hpcext.sim.physics import Physics
 from hpcext.sim.run import How
 
 AWAY = 0.05
-"""Share of the time that a manager may have been away. What was trained meanwhile is known, what
-nodes there were is not."""
+"""Largest share of the time for which no manager ran. What was trained meanwhile is known, but not
+the nodes that there were."""
 
 Curve = dict[int, float]
 
@@ -39,9 +39,9 @@ class Offered(NamedTuple):
     nodes : float
         Their mean number.
     gpus : int
-        Of each.
+        GPUs of each.
     lasted_s, away_s : float
-        For how long they were looked at, and for how long beside that nobody did.
+        Seconds for which a manager observed them, and for which none did.
     """
 
     nodes: float
@@ -51,20 +51,20 @@ class Offered(NamedTuple):
 
 
 class Efficiency(msgspec.Struct, frozen=True):
-    """What was made of them.
+    """The use that was made of nodes.
 
     Attributes
     ----------
     value : float or None
-        U; None where it is not known.
+        U; None if it is unknown.
     why : str
-        Why it is not.
+        Why it is unknown.
     done, ideal : float or None
-        Work of all trainers, as it was, and on nodes that stay; in their unit.
+        Work of all trainers, actual and on nodes that stay; in their unit.
     unit : str
         ``steps`` or ``samples``.
     nodes : float
-        N_eq: how many nodes these are.
+        N_eq: the equivalent number of nodes that stay.
     """
 
     value: float | None = None
@@ -78,18 +78,18 @@ class Efficiency(msgspec.Struct, frozen=True):
 def efficiency(
     jobs: Sequence[Job], spec: Callable[[str], JobSpec], policy: str, offered: Offered
 ) -> Efficiency:
-    """U of a harvester so far.
+    """Return U of a harvester so far.
 
     Parameters
     ----------
     jobs : sequence of Job
-        All that it was ever given.
+        All jobs that it was ever given.
     spec : callable
-        Job id → what was said of it.
+        Returns the specification of a job by its id.
     policy : str
     offered : Offered
     """
-    # Those that failed or were cancelled did what they did, and were to do no more.
+    # Failed and cancelled jobs count with what they did, if anything.
     jobs = [job for job in jobs if job.estimate.done or not _given_up(job)]
     units = {spec(job.id).work_unit for job in jobs}
     if why := _unknown(jobs, units, offered):
@@ -115,7 +115,7 @@ def efficiency(
 
 
 def _unknown(jobs: Sequence[Job], units: set[str], offered: Offered) -> str:
-    """Why nothing can be said, whatever their speeds are; empty if it can."""
+    """Return why U is unknown, whatever the speeds are; empty if it can be known."""
     if not jobs or not any(job.estimate.done for job in jobs):
         return "no trainer has done anything yet"
     if offered.away_s > AWAY * (offered.lasted_s + offered.away_s):
@@ -136,16 +136,16 @@ def _given_up(job: Job) -> bool:
 
 
 def _work(job: Job) -> float | None:
-    """All of a job's work; what is done is all that there was."""
+    """Return all of a job's work; of a job that is over, what it did."""
     known = job.estimate
     return known.done or None if job.state.final else known.work
 
 
 def _curve(job: Job, spec: JobSpec, jobs: Sequence[Job]) -> Curve:
-    """GPUs in all → work per second, wherever the job may run; empty where it is not known."""
+    """Return work per second by total GPUs, wherever the job may run; empty if unknown."""
     known = job.estimate
     if not known.observed:
-        # A user states the shape, in any unit: one with the same that has run tells how fast.
+        # A user states the shape in any unit: a job with the same one that has run tells the speed.
         alike = (each for each in jobs if each.estimate.observed)
         other = next((each for each in alike if each.estimate.stated == known.stated), None)
         if known.stated and other is not None:
@@ -164,7 +164,7 @@ def _curve(job: Job, spec: JobSpec, jobs: Sequence[Job]) -> Curve:
 
 
 def _free(job: Job, curve: Curve, kept: frozenset[str]) -> tuple[Job, Physics]:
-    """The same job from its beginning, and as it is where nothing costs anything."""
+    """Return the same job at its beginning, and its physics where nothing costs anything."""
     work = _work(job)
     assert work is not None
     fresh = Job(

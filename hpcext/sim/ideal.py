@@ -1,8 +1,8 @@
-"""What nodes that come and go would have done had they been as many throughout.
+"""The work that nodes that come and go would have done with a constant number of nodes.
 
-A_s of BFTrainer §4.1, the denominator of its utilisation efficiency U: the outcome of the same jobs
-under the same policy on N_eq nodes that stay, N_eq being the mean number of those that there were,
-where starts and changes of size cost nothing and nothing fails.
+That is A_s of BFTrainer §4.1, the denominator of its utilisation efficiency U: the outcome of the
+same jobs under the same policy on N_eq nodes that stay, N_eq being the mean number of nodes that
+there were, where starts and changes of size cost nothing and nothing fails.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from hpcext.sim.run import How, Named, Scenario, run
 def ideal(
     found: Run, jobs: Iterable[tuple[Job, Physics]], policy: Policy, gpus: int, how: How
 ) -> float | None:
-    """Work that the same GPUs would have done in the time of a run.
+    """Return the work that the same GPUs would have done in the time of a run.
 
-    Whole nodes are simulated: what N_eq is rounded by is made good for. Where all jobs are done it
-    is for how long they would have been at it, not how much there was to do, that is compared.
+    Whole nodes are simulated; the rounding of N_eq is compensated. Where all jobs are done, the
+    times that they took are compared instead of the work.
 
     Parameters
     ----------
     found : Run
-        On nodes that come and go.
+        The run on nodes that come and go.
     jobs : iterable of (Job, Physics)
-        The same jobs, to which nothing costs anything.
+        The jobs of that run, with all costs 0.
     policy : Policy
     gpus : int
-        Of a node.
+        GPUs of a node.
     how : How
-        Of the run.
+        How the run was made.
 
     Returns
     -------
     float or None
-        None if there were hardly any nodes, or so many cannot do all that was done.
+        None if there were hardly any nodes, or if N_eq nodes cannot do all that was done.
     """
     n_eq = integral(found.spans, "offered") / found.end_s / gpus if found.end_s else 0.0
     ended = all(row.ended_s is not None for row in found.jobs)
@@ -57,9 +57,9 @@ class Stay(NamedTuple):
     n_eq : float
         The mean number of those.
     gpus : int
-        Of a node.
+        GPUs of a node.
     lasted_s : float
-        For how long they came and went.
+        Seconds for which they came and went.
     ended : bool
         Whether all jobs were done by then.
     """
@@ -73,8 +73,8 @@ class Stay(NamedTuple):
 def staying(
     stay: Stay, jobs: Iterable[tuple[Job, Physics]], policy: Policy, name: str, how: How
 ) -> float | None:
-    """Work of jobs on nodes that stay, as :func:`ideal` has it; `name` is the policy's."""
-    # They stay, and policies that ask may know it.
+    """Return the work of jobs on nodes that stay, as in :func:`ideal`; `name` is the policy's."""
+    # They stay, and policies may know it.
     nodes = tuple(
         Node(f"n{number}", stay.gpus, ends_s=math.inf) for number in range(round(stay.n_eq))
     )

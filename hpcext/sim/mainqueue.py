@@ -1,10 +1,10 @@
 """The main queue of a machine, first come first served with backfill, and the holes that it leaves.
 
-It stands for Slurm or LSF themselves: how nodes come and go under the harvester, not one of our
-policies. EASY backfill (Lifka 1995): the first waiting job has a reservation, the earliest time at
-which enough nodes are free if every running job takes as long as it asked for. A job behind it
-starts now if that does not delay the reservation: it ends before, or it takes nodes that the first
-job leaves.
+It stands for Slurm or LSF themselves: it makes the nodes that come and go under the harvester, and
+is not one of hpcext's policies. EASY backfill (Lifka 1995): the first waiting job has a
+reservation, the earliest time at which enough nodes are free if every running job takes as long as
+it requested. A job behind it starts now if that does not delay the reservation: it ends before, or
+it takes nodes that the first job leaves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hpcext.sim.traces.idle import MOST_NODES, Change
 from hpcext.sim.traces.swf import SwfJob
 
 DEPTH = 500
-"""Waiting jobs that are looked at for backfill: Slurm's ``bf_max_job_test``, slurm.conf(5)."""
+"""Most waiting jobs to consider for backfill: Slurm's ``bf_max_job_test``, slurm.conf(5)."""
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -37,10 +37,10 @@ class Start(NamedTuple):
     Attributes
     ----------
     job : SwfJob
-        With its submission counted from that of the first one, as `start_s` is.
+        The job; its submission is relative to that of the first job, as `start_s` is.
     start_s : float
     promised_s : float
-        When it was to start at the latest, as was said when it became the first that waits;
+        Its reservation, the latest start that was planned when it became the first that waits;
         infinity where it never was.
     nodes : ndarray of int
         Ascending.
@@ -61,7 +61,7 @@ class _Waiting(NamedTuple):
 class MainQueue:
     """A machine of equal nodes and its queue.
 
-    Nodes are given by their number, the lowest that are idle first.
+    Nodes are allocated by their number, the lowest idle ones first.
 
     Parameters
     ----------
@@ -69,17 +69,17 @@ class MainQueue:
     procs_per_node : int
         Processors of a node: a job gets as many nodes as its processors fill. Nodes are not shared.
     depth : int
-        How many jobs behind the first one may be tried for backfill each time; 0: none.
+        Most jobs behind the first one to try for backfill each time; 0: none.
     observe : callable, optional
-        Told of every job that starts.
+        Called with every job that starts.
 
     Attributes
     ----------
     jobs, skipped : int
-        Jobs that were submitted, and those that were left out because the log says not how long or
-        on how many processors they ran, or that they did not run.
+        Jobs that were submitted, and those that were left out because the log does not say how long
+        or on how many processors they ran, or that they did run.
     too_large, most_needed : int
-        Those that were left out because they need more nodes than there are, and the most needed.
+        Jobs that were left out because they need more nodes than there are, and the most needed.
     waited_s : float
         Sum over the jobs that started.
     started : int
@@ -107,13 +107,13 @@ class MainQueue:
         self.waited_s = self.node_s = 0.0
         self._idle = np.ones(nodes, dtype=np.bool_)
         self._free = nodes
-        # Those that may start now, the first one and `depth` more; the rest of the queue behind.
+        # Candidates to start now, the first one and `depth` more; then the rest of the queue.
         self._near: list[_Waiting] = []
         self._far: deque[_Waiting] = deque()
-        # What runs: (end, order, limit, nodes), a heap; and (limit, order, nodes), sorted.
+        # Running jobs: (end, order, limit, nodes), a heap; and (limit, order, nodes), sorted.
         self._ends: list[tuple[float, int, float, Ints]] = []
         self._limits: list[tuple[float, int, Ints]] = []
-        # The first that waits, what it was promised, when it starts now, what it leaves then.
+        # The first that waits, its first reservation, its present one, and the nodes that leaves.
         self._first: _Waiting | None = None
         self._promised_s = self._shadow_s = math.inf
         self._spare = 0
@@ -121,18 +121,18 @@ class MainQueue:
     def changes(
         self, jobs: Iterable[SwfJob], *, planned: bool = False, drain: bool = False
     ) -> Iterator[Change]:
-        """Let jobs run, and say which nodes are idle.
+        """Run jobs, and yield the changes of the idle nodes.
 
         Parameters
         ----------
         jobs : iterable of SwfJob
-            By their submission; the first one's is 0 s.
+            Jobs in the order of their submission; the first one's is 0 s.
         planned : bool
-            With what is planned for the first waiting job; then there is a change, without nodes,
-            where only the plan changes.
+            Whether to include what is planned for the first waiting job; then there is a change,
+            without nodes, where only the plan changes.
         drain : bool
-            Go on until the last job has ended. By default the last submission is the end: what is
-            idle later is so because the log ends.
+            Whether to go on until the last job has ended. By default the last submission is the
+            end: later nodes are idle only because the log ends.
 
         Yields
         ------
@@ -146,7 +146,7 @@ class MainQueue:
         while arrival is not None or (drain and self._ends):
             now_s = arrival.job.submit_s if arrival else math.inf
             now_s = min(now_s, self._ends[0][0]) if self._ends else now_s
-            # Where nothing ended, those that could not start before cannot now.
+            # If nothing has ended, jobs that could not start before cannot start now.
             known = 0 if self._end(now_s) else len(self._near)
             while arrival is not None and arrival.job.submit_s <= now_s:
                 self._submit(arrival)
@@ -172,7 +172,7 @@ class MainQueue:
                 self.too_large += 1
                 self.most_needed = max(self.most_needed, need)
                 continue
-            # What ran longer than it had asked for was given more time; nobody says when.
+            # A job that ran longer than requested was given more time; the log does not say when.
             limit_s = max(job.walltime_s, job.run_s)
             yield _Waiting(job._replace(submit_s=job.submit_s - first_s), need, limit_s)
 
@@ -184,7 +184,7 @@ class MainQueue:
         self.most_waiting = max(self.most_waiting, len(self._near) + len(self._far))
 
     def _end(self, now_s: float) -> bool:
-        """Take back the nodes of the jobs that end now; whether there is one."""
+        """Free the nodes of the jobs that end now; return whether there is one."""
         some = False
         while self._ends and self._ends[0][0] <= now_s:
             _, order, limit_s, nodes = heapq.heappop(self._ends)
@@ -195,7 +195,7 @@ class MainQueue:
         return some
 
     def _schedule(self, now_s: float, known: int) -> None:
-        """Start what may start; the first `known` of those that are near may not."""
+        """Start jobs that may start; the first `known` of the candidates may not."""
         near = self._near
         while near and near[0].need <= self._free:
             known = 0
@@ -211,7 +211,7 @@ class MainQueue:
         self._backfill(now_s, known)
 
     def _reserve(self, first: _Waiting) -> None:
-        """When the first that waits starts at the latest, and how many nodes it leaves then."""
+        """Compute the latest start of the first waiting job, and the nodes that it leaves then."""
         free, shadow_s = self._free, math.inf
         for limit_s, _, nodes in self._limits:
             if free >= first.need and limit_s > shadow_s:
@@ -223,7 +223,7 @@ class MainQueue:
             self._first, self._promised_s = first, shadow_s
 
     def _backfill(self, now_s: float, at: int) -> None:
-        """Start what does not delay the first one, from a place among those that are near."""
+        """Start candidates from index `at` on that do not delay the first job."""
         near = self._near
         while self._free:
             at = self._fitting(now_s, at)
@@ -236,7 +236,7 @@ class MainQueue:
             self._start(waiting, now_s, math.inf)
 
     def _fitting(self, now_s: float, at: int) -> int:
-        """The place of the next one, from `at` on, that may start; behind the last if none may."""
+        """Return the index of the next candidate, from `at` on, that may start."""
         free, shadow_s, spare = self._free, self._shadow_s, self._spare
         for place in range(at, len(self._near)):
             _, need, limit_s = self._near[place]
@@ -245,7 +245,7 @@ class MainQueue:
         return len(self._near)
 
     def _fill(self) -> None:
-        """One more comes near."""
+        """Move one more job into the candidates."""
         if self._far:
             self._near.append(self._far.popleft())
 
@@ -254,7 +254,7 @@ class MainQueue:
         nodes = np.flatnonzero(self._idle)[:need]
         self._idle[nodes] = False
         self._free -= need
-        # What is put in order by time must not compare nodes where times are equal.
+        # An order number keeps the sorting by time from comparing nodes at equal times.
         order = self.started
         heapq.heappush(self._ends, (now_s + job.run_s, order, now_s + limit_s, nodes))
         bisect.insort(self._limits, (now_s + limit_s, order, nodes))
@@ -265,7 +265,7 @@ class MainQueue:
             self._observe(Start(job, now_s, promised_s, nodes))
 
     def _planned(self) -> _Plan:
-        """When the first one that waits is to start, and on which nodes of those that are idle."""
+        """Return the planned start of the first waiting job, and the idle nodes it will use."""
         if self._first is None:
             return None, ()
         will = self._idle.copy()

@@ -1,13 +1,13 @@
-"""Trainings that somebody measured: how long their steps take, and what these are worth.
+"""Trainings that were measured: the time of their steps, and the progress of a step.
 
 The format is that of the measurements published with Pollux (Qiao et al., OSDI 2021; section 5.3,
 "simulator construction"). A folder has, for one model,
 
 - ``placements.csv``, ``placement,local_bsz,step_time,sync_time``: seconds of an optimizer step and
-  the part of them spent waiting for the synchronisation, on so many GPUs of each node (``24``: two
-  of one node, four of another) with so many samples on each GPU;
+  the part of them spent waiting for the synchronisation, by GPUs of each node (``24``: two of one
+  node, four of another) and samples on each GPU;
 - ``scalability.csv``, ``num_nodes,num_replicas,local_bsz,step_time,sync_time``: the same on more
-  nodes, where only the number of GPUs is told;
+  nodes, where only the number of GPUs is known;
 - ``validation-BATCH.csv``, ``progress,iteration,metric,grad_sqr,grad_var``: a row for each epoch of
   a whole training with that total batch. ``progress`` is in steps of the smallest batch M0 that
   would have got as far, ``grad_var / grad_sqr * M0`` is the gradient noise scale.
@@ -37,21 +37,21 @@ SCALED = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
 VALIDATED = ("progress", "iteration", "metric", "grad_sqr", "grad_var")
 
 MOST_NOISE = 1e12
-"""Of a noise scale, in samples: where the gradient was measured to be nothing but noise."""
+"""Largest noise scale, in samples, for a gradient that was measured to be nothing but noise."""
 
 ROUNDING = 1e-9
-"""An epoch that lacks such a share of its end has ended."""
+"""Relative tolerance for the end of an epoch."""
 
 
 class Times(NamedTuple):
-    """Seconds of an optimizer step of one pass, and those of them that its synchronisation adds."""
+    """Seconds of an optimizer step of one pass, and of its synchronisation."""
 
     step_s: float
     sync_s: float
 
     @property
     def pass_s(self) -> float:
-        """Of a pass that does not synchronise."""
+        """Seconds of a pass that does not synchronise."""
         return self.step_s - self.sync_s
 
 
@@ -63,7 +63,7 @@ class Curve(NamedTuple):
     sync_s: Floats
 
     def at(self, batch: float) -> Times:
-        """On straight lines; before the first point and behind the last one on the outermost."""
+        """Interpolate linearly; extrapolate with the outermost segments."""
         if len(self.batch) == 1:
             return Times(float(self.step_s[0]), float(self.sync_s[0]))
         high = int(np.clip(np.searchsorted(self.batch, batch), 1, len(self.batch) - 1))
@@ -77,7 +77,7 @@ class Curve(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What was measured of gradients, over whole trainings.
+    """Measurements of gradients over whole trainings.
 
     Attributes
     ----------
@@ -96,18 +96,18 @@ class Gradients(NamedTuple):
 
 
 class Application:
-    """One model, as it was measured.
+    """One measured model.
 
     Parameters
     ----------
     name : str
     placed : Mapping[tuple of int, Curve]
-        By the GPUs of each node.
+        GPUs on each node → curve.
     spread : Mapping[int, Mapping[int, Curve]]
-        Nodes → GPUs in all → times.
+        Number of nodes → total GPUs → curve.
     gradients : Gradients
     most_per_gpu : int, optional
-        Samples that a GPU has room for, if these are fewer than were measured.
+        Most samples that fit on a GPU, if fewer than were measured.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Application:
     least_per_gpu, most_per_gpu : int
         Samples of a GPU in a pass.
     widest : int
-        GPUs of a node, at most.
+        Most GPUs of a node.
     most_nodes : int
     """
 
@@ -142,50 +142,51 @@ class Application:
 
     @property
     def work(self) -> float:
-        """Of a whole training, in samples of the smallest batch."""
+        """Work of a whole training, in samples of the smallest batch."""
         return float(self._ends[-1]) * self.initial_batch
 
     @property
     def epochs(self) -> int:
-        """Of a whole training."""
+        """Number of epochs of a whole training."""
         return len(self._ends)
 
     def epoch(self, done: float) -> int:
-        """In which epoch, from 0 on, a training is that has done so much of its work."""
+        """Return the epoch, from 0 on, of a training that has done this work."""
         progress = done / self.initial_batch * (1 + ROUNDING)
         return min(int(np.searchsorted(self._ends, progress, side="right")), self.epochs - 1)
 
     def end(self, epoch: int) -> float:
-        """Work that is done at the end of an epoch."""
+        """Return the work that is done at the end of an epoch."""
         return float(self._ends[epoch]) * self.initial_batch
 
     def gain(self, batch: float, epoch: int) -> float:
-        """Progress of a step with such a total batch, in steps of the smallest (eq. 6)."""
+        """Return the progress of a step with a total batch, in steps of the smallest (eq. 6)."""
         sqr, var = self._gradient(batch, epoch)
         scale = batch / self.initial_batch
         rest = var / scale + sqr
         return (var + sqr) / rest if rest > 0 else 1.0
 
     def noise_scale(self, batch: float, epoch: int) -> float:
-        """As measured with such a total batch, in samples (eq. 5)."""
+        """Return the measured noise scale with a total batch, in samples (eq. 5)."""
         sqr, var = self._gradient(batch, epoch)
         noise = var / sqr * self.initial_batch if sqr > 0 else math.inf
         return min(noise, MOST_NOISE)
 
     def steps(self, batch: float) -> float:
-        """Of a whole training with such a total batch."""
+        """Return the steps of a whole training with a total batch."""
         lengths = np.diff(self._ends, prepend=0.0)
         gains = [self.gain(batch, epoch) for epoch in range(self.epochs)]
         return float(np.sum(lengths / np.array(gains)))
 
     def times(self, gpus: tuple[int, ...], batch: int) -> Times:
-        """How long a step takes with such a batch on each GPU, these being on so many nodes.
+        """Return the times of a step on a placement.
 
         Parameters
         ----------
         gpus : tuple of int
-            Of each node, in any order.
+            GPUs of each node, in any order.
         batch : int
+            Samples on each GPU.
         """
         key = (gpus, batch)
         if key not in self._times:
@@ -194,8 +195,10 @@ class Application:
         return self._times[key]
 
     def _between(self, gpus: tuple[int, ...], batch: int) -> Times:
-        """Of a placement that was not measured: as on numbers of nodes that were, with as many GPUs
-        on each in the mean."""
+        """Return the times on a placement that was not measured.
+
+        They are interpolated between measured numbers of nodes, with the same mean GPUs on each.
+        """
         nodes, per_node = len(gpus), sum(gpus) / len(gpus)
         known = sorted(self._spread)
         if nodes >= known[-1]:
@@ -207,7 +210,7 @@ class Application:
         return _mixed(below, above, share)
 
     def _even(self, nodes: int, per_node: float, batch: int) -> Times:
-        """On a number of nodes that was measured."""
+        """Return the times on a measured number of nodes."""
         curves = self._spread[nodes]
         known, wanted = sorted(curves), per_node * nodes
         high = next((each for each in known if each >= wanted), known[-1])
@@ -216,7 +219,7 @@ class Application:
         return _mixed(curves[low].at(batch), curves[high].at(batch), share)
 
     def _gradient(self, batch: float, epoch: int) -> tuple[float, float]:
-        """Squared norm and variance, between the two nearest batches that were measured."""
+        """Interpolate squared norm and variance between the two nearest measured batches."""
         sqr, var = (
             float(np.interp(batch, self._batches, each[:, epoch]))
             for each in (self._sqr, self._var)
@@ -230,23 +233,23 @@ def _mixed(below: Times, above: Times, share: float) -> Times:
 
 
 def _turned(gpus: tuple[int, ...]) -> tuple[int, ...]:
-    """The same ring of nodes, beginning where its numbers are least: as the files name it."""
+    """Rotate a ring of nodes so that it begins at its least number, as the files name it."""
     return min(gpus[at:] + gpus[:at] for at in range(len(gpus)))
 
 
 def read_application(folder: Path, *, most_per_gpu: int | None = None) -> Application:
-    """Read what was measured of one model.
+    """Read the measurements of one model.
 
     Parameters
     ----------
     folder : pathlib.Path
     most_per_gpu : int, optional
-        Samples that a GPU has room for, if these are fewer than were measured.
+        Most samples that fit on a GPU, if fewer than were measured.
 
     Raises
     ------
     InputError
-        A file is not there, or a line of it has something that is no measurement.
+        A file is missing, or a line of it contains something that is not a measurement.
     """
     placed = _placements(folder / "placements.csv")
     means: dict[int, dict[int, list[Curve]]] = {}
@@ -308,7 +311,7 @@ def _validations(folder: Path) -> Gradients:
     epochs = min(map(len, progress))
     arrays = (np.array([each[:epochs] for each in every]) for every in (progress, sqr, var))
     ends, sqrs, variances = arrays
-    # As far as the slowest of them had got.
+    # Up to the progress of the slowest of them.
     return Gradients(sorted(named), ends.min(axis=0), sqrs, variances)
 
 
@@ -326,7 +329,7 @@ def _curve(points: Sequence[tuple[float, ...]], where: str) -> Curve:
 
 
 def _mean(curves: Sequence[Curve]) -> Curve:
-    """Of places with as many GPUs on as many nodes; of the batches that all were measured with."""
+    """Average curves of places with equal GPUs and nodes, on the batches that all have."""
     batch = functools.reduce(np.intersect1d, [curve.batch for curve in curves])
     if not len(batch):
         return curves[0]
@@ -339,7 +342,7 @@ def _mean(curves: Sequence[Curve]) -> Curve:
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """The lines of a file, each with where it is; it has such a header, and one line at least."""
+    """Yield the lines of a file with their places; check its header, and that it has a line."""
     name, lines = clean(str(path)), iter(read_text(path).splitlines())
     header = cells_of(next(lines, ""), f"{name}:1")
     if tuple(header) != tuple(columns):
@@ -361,7 +364,7 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, s
 
 
 def _number(row: Mapping[str, str], name: str, where: str) -> float:
-    """A finite number of at least 0."""
+    """Return a finite number of at least 0."""
     try:
         found = float(row[name])
     except ValueError:

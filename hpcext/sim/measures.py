@@ -1,4 +1,4 @@
-"""What is measured of a simulated run: the figures, their names, and how each is defined."""
+"""The measures of a simulated run: figures, names and definitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """One run in figures; None: not known, or there is nothing that it could be of."""
+    """The figures of one run; None: unknown, or there is nothing to measure."""
 
     jobs: float
     completed: float
@@ -47,7 +47,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class Measure(NamedTuple):
-    """What a figure is.
+    """The description of a figure.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Measure(NamedTuple):
     unit : {"", "s", "h", "jobs", "share", "work"}
         How to show it: "" is a plain number, "h" hours of one GPU.
     help : str
-        How it is defined, in a sentence.
+        Its definition, in a sentence.
     better : {-1, 0, 1}
         Whether less or more of it is better, or neither.
     """
@@ -174,4 +174,4 @@ MEASURES: tuple[Measure, ...] = (
         -1,
     ),
 )
-"""Every figure, in the order in which tables have them."""
+"""Every figure, in the order of tables."""

@@ -1,7 +1,7 @@
-"""What a simulated run amounts to, in figures; and the same over several seeds.
+"""The figures of a simulated run, and of the same over several seeds.
 
-Quantiles are those of :func:`numpy.quantile` with ``method="linear"``: between two values, the
-straight line. What is said of GPUs is weighted by time.
+Quantiles are those of :func:`numpy.quantile` with ``method="linear"``: linear between two values.
+Figures of GPUs are weighted by time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FINAL = frozenset(state.value for state in State if state.final)
 
 
 def figures(run: Run) -> Figures:
-    """A run in figures."""
+    """Return the figures of a run."""
     ended = [row for row in run.jobs if row.state in _FINAL]
     completed = sum(row.state == State.COMPLETED for row in ended)
     lost = math.fsum(row.lost for row in run.jobs)
@@ -51,7 +51,7 @@ def figures(run: Run) -> Figures:
 
 
 def jobwise(rows: Sequence[JobRow]) -> dict[str, float | None]:
-    """The figures of single jobs, of those that started or completed: JCT, wait, fairness.
+    """Return the figures of single jobs that started or completed: JCT, wait, fairness.
 
     Runs can be compared by them only where the jobs are the same.
     """
@@ -70,20 +70,20 @@ def jobwise(rows: Sequence[JobRow]) -> dict[str, float | None]:
 
 
 def quantile(values: Sequence[float] | Floats, share: float) -> float | None:
-    """That value below which a share (0 to 1) of the values lies; None if there are none."""
+    """Return the value below which a share (0 to 1) of the values lies; None if there are none."""
     if not len(values):
         return None
     return float(np.quantile(np.asarray(values, np.float64), share, method="linear"))
 
 
 def fairness(rows: Iterable[JobRow]) -> Floats:
-    """Finish-time fairness of each completed job whose fair time is known (Pollux §5.3.1)."""
+    """Return the finish-time fairness of completed jobs with a known fair time (Pollux §5.3.1)."""
     pairs = ((row.jct_s, row.fair_s) for row in rows)
     return np.array([jct / fair for jct, fair in pairs if jct is not None and fair])
 
 
 def integral(spans: Iterable[Span], field: str, until_s: float = math.inf) -> float:
-    """A field of the spans times their length, up to an instant; the last span is cut there."""
+    """Return a field of the spans, integrated over time up to an instant."""
     return math.fsum(
         getattr(span, field) * (min(span.end_s, until_s) - span.start_s)
         for span in spans
@@ -92,7 +92,7 @@ def integral(spans: Iterable[Span], field: str, until_s: float = math.inf) -> fl
 
 
 def last_end_s(rows: Iterable[JobRow]) -> float | None:
-    """When the last job ended; None if there is none, or one is unfinished."""
+    """Return when the last job ended; None if there is none, or one is unfinished."""
     last: float | None = None
     for row in rows:
         if row.ended_s is None or row.state not in _FINAL:
@@ -110,7 +110,7 @@ class Over(msgspec.Struct, frozen=True):
     spread : float or None
         Standard deviation (of a sample: n - 1); None for one seed.
     seeds : int
-        For how many the figure is known.
+        Number of seeds for which the figure is known.
     """
 
     mean: float
@@ -119,7 +119,7 @@ class Over(msgspec.Struct, frozen=True):
 
 
 def over(values: Iterable[float | None]) -> Over | None:
-    """Mean and spread of what is known; None if nothing is."""
+    """Return mean and spread of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -130,12 +130,12 @@ def over(values: Iterable[float | None]) -> Over | None:
 
 
 def by_label(runs: Iterable[Run]) -> dict[str, tuple[Run, ...]]:
-    """Runs by their labels, in the order in which these come; those of one label by seed.
+    """Group runs by their labels, in order of appearance; those of one label by seed.
 
     Raises
     ------
     InputError
-        Two runs have the same label and seed: which of them is meant cannot be known.
+        Two runs have the same label and seed, so that it is unclear which one is meant.
     """
     groups: dict[str, dict[int, Run]] = {}
     for run in runs:
@@ -147,7 +147,7 @@ def by_label(runs: Iterable[Run]) -> dict[str, tuple[Run, ...]]:
 
 
 def over_seeds(every: Sequence[Figures]) -> dict[str, Over | None]:
-    """Each measure over the runs of one label."""
+    """Summarise each measure over the runs of one label."""
     return {measure.key: over(getattr(one, measure.key) for one in every) for measure in MEASURES}
 
 

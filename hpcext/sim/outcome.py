@@ -1,4 +1,4 @@
-"""What came of one simulated run, as values that can be written, compared and drawn."""
+"""The outcome of a simulated run, as values that can be written, compared and drawn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class JobRow(msgspec.Struct, frozen=True):
-    """What became of one job.
+    """The outcome of one job.
 
     Attributes
     ----------
@@ -14,17 +14,17 @@ class JobRow(msgspec.Struct, frozen=True):
         `state` as :class:`~hpcext.core.values.State` names it, at the end of the run.
     submitted_s : float
     started_s, ended_s : float or None
-        When it was first given anything, and when it was done; None where that did not happen.
+        Times at which it was first given GPUs and at which it ended; None if that did not happen.
     gpu_s : float
         GPU-seconds that it held.
     idle_gpu_s : float
-        Those of them in which it made no progress: starting, saving, changing its size.
+        GPU-seconds in which it made no progress: starting, saving, changing its size.
     work, lost : float
-        What it had to do in all, and what it did and had to do again.
+        All of its work, and work that was lost and done again.
     attempts, suspends, rescales : int
     fair_s : float or None
         Seconds that it would have taken alone on its fair share of the machine
-        (:mod:`hpcext.sim.fair`): what finish-time fairness compares with. Known of jobs that
+        (:mod:`hpcext.sim.fair`), the reference of finish-time fairness. Known for jobs that
         completed and waited for no other one, on a machine that stays.
     """
 
@@ -45,14 +45,14 @@ class JobRow(msgspec.Struct, frozen=True):
 
     @property
     def jct_s(self) -> float | None:
-        """Job completion time: from submission to the end; None for one that did not complete."""
+        """Job completion time, from submission to the end; None if it did not complete."""
         if self.ended_s is None or self.state != "completed":
             return None
         return self.ended_s - self.submitted_s
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A stretch of time, and what was so in the mean over it.
+    """A stretch of time, and the mean state over it.
 
     Attributes
     ----------
@@ -73,16 +73,16 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """Predictions of about the same probability, and what came of them.
+    """Predictions of about the same probability, and their outcome.
 
     Attributes
     ----------
     nodes : int
-        How many there were.
+        Number of predictions.
     expected : float
-        How many nodes were to stay by them: their sum.
+        Expected number of nodes that stay: the sum of the probabilities.
     stayed : int
-        How many did.
+        Number that did stay.
     """
 
     nodes: int
@@ -91,15 +91,16 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Reliability(msgspec.Struct, frozen=True):
-    """How probable it was said to be that nodes stay for so long, and how many did.
+    """The predicted probability that nodes stay for a time, and how many did.
 
     Attributes
     ----------
     horizon_s : float
     bins : tuple of Bin
-        By the probability: equal parts of 0 to 1, from the bottom.
+        Bins of the probability: equal parts of 0 to 1, from the bottom.
     squares : float
-        Sum of the squared differences between the probability and what came, 1 for who stayed.
+        Sum of the squared differences between the probability and the outcome, 1 for nodes that
+        stayed.
     """
 
     horizon_s: float
@@ -108,28 +109,30 @@ class Reliability(msgspec.Struct, frozen=True):
 
     @property
     def nodes(self) -> int:
-        """How many predictions there were."""
+        """Number of predictions."""
         return sum(each.nodes for each in self.bins)
 
     @property
     def stayed(self) -> float:
-        """The share of nodes that stayed."""
+        """Share of nodes that stayed."""
         return sum(each.stayed for each in self.bins) / self.nodes
 
     @property
     def brier(self) -> float:
-        """Mean squared difference between the probability and what came (Brier 1950, halved)."""
+        """Mean squared difference of probability and outcome (Brier 1950, halved)."""
         return self.squares / self.nodes
 
     @property
     def base_brier(self) -> float:
-        """The same, had the share of nodes that stayed been said of each: who can tell them apart
-        is below it."""
+        """Brier score had the overall share of nodes that stayed been predicted for each node.
+
+        A model that can tell nodes apart is below it.
+        """
         return self.stayed * (1 - self.stayed)
 
     @property
     def error(self) -> float:
-        """Expected calibration error: how far, in the mean, what was said is from what came."""
+        """Expected calibration error: mean distance of predictions from outcomes."""
         return sum(abs(each.expected - each.stayed) for each in self.bins) / self.nodes
 
 
@@ -139,26 +142,26 @@ class Run(msgspec.Struct, frozen=True):
     Attributes
     ----------
     label : str
-        What tells it from the other runs of one comparison, as ``pollux:p=-1``. Runs of one label
-        differ in their seed alone, and are summed up together.
+        Distinguishes it from the other runs of one comparison, as ``pollux:p=-1``. Runs of one
+        label differ in their seed alone, and are summarised together.
     workload, source, policy : str
-        As they were given.
+        Names as they were given.
     seed : int
     end_s : float
-        Until when it was looked at: the end of the last job, or that of the trace.
+        End of the observed time: the end of the last job, or that of the trace.
     jobs : tuple of JobRow
-        By the time of their submission.
+        Jobs in the order of their submission.
     spans : tuple of Span
-        All of the run, one behind the other; at most a few thousand of them.
+        All of the run, in order; at most a few thousand of them.
     events, decisions : int
-        How many instants the engine was stepped at, and how often the policy was asked.
+        Number of instants at which the engine was stepped, and of decisions of the policy.
     done : float
-        Work done by all jobs, what was lost not counted.
+        Work done by all jobs, without lost work.
     ideal : float or None
-        Work that the same GPUs would have done in the same time had they been as many throughout,
-        where that is known: A_s of BFTrainer §4.1, with which its utilisation efficiency compares.
+        Work that the same GPUs would have done in the same time had their number been constant, if
+        known: A_s of BFTrainer §4.1, the denominator of its utilisation efficiency.
     stays : tuple of Reliability
-        Of nodes that come and go: how long they stay, predicted and seen.
+        For nodes that come and go: how long they stay, predicted and observed.
     """
 
     label: str

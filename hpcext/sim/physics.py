@@ -1,7 +1,7 @@
-"""The truth about jobs that run on a virtual clock. Policies never see any of it.
+"""The true behaviour of jobs on a virtual clock, which policies never see.
 
-What policies know of a job's speed they learned from the progress it reported, as on a real
-machine; `Physics` is what those reports come from.
+What policies know of a job's speed they learn from the progress that it reports, as on a real
+machine; `Physics` generates those reports.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from hpcext.scaling.curve import interpolate
 
 
 class Where(NamedTuple):
-    """What a job trains on.
+    """The placement of a job.
 
     Attributes
     ----------
     gpus : tuple of int
-        On each of its nodes, descending.
+        GPUs on each of its nodes, descending.
     kind : str
-        Of these, as :class:`~hpcext.core.values.Node` has it.
+        Their kind, as in :class:`~hpcext.core.values.Node`.
     crowded : bool
-        It is on several nodes and shares one of them with another job that is.
+        Whether it is on several nodes and shares one of them with another such job.
     """
 
     gpus: tuple[int, ...]
@@ -37,19 +37,19 @@ class Where(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of GPUs on all nodes."""
         return sum(self.gpus)
 
 
 class Stretch(NamedTuple):
-    """For how far a job goes on at one speed.
+    """A stretch of work at one speed.
 
     Attributes
     ----------
     rate : float
         Work per second, > 0.
     until : float
-        Work done at which that changes; infinite: never.
+        Work done at which the speed changes; infinite: never.
     step_work : float
         Work of an optimizer step, > 0.
     """
@@ -60,52 +60,58 @@ class Stretch(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a training says of itself when it reports, beside its progress."""
+    """What a training reports of itself beside its progress."""
 
     goodput: GoodputReport | None = None
     loss: float | None = None
 
 
 class Speed(Protocol):
-    """How fast one job truly is, where a curve does not say it.
+    """The true speed of one job, where a curve does not say it.
 
-    It belongs to one job and may remember: it stands for the user's training process, which may
-    choose its batch by itself, say.
+    It belongs to one job and may have a state: it stands for the user's training process, which
+    may, for example, choose its batch by itself.
     """
 
     def stretch(self, where: Where, done: float) -> Stretch:
-        """How it goes on, having done so much: asked whenever it begins to train on something
-        else, at the end of a stretch, and after each report."""
+        """Return the next stretch of a job that has done this work.
+
+        It is called whenever the job begins to train on another placement, at the end of a stretch,
+        and after each report.
+        """
         ...
 
     def said(self, where: Where, done: float) -> Said:
-        """What it reports."""
+        """Return what the job reports of itself."""
         ...
 
     def alone_s(self, gpus: float, per_node: int) -> float:
-        """Seconds of all of it alone on so many GPUs of such nodes, as fast as it can, without any
-        restart: on less than one GPU as much slower, between whole numbers on straight lines."""
+        """Return the seconds of the whole job alone on GPUs of such nodes, without restarts.
+
+        It runs as fast as it can; on less than one GPU proportionally slower, and linearly between
+        whole numbers.
+        """
         ...
 
 
 class Physics(msgspec.Struct, frozen=True):
-    """How one job really behaves.
+    """The true behaviour of one job.
 
     Attributes
     ----------
     speed : Mapping[int, float] or Speed
-        GPUs → work per second, > 0; what lies between as
-        :func:`~hpcext.scaling.curve.interpolate` has it.
+        Work per second by number of GPUs, > 0; interpolated by
+        :func:`~hpcext.scaling.curve.interpolate`.
     work : float
         Work of the whole job, > 0.
     launch_s : float
-        From the order to start until the attempt runs.
+        Seconds from the start action until the attempt runs.
     resume_s : float
-        From there until its session has restored the newest checkpoint.
+        Seconds from then until its session has restored the newest checkpoint.
     suspend_s : float
-        From the signal until the processes are gone: agree, write, leave.
+        Seconds from the signal until the processes are gone: agree, write, leave.
     leave_s : float
-        From its last step until the processes are gone.
+        Seconds from its last step until the processes are gone.
     checkpoint_s : float or None
         Training time between periodic checkpoints; 0: nothing is ever lost; None: only a
         suspension saves.
@@ -114,9 +120,9 @@ class Physics(msgspec.Struct, frozen=True):
     elastic : bool
         Whether it can change its nodes too, and goes on when it loses some.
     join_s : float
-        From the order to grow in place until the new ranks are there; it trains meanwhile.
+        Seconds from the order to grow in place until the new ranks are there; it trains meanwhile.
     rescale_up_s, rescale_down_s : float
-        Without progress while it then grows in place, and while it shrinks.
+        Seconds without progress while it then grows in place, and while it shrinks.
     interference : float
         Share of its speed that it loses where it is crowded (:class:`Where`).
 
@@ -161,7 +167,7 @@ class Physics(msgspec.Struct, frozen=True):
             raise ValueError(f"interference={self.interference}: must be from 0 to less than 1")
 
     def stretch(self, where: Where, done: float) -> Stretch:
-        """How it goes on, having done so much.
+        """Return the next stretch of the job, after it has done this work.
 
         Examples
         --------
@@ -175,12 +181,12 @@ class Physics(msgspec.Struct, frozen=True):
         return found._replace(rate=found.rate * (1 - self.interference)) if where.crowded else found
 
     def said(self, where: Where, done: float) -> Said:
-        """What it reports of itself beside its progress."""
+        """Return what the job reports of itself beside its progress."""
         return Said() if isinstance(self.speed, Mapping) else self.speed.said(where, done)
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """What goes wrong, and how often; nothing by default.
+    """The faults that occur, and their frequency; none by default.
 
     Attributes
     ----------
@@ -215,10 +221,10 @@ class Faults(msgspec.Struct, frozen=True):
     until_s: float = math.inf
 
     def draw(self, seed: int, job: str, attempt: int, now_s: float) -> Luck:
-        """What befalls one attempt.
+        """Draw the faults of one attempt.
 
-        It depends on the seed, the job and the attempt only, so that another policy meets the
-        same luck.
+        They depend on the seed, the job and the attempt only, so that another policy meets the same
+        faults.
         """
         if now_s > self.until_s:
             return Luck()
@@ -233,7 +239,7 @@ class Faults(msgspec.Struct, frozen=True):
         )
 
     def draw_change(self, seed: int, job: str, attempt: int, resize: int, now_s: float) -> Change:
-        """What befalls one change of size in place; it depends on the same, and on its number."""
+        """Draw the outcome of a change of size in place; it depends on its number, too."""
         if now_s > self.until_s:
             return Change.MADE
         chance = random.Random(f"{seed}/{job}/{attempt}/{resize}").random()
@@ -243,7 +249,7 @@ class Faults(msgspec.Struct, frozen=True):
 
 
 class Change(enum.Enum):
-    """What comes of a change of size in place; see :class:`Faults`."""
+    """The outcome of a change of size in place; see :class:`Faults`."""
 
     MADE = enum.auto()
     FAILED = enum.auto()

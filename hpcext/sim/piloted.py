@@ -1,4 +1,4 @@
-"""From the journal of a pilot to a recording of it (:mod:`hpcext.sim.recording`)."""
+"""The recording of a pilot (:mod:`hpcext.sim.recording`), made from its journal."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from hpcext.sim.recording import (
 from hpcext.sim.workloads.recorded import goodput_of, kept, model_of
 
 NEAR = 0.05
-"""Noise scales that differ by a smaller share are the same: none is known so well."""
+"""Relative difference below which noise scales are the same: none is known more exactly."""
 
 LEAST_WORK = 1e-6
-"""Of a job that was over as soon as it had begun."""
+"""Work of a job that was over as soon as it had begun."""
 
 Step = tuple[float, Sequence[Fact]]
-"""An instant, and what was known at it."""
+"""An instant, and the facts of it."""
 
 
 class Report(NamedTuple):
-    """Progress of a job: when, in which attempt, on what, and what it said."""
+    """A report of a job's progress: its time, attempt, GPUs and content."""
 
     now_s: float
     op: int
@@ -50,24 +50,24 @@ class Report(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """How many it was on."""
+        """Number of nodes that it was on."""
         return len(nodes_of(self.gpus))
 
 
 class Piloted:
-    """What a journal says of a pilot, step by step.
+    """A pilot as its journal describes it, step by step.
 
     Parameters
     ----------
     engine : Engine
-        As the journal's head has it; it takes the steps of the rest.
+        The engine from the journal's head; it takes the steps of the rest.
     steps : iterable of Step
-        Of the journal.
+        Steps of the journal.
 
     Attributes
     ----------
     left_out : tuple of Job
-        Those that did not complete: nobody knows how much they had to do.
+        Jobs that did not complete: nobody knows how much work they had.
     """
 
     def __init__(self, engine: Engine, steps: Iterable[Step]) -> None:
@@ -110,13 +110,13 @@ class Piloted:
                 self._left_s[fact.job].append(now_s - next(reached))
         elif isinstance(fact, Progressed):
             job = self._world.jobs.get(fact.job)
-            # Until a change of size is made, a job trains on what it had.
+            # Until a change of size is made, a job trains on its old GPUs.
             if job is not None and job.op == fact.op and job.gpus:
                 at = Report(now_s, fact.op, job.gpus, fact.done, fact.goodput)
                 self._reports[job.id].append(at)
 
     def recording(self, policy: str) -> Recording | None:
-        """All of it as a document; None if no job has completed."""
+        """Return the recording of the pilot; None if no job has completed."""
         jobs = [job for job in self._world.jobs.values() if job.state is State.COMPLETED]
         if not jobs:
             return None
@@ -150,13 +150,13 @@ class Piloted:
         )
 
     def _plain(self, job: Job) -> tuple[dict[int, float], float]:
-        """Speeds and work of a job with one batch: measured, else as all that was seen says."""
+        """Return speeds and work of a job with one batch: measured, or else estimated."""
         known, segments = job.estimate, self._world.records[job.id].segments
         nodes = (job.nodes or (1, 1))[1]
         counts = np.arange(1, max(job.sizes) * nodes + 1)
         believed, alone = speedups(known, Sizes.on_one_node(counts)), rate_alone(known)
         if not known.done or not known.measured or believed is None or alone is None:
-            # It tells nothing of itself but when it began and ended.
+            # It reported nothing: only its beginning and end are known.
             speed = dict(known.stated) or {1: 1.0}
             work = (interpolate(speed, len(each.gpus)) * _lasted_s(each) for each in segments)
             return speed, max(LEAST_WORK, sum(work))
@@ -177,7 +177,7 @@ class Piloted:
         )
 
     def _costs(self, jobs: Sequence[Job]) -> dict[str, Costs]:
-        """Of each job: its own in the mean, else the mean of the others', else what it says."""
+        """Return each job's costs: its own mean, else the mean of others, else as it states."""
         found = {job.id: self._measured(job) for job in jobs}
         costs = {}
         for job in jobs:
@@ -192,7 +192,7 @@ class Piloted:
         return costs
 
     def _measured(self, job: Job) -> dict[str, list[float]]:
-        """What changes cost it, each time."""
+        """Return each measured cost of a job's changes."""
         record = self._world.records[job.id]
         return {
             "resume_s": [sum(each.resume_s.values()) for each in record.segments if each.resume_s],
@@ -206,7 +206,7 @@ class Piloted:
         }
 
     def _report_s(self) -> float:
-        """Between two reports."""
+        """Return the mean seconds between two reports."""
         gaps = [
             after.now_s - before.now_s
             for reports in self._reports.values()
@@ -217,7 +217,7 @@ class Piloted:
 
 
 def _pace(said: GoodputReport, reports: Sequence[Report]) -> float:
-    """How much faster it got on than its model says, while it stayed where it was."""
+    """Return the ratio of a job's progress to its model's, while it stayed on its GPUs."""
     done = promised = 0.0
     for before, after in itertools.pairwise(reports):
         if before.goodput is None or (before.op, before.gpus) != (after.op, after.gpus):
@@ -232,7 +232,7 @@ def _pace(said: GoodputReport, reports: Sequence[Report]) -> float:
 
 
 def _thinned(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that tell something new; all that are close together are the first of them."""
+    """Keep only the points that differ from the one before."""
     kept_: list[tuple[float, float]] = []
     for done, noise in points:
         if not kept_ or (done > kept_[-1][0] and abs(noise - kept_[-1][1]) > NEAR * kept_[-1][1]):

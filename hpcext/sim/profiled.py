@@ -1,7 +1,7 @@
-"""Jobs whose truth is a measurement: one with the batch that its user chose, one that adapts it.
+"""Jobs with measured behaviour: one with the user's batch size, and one that adapts it.
 
-Each is a :class:`~hpcext.sim.physics.Speed` of one job: the user's training process, which looks at
-itself and not at other jobs. The adaptive one has Pollux's agent in it (Qiao et al., section 4.1).
+Each is a :class:`~hpcext.sim.physics.Speed` of one job: the user's training process, which observes
+itself and no other jobs. The adaptive one contains Pollux's agent (Qiao et al., section 4.1).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from hpcext.sim.measured import MOST_NOISE, Application, Times
 from hpcext.sim.physics import Said, Stretch, Where
 
 CONSTANT = 0.5
-"""Share of a pass that does not depend on the batch, while one batch alone was tried: as the
-published agent has it (AdaptDL, ``goodput.py``); the paper does not say."""
+"""Assumed share of a pass that does not depend on the batch while only one batch size was tried;
+from the published agent (AdaptDL, ``goodput.py``), as the paper does not say."""
 
 
 ALIKE = 0.1
-"""Batches of a GPU whose logarithms differ by less are the same measurement: the published agent
+"""Difference in the logarithm below which batches of a GPU are one measurement; the published agent
 keeps each, and fits its model anew at every one."""
 
 
 class Split(NamedTuple):
-    """How a total batch is trained: samples on each GPU in each pass, and passes in a step."""
+    """The division of a total batch: samples on each GPU in each pass, and passes in a step."""
 
     batch: int
     passes: int
 
 
 def split(application: Application, total: int, gpus: int) -> Split:
-    """A total batch on so many GPUs: in the fewest passes that have room (section 4.3).
+    """Split a total batch over GPUs, in the fewest passes that fit (section 4.3).
 
-    On a single GPU a batch above the initial one has two passes at least, since the noise scale
-    cannot be measured on one (as AdaptDL does it).
+    On a single GPU a batch above the initial one has at least two passes, because the noise scale
+    cannot be measured with one (as in AdaptDL).
     """
     share = -(-total // gpus)
     passes = -(-share // application.most_per_gpu)
@@ -50,40 +50,40 @@ def split(application: Application, total: int, gpus: int) -> Split:
 
 
 def step_s(times: Times, passes: int) -> float:
-    """Of an optimizer step of so many passes, the last of which synchronises."""
+    """Return the seconds of an optimizer step of passes, the last of which synchronises."""
     return times.step_s + (passes - 1) * times.pass_s
 
 
 def packed(gpus: int, per_node: int) -> tuple[int, ...]:
-    """So many GPUs on as few nodes as can be."""
+    """Return the placement of GPUs on as few nodes as possible."""
     full, rest = divmod(gpus, per_node)
     return (per_node,) * full + ((rest,) if rest else ())
 
 
 def _shared(rates: tuple[float, float], gpus: float) -> float:
-    """The speed on a number of GPUs, by those on the whole numbers around it (from 1 on)."""
+    """Return the speed on a number of GPUs, given those on the whole numbers around it."""
     whole = max(1.0, gpus)
     low, high = rates
     return (low + (whole - math.floor(whole)) * (high - low)) * gpus / whole
 
 
 class Fixed:
-    """A training with one total batch. Its work is samples, all of the same worth.
+    """A training with one total batch; its work is samples, all of the same worth.
 
     Parameters
     ----------
     application : Application
     total : int
-        Samples of a step.
+        Samples in a step.
     most : int, optional
-        GPUs on which it runs at most; without, as many as have samples to do.
+        Most GPUs on which it runs; by default as many as have samples.
 
     Attributes
     ----------
     work : float
         Samples of the whole training.
     most : int
-        GPUs on which it runs at most.
+        Most GPUs on which it runs.
     """
 
     def __init__(self, application: Application, total: int, most: int | None = None) -> None:
@@ -93,22 +93,22 @@ class Fixed:
         self.work = application.steps(total) * total
 
     def rate(self, gpus: tuple[int, ...]) -> float:
-        """Samples per second on so many GPUs of each node."""
+        """Return samples per second on GPUs of each node."""
         return self.stretch(Where(gpus), 0.0).rate
 
     def stretch(self, where: Where, done: float) -> Stretch:
-        """It is as fast all the time."""
+        """Return a stretch of constant speed, to the end."""
         way = split(self._application, self._total, where.total)
         times = self._application.times(where.gpus, way.batch)
         samples = float(where.total * way.batch * way.passes)
         return Stretch(samples / step_s(times, way.passes), step_work=samples)
 
     def said(self, where: Where, done: float) -> Said:
-        """Nothing: its efficiency is its user's business."""
+        """Return an empty report: its efficiency is its user's business."""
         return Said()
 
     def alone_s(self, gpus: float, per_node: int) -> float:
-        """Seconds of all of it alone on so many GPUs."""
+        """Return the seconds of the whole training alone on GPUs."""
         whole = max(1.0, gpus)
         low, high = (
             self.rate(packed(min(each, self.most), per_node))
@@ -118,29 +118,29 @@ class Fixed:
 
 
 class Adaptive:
-    """A training that chooses its batch by what it has measured of itself.
+    """A training that chooses its batch by measurements of itself.
 
-    Its work is samples of the initial batch: what others are worth less is not counted. It looks at
-    itself whenever it reports, at the end of each epoch, and when it gets other GPUs; what it
-    measured is what it did until then.
+    Its work is samples of the initial batch: what others are worth less is not counted. It reviews
+    its measurements whenever it reports, at the end of each epoch, and when it gets other GPUs.
 
     Parameters
     ----------
     application : Application
     total : int, optional
-        A total batch that it always has. It still measures.
+        A fixed total batch. It still measures.
     most : int, optional
-        GPUs on which it runs at most; without, as many as have samples to do.
+        Most GPUs on which it runs; by default as many as have samples.
     blind : bool
-        It takes all samples for equally worth, whatever the batch: its speed is its throughput.
+        Whether it takes all samples for equally worth, whatever the batch: its speed is then its
+        throughput.
 
     Attributes
     ----------
     work : float
-        Of the whole training.
+        Work of the whole training.
     total : int or None
     most : int
-        GPUs on which it runs at most.
+        Most GPUs on which it runs.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class Adaptive:
         self._since = 0.0
 
     def stretch(self, where: Where, done: float) -> Stretch:
-        """Look at itself, and go on to the end of the epoch."""
+        """Review the measurements, and return the stretch to the end of the epoch."""
         if where != self._where:
-            # What it did elsewhere was looked at when it reported.
+            # Its work elsewhere was reviewed when it reported.
             self._where, self._since = where, done
         else:
             self._look(done)
@@ -178,7 +178,7 @@ class Adaptive:
         )
 
     def said(self, where: Where, done: float) -> Said:
-        """Its goodput, as far as it knows it."""
+        """Return its goodput, as far as it knows it."""
         if where == self._where:
             self._look(done)
         if self._theta is None:
@@ -195,7 +195,7 @@ class Adaptive:
         return Said(report)
 
     def best_rate(self, gpus: tuple[int, ...], done: float) -> float:
-        """Work per second with the best batch by the truth, on so many GPUs of each node."""
+        """Return work per second with the truly best batch, on GPUs of each node."""
         application, count = self._application, sum(gpus)
         epoch = application.epoch(done)
         least = max(application.initial_batch, application.least_per_gpu * count)
@@ -209,7 +209,7 @@ class Adaptive:
         return max(rates)
 
     def alone_s(self, gpus: float, per_node: int) -> float:
-        """Seconds of all of it alone on so many GPUs, with the best batch of each epoch."""
+        """Return the seconds of all of it alone on GPUs, with the best batch of each epoch."""
         if self.total is not None:
             return Fixed(self._application, self.total, self.most).alone_s(gpus, per_node)
         application, whole = self._application, max(1.0, gpus)
@@ -222,7 +222,7 @@ class Adaptive:
         return seconds
 
     def _look(self, done: float) -> None:
-        """Learn from what it did since the last time, if it did anything."""
+        """Learn from the work done since the last review, if any."""
         where = self._where
         if where is None or done <= self._since:
             return
@@ -237,7 +237,7 @@ class Adaptive:
             self._theta = fit(self._observations(), self._theta, constant=CONSTANT)
 
     def _chosen(self, where: Where) -> Split:
-        """The best batch by what it knows (eq. 13); the initial one while it knows nothing."""
+        """Return the best batch by its knowledge (eq. 13); the initial one if it has none."""
         application, gpus = self._application, where.total
         if self.total is not None or self._theta is None:
             least = max(application.initial_batch, application.least_per_gpu * gpus)
@@ -256,9 +256,9 @@ class Adaptive:
         return Split(int(best.batch), int(best.accumulation) + 1)
 
     def _observations(self) -> Observations:
-        """What it measured: steps of one pass, and what the pass took without synchronisation.
+        """Return its measurements: steps of one pass, and the pass without synchronisation.
 
-        That is as long as a step on one GPU, where there is none.
+        The latter takes as long as a step on one GPU, where there is none.
         """
         rows = []
         for (gpus, nodes, _), (batch, times) in self._profile.items():
@@ -268,12 +268,12 @@ class Adaptive:
         return Observations(gpus_, nodes_, batch_.astype(float), accumulation, seconds)
 
     def _times(self) -> Times:
-        """Of a step as it trains now."""
+        """Return the times of a step as it trains now."""
         assert self._where is not None
         return self._application.times(self._where.gpus, self._way.batch)
 
     def _batch(self) -> int:
-        """All samples of a step as it trains now."""
+        """Return the samples in a step as it trains now."""
         assert self._where is not None
         batch = self._where.total * self._way.batch * self._way.passes
         return min(batch, self._application.most_batch)

@@ -1,6 +1,6 @@
-"""What is noted of a simulated run while it goes on, in memory that does not grow with its length.
+"""The record of a simulated run as it goes on, in memory that does not grow with its length.
 
-Jobs are the exception: of each there is a row at the end.
+Jobs are the exception: there is a row for each at the end.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MOST_SPANS = 2048
 FIRST_SPAN_S = 1.0
 
 Levels = tuple[float, float, float, float, float]
-"""Offered, held, training, running, waiting, as :class:`~hpcext.sim.outcome.Span` has them."""
+"""Offered, held, training, running, waiting, as in :class:`~hpcext.sim.outcome.Span`."""
 
 
 class Timeline:
-    """Means over spans that are alike, and twice as long whenever they become too many."""
+    """Means over spans of equal length, which doubles whenever there are too many."""
 
     def __init__(self, most: int = MOST_SPANS) -> None:
         self._most = most
@@ -34,14 +34,14 @@ class Timeline:
         self._until_s = 0.0
 
     def add(self, until_s: float, levels: Levels) -> None:
-        """From where it ends to an instant, this was so."""
+        """Add levels that held from the end of the timeline to an instant."""
         while until_s > self._most * self._width_s:
             self._halve()
         while self._until_s < until_s:
             at = int(self._until_s / self._width_s)
             end_s = min(until_s, (at + 1) * self._width_s)
             if end_s <= self._until_s:
-                # The next edge, where rounding has put the instant just before it.
+                # The next edge, if rounding has put the instant just before it.
                 at, end_s = at + 1, min(until_s, (at + 2) * self._width_s)
             while len(self._sums) <= at:
                 self._sums.append([0.0] * len(levels))
@@ -52,7 +52,7 @@ class Timeline:
             self._until_s = end_s
 
     def spans(self) -> tuple[Span, ...]:
-        """All of them; the last one ends where the timeline does."""
+        """Return all spans; the last one ends where the timeline does."""
         found = []
         for at, sums in enumerate(self._sums):
             start_s = at * self._width_s
@@ -62,7 +62,7 @@ class Timeline:
         return tuple(found)
 
     def _halve(self) -> None:
-        """Have half as many, each twice as long."""
+        """Halve the number of spans by doubling their length."""
         self._width_s *= 2
         pairs = range(0, len(self._sums), 2)
         self._sums = [
@@ -71,17 +71,17 @@ class Timeline:
 
 
 class Recorder:
-    """Told of each step of an engine, it keeps what a :class:`~hpcext.sim.outcome.Run` says.
+    """An observer of an engine's steps that collects a :class:`~hpcext.sim.outcome.Run`.
 
-    Of jobs that have ended engine and executor forget all.
+    Jobs that have ended are forgotten by engine and executor.
 
     Parameters
     ----------
     engine : Engine
     executor : Simulated
     shares : Shares, optional
-        With it, rows say how long jobs would have taken on an equal part of the machine. Those that
-        must wait for others count from their start on, and nothing is said of them.
+        If given, rows say how long jobs would have taken on an equal share of the machine. Jobs
+        that must wait for others count from their start on, and have no such figure.
     """
 
     def __init__(self, engine: Engine, executor: Simulated, shares: Shares | None = None) -> None:
@@ -94,16 +94,16 @@ class Recorder:
         self._timeline = Timeline()
         self._levels: Levels = (0.0, 0.0, 0.0, 0.0, 0.0)
         self._rows: list[JobRow] = []
-        # Of the jobs that have no row yet: one that others wait for is known longer than that.
+        # Of jobs without a row yet; the world knows a job for longer if others wait for it.
         self._physics: dict[str, Physics] = {}
         self._started_s: dict[str, float] = {}
 
     def expect(self, job: str, physics: Physics) -> None:
-        """Know how a job behaves that is yet to come."""
+        """Register the physics of a job that is yet to come."""
         self._physics[job] = physics
 
     def watch(self, now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
-        """Note one step."""
+        """Record one step."""
         self.events += 1
         self._timeline.add(now_s, self._levels)
         world = self._engine.world
@@ -111,7 +111,7 @@ class Recorder:
             self._started_s.setdefault(action.job, now_s)
         if self._shares is not None:
             self._count(now_s, self._shares, facts, actions)
-        # Of several facts about one job the last need not be the one that ended it.
+        # Among several facts about one job, any may be the one that ended it.
         ends = (fact.job for fact in facts if isinstance(fact, (Ended, Cancel)))
         for job_id in dict.fromkeys(ends):
             job = world.jobs.get(job_id)
@@ -119,13 +119,13 @@ class Recorder:
                 self._end(now_s, job)
 
     def after(self) -> None:
-        """Note what is so from now on, when the actions of a step were given."""
+        """Record the levels from now on, after the actions of a step."""
         use = self._executor.use()
         waiting = len(self._engine.world.queue) - use.attempts
         self._levels = (use.offered, use.held, use.trained, use.attempts, max(0, waiting))
 
     def finish(self, now_s: float) -> tuple[tuple[JobRow, ...], tuple[Span, ...]]:
-        """All rows, by the time of submission, and all spans until an instant."""
+        """Return all rows, by the time of submission, and all spans until an instant."""
         self._timeline.add(now_s, self._levels)
         self._executor.settle()
         for job in list(self._engine.world.jobs.values()):
@@ -137,7 +137,7 @@ class Recorder:
     def _count(
         self, now_s: float, shares: Shares, facts: tuple[Fact, ...], actions: tuple[Action, ...]
     ) -> None:
-        """Note who is there."""
+        """Count the jobs that come and go, for fair shares."""
         for fact in facts:
             if isinstance(fact, Submitted) and not fact.job.after:
                 shares.come(now_s, fact.job.id)
@@ -166,7 +166,7 @@ class Recorder:
             self.last_end_s = max(self.last_end_s, job.since_s)
             world.forget(job.id)
             for need in job.after:
-                # This one may have been the last that waited for it.
+                # This job may have been the last that waited for another one.
                 if need in world.jobs:
                     world.forget(need)
 

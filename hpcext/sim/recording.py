@@ -1,7 +1,7 @@
-"""What became of the jobs of a pilot, as a document that the simulator takes for its workload.
+"""The recording of a pilot's jobs, a document that the simulator takes as a workload.
 
-Speeds, gradient noise and costs in it are measured ones, of trainings that ran. Whoever gets such a
-file from somebody else may try policies on it; so it is checked like any other input.
+Its speeds, gradient noise and costs are measurements of trainings that ran. A user may try policies
+on such a file from somebody else; so it is checked like any other input.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hpcext.text import clean
 SCHEMA: Final = "hpcext.recording/1"
 
 SOONEST_S = 0.1
-"""Between two reports, at least."""
+"""Least seconds between two reports."""
 
 MOST_POINTS = 1000
-"""Of the noise of one training."""
+"""Most points of the noise of one training."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Above = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
@@ -38,14 +38,14 @@ Curve = dict[Count, Above]
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A node: GPUs, and of which kind these are."""
+    """A node: its number of GPUs, and their kind."""
 
     gpus: Count
     kind: Annotated[str, msgspec.Meta(pattern=r"\A([A-Za-z][\w.-]{0,99})?\Z")] = ""
 
 
 class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What changes cost, seconds; as :class:`hpcext.sim.physics.Physics` has them."""
+    """The costs of changes in seconds; as in :class:`hpcext.sim.physics.Physics`."""
 
     resume_s: Seconds = 0.0
     suspend_s: Seconds = 0.0
@@ -62,14 +62,13 @@ class Adapting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     goodput : GoodputReport
-        As it was reported last; its throughput is that of all steps that were timed.
+        The last report; its throughput is that of all steps that were timed.
     noise : tuple of (float, float)
-        Work done → noise scale from there on, ascending.
+        Pairs of work done and the noise scale from there on, ascending.
     known_from : float
-        Work that it had done when it reported its goodput for the first time.
+        Work done when it reported its goodput for the first time.
     pace : float
-        Work that it did, as a multiple of what this throughput promises: steps are not all that it
-        makes.
+        Actual progress as a multiple of what the throughput promises: it does more than steps.
     """
 
     goodput: GoodputReport
@@ -88,7 +87,7 @@ class Adapting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job says of itself, which policies know; as in its file."""
+    """What a job states in its file, which policies know."""
 
     scaling: Curve = {}
     work: Above | None = None
@@ -106,15 +105,15 @@ class Ran(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sizes : tuple of int
     optimal : int
     work : float
-        All that it did.
+        All of its work.
     nodes : (int, int) or None
     priority, weight, suspend_timeout_s : float
     after : tuple of str
-        Ids.
+        Ids of jobs.
     stated : Stated
     costs : Costs
     speed : Mapping[int, float]
-        GPUs → work per second; empty if it adapts.
+        Work per second by number of GPUs; empty if it adapts.
     adapting : Adapting or None
     """
 
@@ -149,12 +148,12 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     policy : str
-        By which it shared its GPUs.
+        The policy that shared its GPUs.
     nodes : tuple of Machine
     jobs : tuple of Ran
-        By the time of their submission.
+        Jobs in the order of their submission.
     report_s : float
-        Between two reports of a job, in the mean.
+        Mean seconds between two reports of a job.
     """
 
     policy: str
@@ -176,7 +175,7 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def machine(self) -> str:
-        """The nodes, as ``hpcext simulate --nodes`` has them: ``2xa100:4,4xv100:8``."""
+        """The nodes as an argument of ``hpcext simulate --nodes``: ``2xa100:4,4xv100:8``."""
         groups = itertools.groupby(self.nodes)
         return ",".join(
             f"{len(list(each))}x{f'{node.kind}:' if node.kind else ''}{node.gpus}"
@@ -185,7 +184,7 @@ class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def machine_of(nodes: Mapping[str, Node]) -> tuple[Machine, ...]:
-    """Nodes of a pilot; a kind's name is made one that an option can have."""
+    """Return the nodes of a pilot; names of kinds are made valid in an option."""
     return tuple(
         Machine(node.gpus, re.sub(r"[^\w.-]+|\A[^A-Za-z]+", "-", node.kind, flags=re.A).strip("-"))
         for node in nodes.values()
@@ -194,12 +193,12 @@ def machine_of(nodes: Mapping[str, Node]) -> tuple[Machine, ...]:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read one that :func:`write_recording` wrote, or somebody else.
+    """Read a recording that :func:`write_recording`, or somebody else, wrote.
 
     Raises
     ------
     InputError
-        It cannot be read, or something in it is not as it must be.
+        It cannot be read, or something in it is not valid.
     """
     where, text = clean(str(path)), read_text(path)
     try:
@@ -216,14 +215,14 @@ def read_recording(path: Path) -> Recording:
 
 
 def write_recording(path: Path, recording: Recording) -> None:
-    """Write one.
+    """Write a recording to a file.
 
     Raises
     ------
     InputError
-        As :func:`encoded`.
+        As in :func:`encoded`.
     HpcextError
-        It cannot be written.
+        The file cannot be written.
     """
     data = encoded(recording, clean(str(path)))
     try:
@@ -233,12 +232,12 @@ def write_recording(path: Path, recording: Recording) -> None:
 
 
 def encoded(recording: Recording, where: str = "") -> bytes:
-    """One as JSON, which was checked as any that is read.
+    """Return a recording as JSON, checked like one that is read.
 
     Raises
     ------
     InputError
-        A job told of itself what cannot be.
+        A job reported impossible values.
     """
     data = msgspec.json.encode(recording)
     try:

@@ -1,17 +1,17 @@
-"""What the jobs of a pilot would have cost one by one, by simulating its recording.
+"""The cost of a pilot's jobs had they run one by one, by simulating its recording.
 
 MARBLE (section V-A, equation 1) writes the time of a set of jobs as the sum of t (1 - a) - p over
-the jobs: t is how long one takes on a node that it has to itself, a what it gains there by its best
-number of GPUs, and p what it gains by running beside others. What sharing saved is p; so each job
-is simulated on nodes of its own at its best size, t (1 - a), and the GPU-hours of that are compared
+the jobs: t is the time of one on a node of its own, a what it gains there by its best number of
+GPUs, and p what it gains by running beside others. What sharing saved is p; so each job is
+simulated on nodes of its own at its best size, t (1 - a), and the GPU-hours of that are compared
 with those that the pilot held. The baseline there (section VII-A) is a batch system that gives a
 node to one job after the other, so all GPUs of a node count as long as a job has it, used or not.
 If all jobs are there from the beginning and the machine is one node, as in the experiments of
 section VII-B, that is the completion time of the job set times the GPUs of the node. When there is
-no job nobody holds anything; a pilot did, and that counts against it.
+no job, the baseline holds nothing; the pilot did, and that counts against it.
 
-Where batch jobs share nodes, one is charged for the GPUs that it asked for and not for those beside
-them: that is the other figure.
+Where batch jobs share nodes, a job is charged for the GPUs that it requested and not for those
+beside them: that is the other figure.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ BASELINE = "exclusive"
 """The policy under which each job has its nodes to itself."""
 
 MOST_REPORTS = 20_000
-"""Of all jobs of a simulated pilot: a long one reports less often than it did."""
+"""Most reports of all jobs in a simulated pilot: a long one reports less often than it did."""
 
 
 class Size(NamedTuple):
-    """GPUs in all, and the nodes that they were on."""
+    """A number of GPUs, and of the nodes that they were on."""
 
     gpus: int
     nodes: int
 
 
 class Seen(NamedTuple):
-    """A job that ran: what its recording does not say.
+    """Facts about a job that ran which its recording does not contain.
 
     Attributes
     ----------
     submitted_s, ended_s : float
     held_s : float
-        In which it had GPUs.
+        Seconds in which it had GPUs.
     sizes : collection of Size
-        On which it is known how fast it is.
+        Sizes on which its speed is known.
     """
 
     submitted_s: float
@@ -68,12 +68,12 @@ class Seen(NamedTuple):
 
 
 class Alone(NamedTuple):
-    """A job on nodes of its own, simulated.
+    """A simulated job on nodes of its own.
 
     Attributes
     ----------
     lasted_s : float
-        For how long it had them.
+        Seconds for which it had them.
     gpus : int
         GPUs that it used, on all of them.
     node_gpus : int
@@ -86,15 +86,15 @@ class Alone(NamedTuple):
 
 
 class Simulated(NamedTuple):
-    """What came of it.
+    """The outcome of the simulations.
 
     Attributes
     ----------
     alone : Mapping[str, Alone]
-        By the job's id.
+        Id of the job → what it did on nodes of its own.
     busy_s : float
-        How long there were jobs that had not ended, all together under the pilot's own policy: what
-        can be compared with the pilot as it was (:func:`busy_s`).
+        Seconds in which there were unfinished jobs, all together under the pilot's own policy; to
+        be compared with the pilot as it was (:func:`busy_s`).
     """
 
     alone: Mapping[str, Alone]
@@ -102,13 +102,12 @@ class Simulated(NamedTuple):
 
 
 def seen(job: Job, record: Record, profiled: Iterable[int] = ()) -> Seen:
-    """What a journal says of a job that completed.
+    """Return what a journal says about a job that completed.
 
-    What the job states of its speed is no measurement, unless it comes from a profile: then it is
-    known how fast it is on so many GPUs of a node, beside where it trained. Where it was on as many
-    GPUs of two nodes and of one, the recording has the speed on one. Of a job that reported nothing
-    it is known how long it takes on the GPUs that it had, if it ran there once, from its beginning
-    to its end.
+    The speed that a job states is not a measurement, unless it comes from a profile: then its speed
+    is known on these numbers of GPUs of a node, besides where it trained. Where it was on the same
+    number of GPUs of two nodes and of one, the recording has the speed on one. If a job reported
+    nothing, its time is known on the GPUs that it had, if it ran there once, from beginning to end.
 
     Parameters
     ----------
@@ -130,7 +129,7 @@ def seen(job: Job, record: Record, profiled: Iterable[int] = ()) -> Seen:
 
 
 def busy_s(stays: Iterable[tuple[float, float]]) -> float:
-    """How long one job or more was there, by when each came and went."""
+    """Return how long at least one job was there, given when each came and went."""
     busy, until_s = 0.0, 0.0
     for came_s, went_s in sorted(stays):
         busy += max(0.0, went_s - max(came_s, until_s))
@@ -139,7 +138,7 @@ def busy_s(stays: Iterable[tuple[float, float]]) -> float:
 
 
 def simulated(recording: Recording, jobs: Mapping[str, Seen]) -> Simulated:
-    """Run the jobs of a pilot each alone, and all of them as they did run.
+    """Simulate the jobs of a pilot each alone, and all of them as they did run.
 
     Parameters
     ----------
@@ -150,7 +149,7 @@ def simulated(recording: Recording, jobs: Mapping[str, Seen]) -> Simulated:
     Raises
     ------
     InputError
-        The recording does not say enough for that, or what cannot be.
+        The recording does not say enough, or has impossible values.
     """
     encoded(recording)
     if len(set(recording.nodes)) > 1:
@@ -185,7 +184,7 @@ def _alone(recording: Recording, jobs: Mapping[str, Seen], how: How) -> dict[str
 def _rows(
     recording: Recording, policy: str, how: How, given: dict[str, Alloc]
 ) -> dict[str, JobRow]:
-    """What becomes of each job under a policy; what it is first given goes into `given`."""
+    """Simulate each job under a policy; what it is first given goes into `given`."""
 
     def watcher(_: Engine) -> Observe:
         def observe(_: float, __: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
@@ -208,5 +207,5 @@ def _rows(
 
 
 def _went_s(row: JobRow) -> float:
-    """When a job that completed did."""
+    """Return when a completed job ended."""
     return row.submitted_s + (row.jct_s or 0.0)

@@ -1,4 +1,4 @@
-"""Where simulated jobs run: a machine that stays, or nodes that come and go."""
+"""The nodes of simulated jobs: a machine that stays, or nodes that come and go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcext.sim.traces.swf import read_swf
 from hpcext.text import shown
 
 MOST_GPUS = 1_000_000
-"""More than any machine has, and still quickly divided."""
+"""Most GPUs: more than any machine has, and still quickly divided."""
 
 VALID = "NxGPUS, or NxKIND:GPUS for each kind, as 16x4 or 2xa100:4,4xv100:8"
 
@@ -29,7 +29,7 @@ Changes = Iterable[tuple[float, tuple[Fact, ...]]]
 
 
 class Group(NamedTuple):
-    """So many nodes that are alike: GPUs of each, and the kind of these."""
+    """A group of equal nodes: their number, the GPUs of each, and their kind."""
 
     nodes: int
     gpus: int
@@ -37,20 +37,20 @@ class Group(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Nodes that jobs may have.
+    """A source of nodes.
 
     Attributes
     ----------
     text : str
-        How a report names it.
+        Its name in a report.
     nodes : tuple of Node
-        There from the beginning.
+        Nodes that are there from the beginning.
     changes : callable
-        By a seed: nodes that come and go, in order of time; anew at each call.
+        Given a seed, returns nodes that come and go, in order of time; anew at each call.
     files : tuple of Path
-        What it is read from.
+        Files that it reads.
     read : callable
-        These to their end, for the faults in them.
+        Reads these to their end, to find errors in them.
     """
 
     text: str
@@ -61,12 +61,12 @@ class Source(NamedTuple):
 
 
 def read_nodes(text: str, where: str = "--nodes", valid: str = VALID) -> tuple[Node, ...]:
-    """Nodes as ``16x4``, or as ``2xa100:4,4xv100:8``, which says it for several kinds.
+    """Parse nodes like ``16x4``, or ``2xa100:4,4xv100:8`` for several kinds.
 
     Raises
     ------
     InputError
-        It is neither, or what it says is too large.
+        It is neither, or too large.
     """
     groups = []
     for part in text.split(","):
@@ -78,13 +78,13 @@ def read_nodes(text: str, where: str = "--nodes", valid: str = VALID) -> tuple[N
 
 
 def numbered(groups: Iterable[Group], nodes: str, gpus: str) -> tuple[Node, ...]:
-    """The nodes of some groups, with names that count up.
+    """Return the nodes of some groups, with numbered names.
 
     Parameters
     ----------
     groups : iterable of Group
     nodes, gpus : str
-        The options that say how many nodes, and how many GPUs each.
+        The options for the number of nodes, and for the GPUs of each, for messages.
 
     Raises
     ------
@@ -106,21 +106,21 @@ def numbered(groups: Iterable[Group], nodes: str, gpus: str) -> tuple[Node, ...]
 
 
 def fixed(text: str) -> Source:
-    """A machine that stays as it is."""
+    """Return a machine that stays as it is."""
     return Source(f"nodes {text}", read_nodes(text))
 
 
 def idle(text: str, *, gpus: int = 1, skip: int = 0, known: bool = False) -> Source:
-    """The idle nodes of a trace, or of a machine of which one is made up (``summit:hours=48``).
+    """Return the idle nodes of a trace, or of a generated machine (``summit:hours=48``).
 
     Parameters
     ----------
     text : str
         A file, or the name of a machine.
     gpus : int
-        Of a node.
+        GPUs of a node.
     skip : int
-        So many changes lie before the beginning.
+        Changes to skip at the beginning.
     known : bool
         See :func:`facts`.
 
@@ -149,7 +149,7 @@ def idle(text: str, *, gpus: int = 1, skip: int = 0, known: bool = False) -> Sou
 def holes(
     path: Path, nodes: int, *, gpus: int = 1, per_node: int = 1, known: bool = False
 ) -> Source:
-    """The holes that a main queue leaves: the jobs of a log by FCFS and EASY backfill.
+    """Return the holes of a main queue that runs the jobs of a log by FCFS and EASY backfill.
 
     What is planned for the first waiting job is told with them.
 
@@ -159,9 +159,9 @@ def holes(
         The log.
     nodes : int
     gpus : int
-        Of a node.
+        GPUs of a node.
     per_node : int
-        Processors of a node, of which the log counts.
+        Processors of a node, as the log counts them.
     known : bool
         See :func:`facts`.
     """
@@ -175,7 +175,7 @@ def holes(
 
 
 def _hours(options: str) -> float:
-    """Of ``hours=N``; without, no end."""
+    """Parse ``hours=N``; without it, there is no end."""
     if not options:
         return math.inf
     key, _, value = options.partition("=")
@@ -191,26 +191,26 @@ def _hours(options: str) -> float:
 def facts(
     changes: Iterable[Change], gpus: int, skip: int = 0, *, known: bool = False
 ) -> Iterator[tuple[float, tuple[Fact, ...]]]:
-    """Changes of idle nodes as facts; the first one that counts is at 0 s, with all before it.
+    """Yield changes of idle nodes as facts; the first is at 0 s, with all before it.
 
-    What the main queue has planned on an idle node is the end that is told of it; when that
+    The end that is told of an idle node is what the main queue has planned on it; when that
     changes, the node is told of again.
 
     Parameters
     ----------
     changes : iterable of Change
     gpus : int
-        Of a node.
+        GPUs of a node.
     skip : int
-        So many changes lie before the beginning.
+        Changes to skip at the beginning.
     known : bool
-        Each node is said to leave when it will, which nobody can know: all changes are read before
-        the first one is told. Plans are not looked at then.
+        Whether to tell of each node when it will leave, which nobody can know: all changes are read
+        before the first one is told, and plans are ignored.
 
     Raises
     ------
     InputError
-        All are skipped.
+        All changes are skipped.
     """
     ends: _Truth | _Plan = _Plan()
     if known:
@@ -240,14 +240,14 @@ def facts(
 
 
 def _move(there: dict[int, float], change: Change) -> None:
-    """Nodes that are idle, and since when, after a change."""
+    """Update the idle nodes, and since when they are idle, by a change."""
     for number in change.left:
         there.pop(number, None)
     there.update(dict.fromkeys(change.joined, change.time_s))
 
 
 class _Truth:
-    """When each node leaves, whatever was planned."""
+    """The time when each node leaves, whatever was planned."""
 
     def __init__(self, changes: Iterable[Change]) -> None:
         self._ends: dict[tuple[int, float], float] = {}
@@ -259,22 +259,22 @@ class _Truth:
             _move(there, change)
 
     def moved(self, _: Change, there: Container[int]) -> set[int]:
-        """Nodes of which something else holds than was told: none."""
+        """Return the nodes whose end differs from what was told: none."""
         return set()
 
     def of(self, number: int, since_s: float) -> float:
-        """When it leaves; infinite: not in this trace."""
+        """Return when a node leaves; infinite: not in this trace."""
         return self._ends.get((number, since_s), math.inf)
 
 
 class _Plan:
-    """When nodes are to be given back, as far as the main queue has planned."""
+    """The time when nodes are to be given back, as far as the main queue has planned it."""
 
     def __init__(self) -> None:
         self._ends: dict[int, float] = {}
 
     def moved(self, change: Change, there: Container[int]) -> set[int]:
-        """Take in what is planned now: the idle nodes of which it is something else than before."""
+        """Take in the new plan; return the idle nodes whose end has changed."""
         before, after = self._ends, dict[int, float]()
         if change.planned_s is not None:
             after = {each: change.planned_s for each in change.planned if each in there}
@@ -285,5 +285,5 @@ class _Plan:
         return {each for each in both if each in there and before.get(each) != after.get(each)}
 
     def of(self, number: int, _: float) -> float | None:
-        """When it is to be given back, if something is planned on it."""
+        """Return when a node is to be given back, if something is planned on it."""
         return self._ends.get(number)

@@ -1,12 +1,12 @@
-"""A folder of simulated runs: one file each, so that a comparison can be gone on with.
+"""A folder of simulated runs, one file each, so that a comparison can be continued.
 
 ::
 
-    runs/NAME.json    one run and what it was asked to be, schema hpcext.simulate/1
-    timings.json      how long each took: here alone, so that results are the same bytes
+    runs/NAME.json    one run and its key, schema hpcext.simulate/1
+    timings.json      how long each took: kept apart, so that results are the same bytes
 
-A file is renamed into place when it is whole. One that is not whole, or is none of ours, is an
-error that names it: nothing of somebody else's is ever replaced or left out in silence.
+A file is renamed into place when it is complete. One that is incomplete, or not one of these files,
+is an error that names it: no other file is ever replaced or ignored silently.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a run was asked to be: the same key, the same result.
+    """The identity of a run: the same key, the same result.
 
     Attributes
     ----------
     label, workload, source, policy : str
     seed : int
     workload_digest, source_digest : str
-        Of the files behind them (:func:`digest`); empty where there is none.
+        Digests of the files behind them (:func:`digest`); empty where there is none.
     options : dict of str to str
-        All else that the result depends on.
+        Everything else that the result depends on.
     version : str
-        Of hpcext.
+        Version of hpcext.
     """
 
     label: str
@@ -57,7 +57,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def name(self) -> str:
-        """Name of its file without the suffix: for people, and then what tells it apart."""
+        """Name of its file without the suffix: readable, and then a unique part."""
         text = json.dumps(msgspec.to_builtins(self), sort_keys=True)
         words = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-.")[:60]
         return f"{words or 'run'}_{self.seed}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -75,12 +75,12 @@ class _Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal; read in pieces.
+    """Return the SHA-256 of a file in hexadecimal; it is read in pieces.
 
     Raises
     ------
     InputError
-        It cannot be read.
+        The file cannot be read.
     """
     found = hashlib.sha256()
     try:
@@ -98,12 +98,12 @@ class Store:
     Parameters
     ----------
     folder : Path
-        Is made if it is not there.
+        Created if missing.
 
     Raises
     ------
     InputError
-        It cannot be made, or holds something else than runs.
+        It cannot be created, or contains something else than runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -123,16 +123,16 @@ class Store:
             raise refused(error, str(folder)) from None
 
     def path(self, key: Key) -> Path:
-        """Where a run is, or would be."""
+        """Return the path of a run, whether it exists or not."""
         return self.folder / "runs" / f"{key.name}.json"
 
     def load(self, key: Key) -> Run | None:
-        """A run that was made before; None if there is none.
+        """Return a run that was made before; None if there is none.
 
         Raises
         ------
         InputError
-            Its file is not whole, or is not what it should be.
+            Its file is incomplete, or not what it should be.
         """
         path = self.path(key)
         try:
@@ -173,12 +173,12 @@ class Store:
         return path
 
     def timings(self) -> dict[str, float]:
-        """Name of a run → seconds that it took.
+        """Return the seconds that each run took, by its name.
 
         Raises
         ------
         InputError
-            The file is not whole, or is none of ours.
+            The file is incomplete, or not one of these files.
         """
         try:
             file = msgspec.json.decode(self._timings.read_bytes(), type=_Timings)

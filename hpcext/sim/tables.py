@@ -1,4 +1,4 @@
-"""The tables of a comparison as words, the same in a report and on a terminal."""
+"""The tables of a comparison as text, the same in a report and on a terminal."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ HEADLINES = (
     "rho_p99",
     "unfinished",
 )
-"""What a reader looks for first."""
+"""Measures that a reader looks for first."""
 
 _MEASURES = {measure.key: measure for measure in MEASURES}
 _PLAIN = Scale(1.0, "")
 
 
 class Table(NamedTuple):
-    """Headings, and lines with a cell for each."""
+    """A table: its headings, and lines with a cell for each."""
 
     columns: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
 
 
 def headlines(rows: Sequence[Row], keys: Sequence[str] = HEADLINES) -> Table:
-    """Some figures: a line for each label, a column for each that is known of any."""
+    """Return some figures: a line for each label, a column for each known measure."""
     shown = [_MEASURES[key] for key in keys if any(row.figures[key] for row in rows)]
     scales = _scales(shown, rows)
     return Table(
@@ -45,9 +45,9 @@ def headlines(rows: Sequence[Row], keys: Sequence[str] = HEADLINES) -> Table:
 
 
 def against(rows: Sequence[Row]) -> Table:
-    """What each label is against the first one; no lines if there is nothing to compare.
+    """Compare each label with the first one; no lines if there is nothing to compare.
 
-    With the energy if it is known: then there is a line for the baseline too.
+    If the energy is known it is included, with a line for the baseline too.
     """
     energy = any(row.energy_kwh for row in rows)
     columns = [
@@ -67,7 +67,7 @@ def against(rows: Sequence[Row]) -> Table:
 
 
 def everything(rows: Sequence[Row]) -> Table:
-    """All figures that are known: a line for each, a column for each label."""
+    """Return all known figures: a line for each, a column for each label."""
     shown = [each for each in MEASURES if any(row.figures[each.key] for row in rows)]
     scales = _scales(shown, rows)
     return Table(
@@ -80,14 +80,14 @@ def everything(rows: Sequence[Row]) -> Table:
 
 
 def definitions(rows: Sequence[Row]) -> dict[str, tuple[str, ...]]:
-    """Title of a figure that is known → what it is."""
+    """Return the definition of each known figure by its title."""
     return {
         each.title: (each.help,) for each in MEASURES if any(row.figures[each.key] for row in rows)
     }
 
 
 def delayed(row: Row, most: int = 8) -> Table:
-    """The jobs of a label that were delayed most."""
+    """Return the jobs of a label that were delayed most."""
     longest = row.longest[:most]
     scale = time_scale(max((each.delay_s for each in longest if each.delay_s), default=0.0))
     return Table(
@@ -120,5 +120,5 @@ def _later(delay: Delay, scale: Scale) -> str:
 
 
 def _titled(title: str, scale: Scale) -> str:
-    """A title with its unit, unless that is in its words."""
+    """Return a title with its unit, unless that is part of its text."""
     return f"{title} ({scale.unit})" if scale.unit and "GPU-" not in title else title

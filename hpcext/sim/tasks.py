@@ -1,4 +1,4 @@
-"""What is to be simulated, in words that another process understands, and the run that it gives."""
+"""Tasks to simulate, in a form that another process understands, and their runs."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from hpcext.sim.workloads.find import find_workload, job_file
 from hpcext.sim.workloads.workload import Costs, Setting, Workload
 
 ORACLE, KNOWN = "oracle", "known ends"
-"""What a run is labelled with in which policies are told what nobody knows."""
+"""Labels of runs in which policies know what nobody can know."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where jobs run: one of the first three.
+    """The nodes of jobs: one of the first three fields is given.
 
     Attributes
     ----------
     nodes : str
         A machine that stays, as :func:`hpcext.sim.sources.read_nodes` reads it.
     idle : str
-        A trace of idle nodes, or the machine of which one is made up.
+        A trace of idle nodes, or the machine for which one is generated.
     main : str
         The log of a main queue, whose holes are harvested.
     main_nodes : int
         Nodes of its machine.
     per_node : int
-        Processors of a node, where logs count these.
+        Processors of a node, where logs count processors.
     gpus : int
-        Of a node that is idle.
+        GPUs of an idle node.
     skip : int
-        Changes of idle nodes before the beginning.
+        Changes of idle nodes to skip at the beginning.
     known : bool
-        Policies are told when each idle node will leave.
+        Whether policies know when each idle node will leave.
     """
 
     nodes: str = ""
@@ -66,7 +66,7 @@ class Place(msgspec.Struct, frozen=True):
         return not self.nodes
 
     def find(self) -> Source:
-        """The source of nodes."""
+        """Return the source of nodes."""
         if self.nodes:
             return sources.fixed(self.nodes)
         if self.idle:
@@ -81,7 +81,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One run.
+    """One run to simulate.
 
     Attributes
     ----------
@@ -89,25 +89,25 @@ class Task(msgspec.Struct, frozen=True):
     place : Place
     seed : int
     learn : bool
-        Policies do not know the speeds that jobs state.
+        Whether policies do not know the speeds that jobs state.
     oracle : bool
-        Policies are told the true speeds, and how much there is to do.
+        Whether policies know the true speeds, and the true work.
     launch_s, checkpoint_s, interference : float or None
     rescale : float
         See :class:`~hpcext.sim.workloads.workload.Costs`.
     fail_s : float or None
         Mean training time until an attempt fails.
     report_s : float or None
-        Time between reports of progress; None: as the workload has it.
+        Seconds between reports of progress; None: as the workload has it.
     until_s : float or None
-        When to end; None: when all jobs have.
+        Time at which to end; None: when all jobs have ended.
     profiles, gpu : str
         The directory of measured speeds that a job file may name, and the kind of GPU that they are
-        wanted for.
+        looked up for.
     data : str
         The folder of recorded data.
     autoscale : Band or None
-        Only so many of the nodes are held as are worth it.
+        Band of auto-scaling; only as many nodes are held as are worth it.
     """
 
     workload: str
@@ -129,7 +129,7 @@ class Task(msgspec.Struct, frozen=True):
     autoscale: Band | None = None
 
     def jobs(self, source: Source) -> Workload:
-        """The jobs of it."""
+        """Return the workload."""
         widest = max((node.gpus for node in source.nodes), default=self.place.gpus)
         setting = Setting(
             gpus=widest,
@@ -147,7 +147,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """What tells its run from others: the policy, what it is told, and of which nodes."""
+        """What tells its run from others: the policy, its knowledge, and the choice of nodes."""
         both = ((ORACLE, self.oracle), (KNOWN, self.place.known))
         told = ", ".join(name for name, is_ in both if is_)
         if self.autoscale is not None:
@@ -155,7 +155,7 @@ class Task(msgspec.Struct, frozen=True):
         return f"{self.policy} ({told})" if told else self.policy
 
     def specs(self) -> tuple[JobSpec, ...]:
-        """What its job file says, if it has one."""
+        """Return the jobs of its job file, if it has one."""
         path = job_file(self.workload)
         return () if path is None else read_jobs(path, profiles=self._store())
 
@@ -164,7 +164,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def options(self) -> dict[str, str]:
-        """All that the result depends on beside workload, source, policy and seed."""
+        """Everything that the result depends on besides workload, source, policy and seed."""
         skipped = {"workload", "policy", "seed", "place", "profiles", "gpu", "data"}
         said = {
             field: str(getattr(self, field))
@@ -172,7 +172,7 @@ class Task(msgspec.Struct, frozen=True):
             if field not in skipped and getattr(self, field) not in {None, False}
         }
         place = {field: str(getattr(self.place, field)) for field in self.place.__struct_fields__}
-        # A measured curve grows truer while the file that names it stays the same.
+        # A measured curve improves over time, while the file that names it stays the same.
         named = {
             f"profile.{spec.profile}": repr(sorted(spec.scaling.items()))
             for spec in self.specs()
@@ -182,7 +182,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 def simulate_task(task: Task) -> tuple[Run, float]:
-    """The run, and the seconds that it took."""
+    """Simulate a task; return its run, and the seconds that it took."""
     began = time.perf_counter()
     source = task.place.find()
     workload = task.jobs(source)

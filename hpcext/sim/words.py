@@ -1,4 +1,4 @@
-"""Figures as people read them, the same in a report and on a terminal."""
+"""Formatting of figures for people, the same in a report and on a terminal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TIMES: tuple[tuple[float, str], ...] = ((86400.0, "d"), (HOUR_S, "h"), (60.0, "
 
 
 class Scale(NamedTuple):
-    """A unit to show values in: what they are divided by, and its name."""
+    """A unit to show values in: its divisor, and its name."""
 
     divisor: float
     unit: str
 
 
 def time_scale(longest_s: float) -> Scale:
-    """The largest unit in which a length of time is at least 2."""
+    """Return the largest unit in which a length of time is at least 2."""
     for divisor, unit in _TIMES:
         if longest_s >= 2 * divisor:
             return Scale(divisor, unit)
@@ -30,14 +30,14 @@ def time_scale(longest_s: float) -> Scale:
 
 
 def scale_of(measure: Measure, columns: Iterable[Mapping[str, Over | None]]) -> Scale:
-    """One unit for a measure in all columns of a table, so that they can be compared.
+    """Return one unit for a measure in all columns of a table, so that they can be compared.
 
     Parameters
     ----------
     measure : Measure
     columns : iterable of Mapping
-        Measure's key → figure, for each column. The mean, the median and the tail of a time get
-        one unit too, that of its 90th percentile.
+        Figures by the measure's key, for each column. The mean, the median and the tail of a time
+        get one unit too, that of its 90th percentile.
     """
     if measure.unit == "s" and measure.key != "idle_gpu_s":
         key = f"{measure.key.partition('_')[0]}_p90_s"
@@ -49,21 +49,21 @@ def scale_of(measure: Measure, columns: Iterable[Mapping[str, Over | None]]) -> 
 
 
 def number(value: float, digits: int = 3) -> str:
-    """So many digits that count, or all before the point; thousands are set apart."""
+    """Format with `digits` significant digits, or all before the point; group thousands."""
     if not math.isfinite(value):
         return str(value)
     return f"{value:,.{_decimals(value, digits)}f}"
 
 
 def spread(value: Over | None, scale: Scale, known_of: int = 0) -> str:
-    """``12.3 ± 0.4``; where a figure is known for some seeds alone, for how many.
+    """Return ``12.3 ± 0.4``, with the number of seeds where only some are known.
 
     Parameters
     ----------
     value : Over or None
     scale : Scale
     known_of : int
-        For how many seeds it should be known.
+        Number of seeds for which it should be known.
     """
     if value is None:
         return UNKNOWN
@@ -75,14 +75,14 @@ def spread(value: Over | None, scale: Scale, known_of: int = 0) -> str:
 
 
 def count(value: Over | None) -> str:
-    """A number of things, with a decimal only where seeds differ."""
+    """Format a number of things, with a decimal only where seeds differ."""
     if value is None:
         return UNKNOWN
     return f"{value.mean:,.0f}" if value.mean == round(value.mean) else f"{value.mean:,.1f}"
 
 
 def change(ratio: Over | None) -> str:
-    """A ratio to the baseline as ``-12.3 % ± 0.5``; from twice as much on, ``3.1 times``."""
+    """Format a ratio to the baseline as ``-12.3 % ± 0.5``; from 2 on as ``3.1 times``."""
     if ratio is None:
         return UNKNOWN
     if ratio.mean >= 2:
@@ -92,7 +92,7 @@ def change(ratio: Over | None) -> str:
 
 
 def measured(measure: Measure, value: Over | None, scale: Scale, known_of: int = 0) -> str:
-    """A figure without its unit, which the heading has."""
+    """Format a figure without its unit, which the heading has."""
     if measure.unit == "jobs":
         return count(value)
     return spread(value, scale, known_of)

@@ -1,1 +1,1 @@
-"""What a training script imports: a session that stops, saves and resumes it."""
+"""Sessions that a training script imports: they stop, save and resume it."""

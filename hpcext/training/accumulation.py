@@ -1,9 +1,9 @@
-"""Gradient accumulation: a step of several microbatches, and one exchange of gradients.
+"""Gradient accumulation: a step of several microbatches with one exchange of gradients.
 
-A turn of ``session.batches`` is an optimizer step and its end a place to stop, so a turn has all
-the microbatches of a step: from a loader of large batches that :func:`split` divides, or from a
-loader of small ones that :func:`accumulated` puts together. :func:`microbatches` goes through
-them; ranks exchange gradients with the last one only.
+One iteration of ``session.batches`` is one optimizer step, and training can stop only after it. So
+an iteration yields all microbatches of a step: from a loader of large batches that :func:`split`
+divides, or from a loader of small ones that :func:`accumulated` groups. :func:`microbatches`
+iterates over them; the ranks exchange gradients only with the last one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Batch = TypeVar("Batch")
 
 
 class Accumulated(Generic[Batch]):
-    """What :func:`accumulated` gives."""
+    """A loader that yields lists of batches; see :func:`accumulated`."""
 
     def __init__(self, loader: Iterable[Batch], count: int) -> None:
         self._loader = loader
@@ -41,25 +41,29 @@ class Accumulated(Generic[Batch]):
 
 
 def accumulated(loader: Iterable[Batch], count: int) -> Accumulated[Batch]:
-    """A loader whose turns are lists of `count` batches of another loader.
+    """Group every `count` batches of a loader into one list: the microbatches of a step.
 
-    Resumption in mid-epoch is as exact as with that loader: its sampler is this one's, too. The
-    last list of an epoch may be shorter.
+    A training resumes in mid-epoch as exactly as with the loader itself, whose sampler the result
+    shares. The last list of an epoch may be shorter.
 
     Parameters
     ----------
     loader : iterable
-        With ``sampler=session.sampler(data)``, or any other one.
+        A loader with ``sampler=session.sampler(data)``, or any other one.
     count : int
         Batches in a step, at least 1.
+
+    Returns
+    -------
+    Accumulated
+        Iterates over lists of batches.
 
     Raises
     ------
     ValueError
-        Not such a number, or the loader has a ``session.batch_sampler``, which divides a step
+        `count` is less than 1, or the loader has a ``session.batch_sampler``, which divides a step
         among the ranks and must see all of it.
     """
-
     if count < 1:
         raise ValueError(f"accumulated(count={count}): must be at least 1")
     if elastic(loader) is not None:
@@ -71,18 +75,24 @@ def accumulated(loader: Iterable[Batch], count: int) -> Accumulated[Batch]:
 
 
 def split(batch: Batch, size: int) -> list[Batch]:
-    """A batch in microbatches, along the first dimension of its tensors.
+    """Split a batch into microbatches along the first dimension of its tensors.
 
     Parameters
     ----------
     batch : tensor, or tuple, list or dict with tensors
+        Tensors of shape (samples, ...).
     size : int
         Samples in a microbatch; the last one may have fewer.
+
+    Returns
+    -------
+    list
+        Microbatches of the same type as `batch`.
 
     Raises
     ------
     ValueError
-        `size` is less than 1, or tensors have different numbers of samples.
+        `size` is less than 1, or the tensors have different numbers of samples.
     """
     if size < 1:
         raise ValueError(f"split(size={size}): must be at least 1")
@@ -91,18 +101,25 @@ def split(batch: Batch, size: int) -> list[Batch]:
 
 
 def microbatches(model: torch.nn.Module, parts: Sequence[Batch]) -> Iterator[tuple[Batch, float]]:
-    """The microbatches of a step, each with its share of the samples of the step.
+    """Yield the microbatches of a step, each with its share of the step's samples.
 
-    Multiply the mean loss of each by its share: the gradients then are those of the mean over all
-    of the step. Both passes of a microbatch belong into the loop, because the ranks exchange
-    gradients in the last turn only.
+    Multiply the mean loss of each by its share: the gradients are then those of the mean over the
+    whole step. Run both the forward and the backward pass of a microbatch inside the loop, because
+    the ranks exchange gradients in the last iteration only.
 
     Parameters
     ----------
     model : torch.nn.Module
-        From ``session.parallel``, or ``shard``, or DistributedDataParallel, compiled or not.
+        A model from ``session.parallel`` or ``shard``, or DistributedDataParallel, compiled or not.
     parts : sequence
-        Of :func:`split`, or a turn over :func:`accumulated`.
+        The parts that :func:`split` returned, or one list from :func:`accumulated`.
+
+    Yields
+    ------
+    microbatch
+        In order.
+    share : float
+        Its samples divided by those of the step.
     """
     counts = [samples_of(part) for part in parts]
     for number, part in enumerate(parts, start=1):
@@ -111,12 +128,12 @@ def microbatches(model: torch.nn.Module, parts: Sequence[Batch]) -> Iterator[tup
 
 
 def samples_of(batch: Any) -> int:
-    """Samples in a batch: the length of its tensors.
+    """Count the samples of a batch: the common length of its tensors.
 
     Raises
     ------
     ValueError
-        There are none, or their lengths are different.
+        The batch holds no tensor, or tensors of different lengths.
     """
     lengths = {len(tensor) for tensor in _tensors(batch)}
     if len(lengths) != 1:
@@ -150,7 +167,7 @@ def _part(value: Any, where: slice) -> Any:
 
 @contextlib.contextmanager
 def apart(model: torch.nn.Module) -> Iterator[None]:
-    """Ranks do not exchange the gradients of a model meanwhile."""
+    """Keep the ranks from exchanging the gradients of a model inside this context."""
     plain: Any = getattr(model, "_orig_mod", model)
     if hasattr(plain, "set_requires_gradient_sync"):
         plain.set_requires_gradient_sync(False)

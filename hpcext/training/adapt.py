@@ -1,11 +1,11 @@
-"""The agent of Pollux, section 4.1: chooses the batch of a training that measures itself.
+"""The agent of Pollux, section 4.1: chooses the batch size of a training from measurements.
 
-It knows the noise scale of the gradients and how long steps took, by GPUs, nodes, samples in a pass
-and passes. From these a thread fits the model of section 3.2 now and then, and finds the batch with
-the highest goodput on the GPUs that there are (eq. 13).
+It measures the noise scale of the gradients, and how long steps take by number of GPUs, nodes,
+samples in a pass and passes. From these a thread fits the throughput model of section 3.2 from time
+to time, and finds the batch size with the highest goodput on the GPUs at hand (eq. 13).
 
-The noise scale and the progress are the same on all ranks, as learning rates go by them. What is
-timed, fitted and chosen is on rank 0 alone, which tells the others. No framework is needed.
+The noise scale and the progress are the same on all ranks, because learning rates depend on them.
+Timing, fitting and choosing happen on rank 0 alone, which tells the others. No framework is needed.
 """
 
 from __future__ import annotations
@@ -25,56 +25,58 @@ from hpcext.training.staging import Writer
 from hpcext.training.ways import Bounds, Profile, Split, Way, ceil
 
 EVERY = 20
-"""Steps from one measurement of the noise to the next, once there are some."""
+"""Steps between two measurements of the noise, once the first ones have been made."""
 
 LEAST_EVERY, LOOK_S = 5, 10.0
-"""Where steps are long, rank 0 is to be heard so often: as few steps as this, or in that time."""
+"""Where steps are long: fewest steps, and seconds, between two messages of rank 0."""
 
 COST = 0.02
-"""Share of the time that may go into measurements, where a step is made in two passes for one: if a
-pass hardly depends on its batch, that takes twice as long."""
+"""Share of the time that measurements may cost where a measured step is made in two passes instead
+of one: if the time of a pass hardly depends on its batch, such a step takes twice as long."""
 
 EVERY_S = 30.0
-"""Seconds from one fit and report to the next, once the training is older than four times that."""
+"""Seconds between two fits and reports, once the training has run for four times as long."""
 
 SOON = 1
-"""Steps between which rank 0 is heard while a fit is under way, or a new batch is timed."""
+"""Steps between two messages of rank 0 while a fit is under way or a new batch size is timed."""
 
 SOONEST_S = 0.25
-"""Seconds from one fit to the next in a training that has just begun."""
+"""Seconds between two fits in a training that has just begun."""
 
 SKIPPED = 2
-"""First steps after a change, which are slow for reasons of their own."""
+"""Steps after a change that are not timed: they are slow for reasons of their own."""
 
 REST_S = 0.002
-"""Between two looks whether a fit has ended."""
+"""Seconds between two checks whether a fit has ended."""
 
 CONSTANT = 0.5
-"""Share of a pass that does not depend on the batch while one batch alone was tried: as the
-published agent has it (AdaptDL, ``goodput.py``). With none, a larger batch never looked better."""
+"""Assumed share of a pass's time that does not depend on its batch size, while only one size has
+been tried; from the published agent (AdaptDL, ``goodput.py``). With 0, no larger batch would ever
+look better."""
 
 FURTHER = 2
-"""A pass is at most so many times as large as any that was tried: neither its time nor its memory
-is known."""
+"""A pass may be at most this many times as large as the largest tried so far: neither its time nor
+its memory is known."""
 
 BETTER = 1.05
-"""Times the goodput of now that another batch must promise, for the first steps of each change are
-slower, and a fit trembles."""
+"""Factor over the present goodput that another batch size must promise: the first steps after a
+change are slower, and fits vary."""
 
 MOST_TIMES = 32
-"""Section 3.1: total batches up to so many times the initial one work well in most cases."""
+"""Section 3.1: total batches up to this many times the initial one work well in most cases."""
 
 
 class Found(NamedTuple):
-    """What a fit says.
+    """The result of a fit.
 
     Attributes
     ----------
     throughput : tuple of float
-        As :class:`hpcext.scaling.throughput.Throughput` has it.
+        Parameters of :class:`hpcext.scaling.throughput.Throughput`.
     split : Split or None
-        A better one for these GPUs; None: the present one is as good.
+        A better split for these GPUs; None: the present one is as good.
     gpus : int
+        GPUs that the fit was made for.
     """
 
     throughput: tuple[float, ...]
@@ -83,17 +85,17 @@ class Found(NamedTuple):
 
 
 class Agent:
-    """Measures a training, and chooses its batch.
+    """The agent of one training: measures it, and chooses its batch size.
 
     Parameters
     ----------
     bounds : Bounds
     gpus : int
-        To begin with.
+        Number of GPUs at the start.
     every_s : float
         Seconds between two fits and reports.
     clock : Callable[[], float]
-        By which steps are timed.
+        Clock that times steps, in seconds.
 
     Attributes
     ----------
@@ -101,7 +103,8 @@ class Agent:
     split : Split
         How steps are divided now.
     progress : float
-        Steps made, in those of the initial batch that teach as much (scale-invariant iterations).
+        Steps made, as the number of initial-batch steps that teach as much (scale-invariant
+        iterations).
     """
 
     def __init__(
@@ -134,52 +137,64 @@ class Agent:
     # On all ranks alike.
 
     def due(self, step: int) -> bool:
-        """Whether the noise is measured in this step."""
+        """Return whether to measure the noise in this step."""
         return step >= self._next_step
 
     def measured(self, step: int) -> None:
-        """It was, and this step is the next one. The first ones are in a row, then close together:
-        without a noise scale there is nothing to choose by."""
+        """Record that the noise was measured; `step` is the next step.
+
+        The first measurements are made in consecutive steps, then at growing gaps: without a noise
+        scale there is nothing to choose a batch size by.
+        """
         self._taken += 1
         first = max(self._taken, self.noise.count) < LEAST
         gap = 0 if first else 4 * max(1, self.noise.count + 1 - LEAST)
         self._next_step = step + min(self._every, gap)
 
     def hears(self, step: int) -> bool:
-        """Whether rank 0 is heard after this step."""
+        """Return whether the ranks hear from rank 0 after this step."""
         return step >= min(self._next_hearing, self._next_step)
 
     def heard(self, step: int) -> None:
-        """It was, and this step is the next one."""
+        """Record that the ranks heard from rank 0; `step` is the next step."""
         self._next_hearing = step + self._hearing
 
     def made(self, samples: int) -> None:
-        """The optimizer has made a step of so many samples."""
+        """Record that the optimizer made a step of `samples` samples."""
         self.progress += self.gain(samples)
 
     def gain(self, samples: float, initial_batch: float | None = None) -> float:
-        """Steps of the initial batch that one of so many samples is worth."""
+        """Return how many initial-batch steps one step of `samples` samples is worth."""
         return self.noise.gain(samples, initial_batch or self.bounds.initial_batch)
 
     def passes(self, samples: int) -> int:
-        """In how many passes a rank makes so many samples."""
+        """Return in how many passes a rank processes `samples` samples."""
         return ceil(samples, self.split.per_gpu)
 
     def unequal_passes(self, samples: int) -> int:
-        """The same where ranks have unequal batches: as many as of even ones, if there is room."""
+        """Return the number of passes of a step where ranks have unequal batches.
+
+        It is that of even batches, unless the largest batch needs more.
+        """
         room = self.bounds.most_per_gpu or samples
         return max(self.split.passes(self._gpus), ceil(samples, room))
 
     def halves(self, samples: int) -> bool:
-        """Whether so many samples may be made in two passes."""
+        """Return whether `samples` samples are enough for two passes."""
         return samples // 2 >= self.bounds.least_per_gpu
 
     def hear(
         self, squares: Squares, split: Split | None, every: int = EVERY, hearing: int = EVERY
     ) -> bool:
-        """What all ranks measured together, and what rank 0 chose; whether the batch changes."""
+        """Take in what all ranks measured together and what rank 0 chose.
+
+        Returns
+        -------
+        bool
+            Whether the batch size changes.
+        """
         self.noise.add(squares)
-        # Told that it is to be sooner, the ranks do not wait until it was to be.
+        # When rank 0 asks to be heard sooner, the ranks bring the next message forward.
         self._next_hearing += min(0, hearing - self._hearing)
         self._every, self._hearing = every, hearing
         if split is None or split == self.split:
@@ -188,14 +203,14 @@ class Agent:
         return True
 
     def resized(self, gpus: int) -> None:
-        """The GPUs are others: their total batch stays, as far as it can."""
+        """Adapt to another number of GPUs; the total batch stays as far as it can."""
         self._gpus = gpus
         self._become(self.bounds.split(self.split.total, gpus, self._tried))
-        # What there is to choose is another question now.
+        # The best choice depends on the number of GPUs: fit again now.
         self._look_at_s = 0.0
 
     def limit(self, samples: int) -> None:
-        """No batch is larger than the data set has samples."""
+        """Limit the total batch to the number of samples in the data set."""
         most = max(self.bounds.initial_batch, min(self.bounds.most_batch, samples))
         self.bounds = self.bounds._replace(most_batch=most)
         if self.split.total > most:
@@ -204,11 +219,11 @@ class Agent:
     # On rank 0.
 
     def on_nodes(self, nodes: int) -> None:
-        """The GPUs are on so many nodes."""
+        """Record on how many nodes the GPUs are."""
         self._nodes = nodes
 
     def timed(self, step_s: float, samples: int) -> None:
-        """A step without a measurement took so long."""
+        """Record the duration of a step without a measurement."""
         if samples != self.split.total:
             return
         if self._skip:
@@ -217,9 +232,10 @@ class Agent:
             self._window.append(step_s)
 
     def halved(self, step_s: float, samples: int) -> None:
-        """A measured step that one GPU made in two passes took so long.
+        """Record the duration of a measured step that one GPU made in two passes.
 
-        It tells what a pass takes whatever its batch, before another batch was tried.
+        It shows how much of a pass's time does not depend on its batch size, before another size is
+        tried.
         """
         if samples != self.split.total:
             return
@@ -229,8 +245,10 @@ class Agent:
             self._halves.add(Way(1, 1, ceil(self.split.per_gpu, 2), 1), step_s)
 
     def window(self) -> None:
-        """The steps since the last call are counted as one time: single ones of a GPU, which runs
-        behind, say nothing."""
+        """Add the mean duration of the steps since the last call to the profile.
+
+        Single steps are not meaningful on a GPU, which computes asynchronously.
+        """
         if self._window:
             self._step_s, self._fresh = statistics.fmean(self._window), False
             accumulation = self.split.passes(self._gpus) - 1
@@ -239,7 +257,7 @@ class Agent:
         self._window = []
 
     def wanted_every(self) -> int:
-        """Steps from one measurement to the next, as these are long."""
+        """Return the steps between two measurements that suit the length of steps."""
         if not self._step_s > 0:
             return EVERY
         every = max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
@@ -249,16 +267,19 @@ class Agent:
         return max(every, math.ceil((halved_s / self._step_s - 1.0) / COST))
 
     def wanted_hearing(self, chosen: Split | None = None) -> int:
-        """Steps until something may have been found out, or chosen; a batch that was chosen just
-        now is to be timed."""
+        """Return after how many steps the ranks should hear from rank 0 again.
+
+        That is soon while a fit may end, or while a batch size that was just chosen has not been
+        timed.
+        """
         known = self._throughput is not None and not self._fresh and chosen is None
         pending = self._thread.busy() or self._found is not None or not known
         return SOON if pending else EVERY
 
     def look(self, now_s: float) -> Found | None:
-        """What a fit found since the last call; begins another one when it is time.
+        """Return what a fit has found since the last call, and begin another when it is due.
 
-        Never waits, and never fails: a training goes on with the batch that it has.
+        It never waits and never raises: if a fit fails, the training keeps its batch size.
         """
         found = None
         if self._thread.ended():
@@ -289,7 +310,7 @@ class Agent:
     def _begin(self, now_s: float) -> None:
         phi, times = self.noise.phi(), self._profile.times()
         if len({way.per_gpu for way in times}) <= 1:
-            # What measures takes some time itself, so better ones are preferred.
+            # Measured steps include the cost of measuring: use them only without better times.
             times |= self._halves.times()
         here = any(way.gpus == self._gpus for way in times)
         if now_s < self._look_at_s or phi is None or not here:
@@ -313,7 +334,7 @@ class Agent:
         self._thread.start(answer)
 
     def report(self, throughput: tuple[float, ...]) -> dict[str, Any]:
-        """What ``report_goodput`` is told."""
+        """Return the keyword arguments for ``report_goodput``."""
         return {
             "noise_scale": self.noise.phi(),
             "throughput": throughput,
@@ -328,7 +349,7 @@ class Agent:
     # In checkpoints.
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state of the agent as JSON values."""
         return {
             "noise": self.noise.state(),
             "progress": self.progress,
@@ -346,7 +367,7 @@ class Agent:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` gave, on the GPUs and in the bounds of now."""
+        """Restore what :meth:`state` returned, for the present GPUs and bounds."""
         self.noise = NoiseScale.of(saved["noise"])
         self.progress = saved["progress"]
         self.split, self._tried = Split(*saved["split"]), saved["tried"]
@@ -375,22 +396,22 @@ def best(
     nodes: int,
     now: Split,
 ) -> Found:
-    """Fit the model of steps, and find the best batch for these GPUs.
+    """Fit the throughput model, and find the best batch size for these GPUs.
 
     Parameters
     ----------
     times : Mapping[Way, float]
-        Seconds of a step; at least one.
+        Seconds per step; at least one entry.
     start : tuple of float or None
-        An earlier fit.
+        Parameters of an earlier fit, to start from.
     bounds : Bounds
     phi : float
         The noise scale.
     gpus, nodes : int
     now : Split
-        Of these GPUs.
+        The present split on these GPUs.
     """
-    # A training that is never fitted, and ranks that never fit, need no SciPy.
+    # Imported here: trainings that never fit, and ranks other than 0, need no SciPy.
     from hpcext.scaling.goodput import Goodput  # noqa: PLC0415
     from hpcext.scaling.throughput import Observations, Throughput, fit  # noqa: PLC0415
 
@@ -404,7 +425,7 @@ def best(
         # The threads are the training's.
         own_threads=False,
     )
-    # Perhaps no pass was timed that is as large as those of now, only halves of them.
+    # Perhaps no pass as large as the present ones was timed, only halves of them.
     tried = max(now.per_gpu, *(way.per_gpu for way in times))
     room = max(FURTHER * tried, bounds.least_per_gpu)
     if bounds.most_per_gpu is not None:

@@ -1,6 +1,6 @@
-"""Balanced batches: what the workers of a training tell each other, and what they make of it.
+"""Balanced batches: what the ranks of a training tell each other, and how each divides a step.
 
-At a boundary every worker tells all others how long its last batch took, and each computes the same
+At a boundary every rank tells all others how long its last batch took, and each computes the same
 division of the next step (:mod:`hpcext.scaling.balance`), so nothing runs beside the training. No
 framework is needed.
 """
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from hpcext.scaling.balance import Bounds, Rule, Seen
 
 MODES = ("auto", "cpu", "gpu")
-"""When the workers hear of each other: at once, or while the next step computes."""
+"""Modes: ranks exchange their times at once ("cpu"), or while the next step computes ("gpu")."""
 
 RULES = ("affine", "speeds", "leader")
-"""As :data:`hpcext.scaling.balance_lines.RULES` has them."""
+"""Names of rules for dividing a step; those of :data:`hpcext.scaling.balance_lines.RULES`."""
 
 REMEMBERED = 256
-"""Workers that are remembered, so that a checkpoint stays small."""
+"""Most workers to remember, so that a checkpoint stays small."""
 
 WARN_AFTER = 20
-"""Iterations in a row in which a worker must be a straggler, before it is said."""
+"""Iterations in a row in which a worker must be a straggler before the user is warned."""
 
 
 class Told(NamedTuple):
-    """What a worker tells the others at a boundary.
+    """The message of a worker to the others at a boundary.
 
     Attributes
     ----------
     samples : float
-        Of the batch that was measured.
+        Samples in the batch that was measured.
     time_s : float
-        That it took; no number if nothing was measured.
+        Seconds that the batch took; NaN if nothing was measured.
     cpu : float
-        Cores that it had, on average.
+        Cores that the worker had, on average.
     memory : float
-        Share of its memory that is in use.
+        Share of its memory that is in use, 0 to 1.
     speed : float
-        Samples per second that it expects of the next iteration.
+        Samples per second that the worker expects in the next iteration.
     drawn : float
-        Batches whose samples its loader has chosen.
+        Number of batches whose samples its loader has already drawn.
     """
 
     samples: float
@@ -57,7 +57,7 @@ class Told(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One batch of one worker; as in :class:`Told`."""
+    """One measured batch of one worker; fields as in :class:`Told`."""
 
     samples: int
     time_s: float
@@ -65,7 +65,7 @@ class Measured(NamedTuple):
 
 
 class Balance:
-    """Divides the steps of one training.
+    """The division of one training's steps among its workers.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class Balance:
     bounds : tuple of int
         Fewest and most samples of a worker.
     waits : bool
-        Whether an iteration waits for what was told of the one before.
+        Whether an iteration waits for the messages about the one before.
     predictor : str
-        What expects the speed of this worker, by its name in :mod:`hpcext.scaling.speed`.
+        Predictor of this worker's speed, by its name in :mod:`hpcext.scaling.speed`.
 
     Attributes
     ----------
@@ -113,16 +113,16 @@ class Balance:
         self._straggling: tuple[int | None, int] = (None, 0)
 
     def meet(self, workers: Sequence[str], total: int, *, warns: bool = True) -> None:
-        """The workers are these from now on; those that are known are balanced at once.
+        """Set the workers from now on, and balance at once those that are known.
 
         Parameters
         ----------
         workers : sequence of str
-            Their names, by rank; workers whose names begin alike, up to a "/", are alike.
+            Their names, by rank. Workers whose names agree up to a "/" are of one kind.
         total : int
-            Samples of a step.
+            Samples in a step.
         warns : bool
-            Whether this worker says what the user should know, for all.
+            Whether this worker prints warnings on behalf of all.
         """
         self._warns = warns
         self._remember()
@@ -141,7 +141,7 @@ class Balance:
         self._straggling = None, 0
 
     def resize(self, total: int) -> None:
-        """A step has so many samples from now on."""
+        """Set the number of samples in a step from now on."""
         if total == sum(self.sizes) or self._rule is None:
             return
         if self._bounds.fitted(total, len(self.sizes)) == self._fitted:
@@ -150,7 +150,17 @@ class Balance:
             self.meet(self._workers, total, warns=self._warns)
 
     def tell(self, measured: Measured | None, memory: float, drawn: int) -> Told:
-        """What this worker tells of its last batch; None: it was not measured."""
+        """Return the message of this worker about its last batch.
+
+        Parameters
+        ----------
+        measured : Measured or None
+            Measured times of the batch; None if it was not measured.
+        memory : float
+            Share of memory in use.
+        drawn : int
+            Batches already drawn by its loader.
+        """
         if measured is None or not (measured.time_s > 0 and measured.samples > 0):
             none = float("nan")
             return Told(0, none, none, memory, none, drawn)
@@ -159,7 +169,13 @@ class Balance:
         return Told(samples, time_s, cpu, memory, self._predictor.predict(), drawn)
 
     def hear(self, told: Sequence[Sequence[float]]) -> int:
-        """What all workers told; the first batch that can be divided by the new :attr:`sizes`."""
+        """Take in the messages of all workers, and divide the next step by them.
+
+        Returns
+        -------
+        int
+            Number of the first batch that can be divided by the new :attr:`sizes`.
+        """
         said = [Told(*each) for each in told]
         turn = int(max(each.drawn for each in said)) + (not self.waits)
         if self._rule is None or any(not math.isfinite(each.time_s) for each in said):
@@ -175,7 +191,7 @@ class Balance:
         return turn
 
     def _watch(self, seen: Seen) -> None:
-        """Say once of a worker that no batch is small enough for it."""
+        """Warn once about a worker for which no batch is small enough."""
         found = self._removable(seen, self._fitted)
         before, times = self._straggling
         self._straggling = found, times + 1 if found == before else 1
@@ -195,14 +211,14 @@ class Balance:
             del self._book[next(iter(self._book))]
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return what is known of the workers as JSON values."""
         self._remember()
-        # That of the rank that writes: the next training of this kind need not begin with nothing.
+        # The predictor of the rank that writes: ranks need not learn from nothing after a restart.
         learned = {self._expects: self._predictor.state()}
         return {"rule": self._name, "workers": dict(self._book), "learned": learned}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Restore what :meth:`state` returned."""
         if saved["rule"] == self._name:
             self._book = dict(saved["workers"])
         if (learned := saved["learned"].get(self._expects)) is not None:

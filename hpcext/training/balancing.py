@@ -1,13 +1,14 @@
-"""The half of a session that balances the batches of its ranks (LB-BSP), for every framework.
+"""The part of a session that balances the batches of its ranks (LB-BSP), for every framework.
 
-At each boundary: what the ranks told of their last step is gathered, each makes the same division
-of the next one (:mod:`hpcext.training.balance`), and their loaders follow it from the same batch
-on, however far they read ahead. Where each iteration is to know of the one before (``"cpu"``),
-ranks tell their times as soon as their gradients are there, beside the exchange of these, which
-takes longer; else (``"gpu"``) at the boundary, and hear of it at the next one. Neither waits.
+At each boundary the times of the last step are gathered from all ranks, each rank computes the same
+division of the next step (:mod:`hpcext.training.balance`), and all loaders follow it from the same
+batch on, however far they read ahead. In mode "cpu", where each iteration needs the times of the
+one before, ranks send their times as soon as their own gradients are ready; the exchange of the
+gradients takes longer anyway. In mode "gpu" they send them at the boundary and receive those of
+others at the next one. Neither mode waits.
 
-A framework's session says when this rank's gradients are there (:meth:`Balancing._weigh`) and what
-it computes on; one that knows when those of all ranks are tells its clock.
+A framework's session says when this rank's gradients are ready (:meth:`Balancing._weigh`) and what
+it computes on; a session that knows when the gradients of all ranks are exchanged tells its clock.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Batch = TypeVar("Batch")
 
 
 class Balancing(BaseSession):
-    """What the sessions of frameworks have of it."""
+    """Base class of sessions that can balance the batches of their ranks."""
 
     _balancing: Balance | None = None
     _saved_balance: Mapping[str, Any] | None = None
@@ -46,7 +47,7 @@ class Balancing(BaseSession):
         rule: str = "affine",
         predictor: str = "memoryless",
     ) -> None:
-        """Divide each step so that all ranks finish together, as fast as each of them is.
+        """Divide each step by the speed of the ranks, so that all finish together.
 
         Call it before the first epoch, and make batches of ``global_batch=`` samples by
         :meth:`batch_sampler` (PyTorch, and one model wrapped by ``parallel``) or ``dataset``
@@ -98,7 +99,13 @@ class Balancing(BaseSession):
 
     @property
     def balanced_batches(self) -> tuple[int, ...]:
-        """Samples of each rank in the next step, as :meth:`balance` has divided it."""
+        """Samples of each rank in the next step, as :meth:`balance` divides it.
+
+        Raises
+        ------
+        RuntimeError
+            The session does not balance.
+        """
         if self._balancing is None:
             raise RuntimeError("the session does not balance: call session.balance(...) first")
         return self._balancing.sizes
@@ -106,23 +113,23 @@ class Balancing(BaseSession):
     # What a framework says.
 
     def _make_clock(self) -> Clock:
-        """What times the steps of this rank."""
+        """Make the clock that times the steps of this rank."""
         return Clock()
 
     def _kind_of_device(self) -> str:
-        """The kind of what this rank computes on, "cpu" or the name of a GPU."""
+        """Return what this rank computes on: "cpu", or the name of a GPU."""
         return "cpu"
 
     def _check_can_balance(self) -> None:
-        """Raise ValueError if this session cannot."""
+        """Raise ValueError if this session cannot balance."""
 
     def _check_gradients(self) -> None:
         """Raise ValueError if the gradients of this training cannot be weighed."""
 
     def _weigh(self) -> float:
-        """The gradients of this rank are there; by how much they count in the mean of all ranks.
+        """Return the weight of this rank's gradients, which are ready, in the mean of all ranks.
 
-        Once in each step, by all ranks.
+        All ranks call it once in each step.
         """
         self._weighed += 1
         balance = self._balancing
@@ -182,24 +189,27 @@ class Balancing(BaseSession):
         return False
 
     def _tell_others(self, balance: Balance) -> None:
-        """Begin to tell the other ranks of the newest step of this one whose time is known."""
+        """Begin to send the other ranks the newest step of this one whose time is known."""
         drawn = self._elastic.drawn if self._elastic else 0
         told = balance.tell(self._clock.take(), self._clock.memory(), drawn)
         self._ranks.begin_gather(list(told))
 
     def _hear_others(self, balance: Balance) -> int | None:
-        """Take in what the ranks told, if they did; the first batch that can follow it."""
+        """Take in the ranks' times if they are there; return the first batch to follow them."""
         told = self._ranks.gathered()
         return None if told is None else balance.hear(told)
 
     def _own_samples(self) -> int:
-        """Samples of this rank in this step."""
+        """Return the number of samples of this rank in this step."""
         if self._elastic is None:
             return 0
         return round(self._samples_of_turn() * self._weight_of_batch() / self.world_size)
 
     def _names(self) -> list[str]:
-        """What the ranks are: where, and on what; the same after a suspension."""
+        """Return the names of the ranks: their nodes and devices.
+
+        They are the same after a suspension on the same nodes.
+        """
         mine = f"{platform.node()} {self._kind_of_device()}/{environ().get('LOCAL_RANK', '0')}"
         told = [each.decode() for each in self._ranks.gather(mine.encode())]
         names: list[str] = json.loads(self._ranks.broadcast(json.dumps(told).encode()))
@@ -211,7 +221,7 @@ class Balancing(BaseSession):
 
     def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
         super()._restore_facts(manifest)
-        # Written by a release that did not balance.
+        # The key is missing where a release that could not balance wrote the manifest.
         self._saved_balance = manifest.get("balanced")
         if self._balancing is not None and self._saved_balance is not None:
             self._balancing.restore(self._saved_balance)

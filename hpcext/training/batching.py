@@ -1,8 +1,9 @@
-"""Whole batches of one common order, divided among the ranks that there are.
+"""Global batches of one common order, divided among however many ranks there are.
 
-The user states which batch a resize keeps, the global one or that of each GPU, and what becomes
-of the last samples of an epoch, which are fewer than a batch. No framework is needed: an instance
-serves as ``batch_sampler=`` of a PyTorch ``DataLoader`` and as a plain iterable of index lists.
+The user states which batch size a resize keeps, the global one or that of each GPU, and what
+becomes of the last samples of an epoch, which do not fill a batch. No framework is needed: an
+instance serves as ``batch_sampler=`` of a PyTorch ``DataLoader`` and as a plain iterable of index
+lists.
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ import numpy as np
 from hpcext.training.sampler import Indices, Walk, check_position, share
 
 LAST = ("weighted", "carried", "dropped")
-"""What can become of the last samples of an epoch."""
+"""Choices for the last samples of an epoch; see :class:`ElasticBatches`."""
 
 
 def divide(total: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """A total in proportion to shares, exactly; of equals the first ones get what is left.
+    """Divide a total in proportion to shares, exactly; of equals the first get what is left.
 
     Parameters
     ----------
     total : int
     shares : sequence of float
         Not negative, and not all 0.
+
+    Returns
+    -------
+    tuple of int
+        Their sum is `total`.
     """
     whole = math.fsum(shares)
     exact = [total * share / whole for share in shares]
@@ -39,7 +45,7 @@ def divide(total: int, shares: Sequence[float]) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class _Pass:
-    """One iteration: a part of an epoch, walked by one number of ranks."""
+    """One iteration: a part of an epoch, traversed by a fixed number of ranks."""
 
     epoch: int
     carried: int
@@ -49,7 +55,7 @@ class _Pass:
     rank: int
     world_size: int
     global_batch: int
-    # (turn, shares of the ranks from it on), ascending; none: even ones.
+    # (step, shares of the ranks from it on), ascending; empty: even shares.
     divisions: list[tuple[int, tuple[int, ...]]]
     drawn: int = 0
 
@@ -58,11 +64,11 @@ class _Pass:
         return -(-(self.end - self.start) // self.global_batch)
 
     def after(self, turns: int) -> int:
-        """The position after so many steps."""
+        """Return the position in the epoch after `turns` steps."""
         return min(self.start + turns * self.global_batch, self.end)
 
     def shares(self, turn: int) -> tuple[int, ...] | None:
-        """Samples of each rank in a step; None: as even as can be."""
+        """Return the samples of each rank in a step; None: as even as possible."""
         found = [shares for begin, shares in self.divisions if begin <= turn]
         if not found:
             return None
@@ -71,7 +77,7 @@ class _Pass:
 
 
 class ElasticBatches(Walk):
-    """The batches of this rank, of a training whose number of ranks changes.
+    """Batches of this rank in a training whose number of ranks changes.
 
     All ranks walk one common order, drawn from the seed and the epoch. The global batch of a step
     is a contiguous piece of it, so which samples a step trains does not depend on the number of
@@ -147,7 +153,7 @@ class ElasticBatches(Walk):
 
     @property
     def length(self) -> int:
-        """Samples of the data set."""
+        """Samples in the data set."""
         return self._length
 
     @property
@@ -165,19 +171,19 @@ class ElasticBatches(Walk):
 
     @property
     def drawn(self) -> int:
-        """Batches of this iteration whose samples are chosen: a loader may read ahead."""
+        """Batches of this iteration already drawn; a loader may read ahead."""
         return self._pass.drawn
 
     def divide(self, shares: Sequence[int], turn: int | None = None, *, trained: int = 0) -> None:
-        """Divide each step in proportion to these shares of the ranks, and not evenly.
+        """Divide each step in proportion to these shares of the ranks, instead of evenly.
 
-        Which samples a step trains stays the same, and who trains them changes. It holds until the
-        number of ranks changes.
+        A step trains the same samples as before; only which rank trains them changes. The shares
+        hold until the number of ranks changes.
 
         Parameters
         ----------
         shares : sequence of int
-            The same on all ranks.
+            Samples of each rank, equal on all ranks.
         turn : int, optional
             The first batch of this iteration that is divided so, which must not be drawn yet;
             without it, the first one of the next iteration.
@@ -197,12 +203,12 @@ class ElasticBatches(Walk):
         now.divisions.append((turn, self._shares))
 
     def resize(self, rank: int, world_size: int) -> None:
-        """As the base class has it."""
+        """Set this process's rank and the number of ranks, and divide steps evenly again."""
         super().resize(rank, world_size)
         self._shares = None
 
     def resize_batch(self, global_batch: int) -> None:
-        """Make global batches of so many samples, from the next :meth:`place` on.
+        """Make global batches of `global_batch` samples from the next :meth:`place` on.
 
         As with :meth:`resize`, the iteration that is under way stays as it is.
         """
@@ -213,7 +219,7 @@ class ElasticBatches(Walk):
     def place(
         self, epoch: int, consumed: int = 0, carried: int = 0, *, final: bool = False
     ) -> None:
-        """Begin the next iteration there, with the ranks of the last :meth:`resize`.
+        """Begin the next iteration at a position, with the ranks of the last :meth:`resize`.
 
         Parameters
         ----------
@@ -252,20 +258,22 @@ class ElasticBatches(Walk):
 
     @property
     def rest(self) -> int:
-        """Samples of this epoch that the next one trains, for its :meth:`place`; an integer is
-        enough, since it is always the last ones of the order."""
+        """Samples of this epoch that the next one trains, for its :meth:`place`.
+
+        A number is enough, because they are always the last ones of the order.
+        """
         return self._pass.samples - self._pass.end if self._last == "carried" else 0
 
     def consumed(self, turns: int) -> int:
-        """The position after so many batches of this iteration, over all ranks."""
+        """Return the position in the epoch after `turns` batches, over all ranks."""
         return self._pass.after(turns)
 
     def weight(self, turn: int) -> float:
-        """By how much this rank's mean gradient counts in a step of this iteration.
+        """Return the weight of this rank's mean gradient in a step of this iteration.
 
-        Its samples times the number of ranks by the samples of all ranks: 1 where ranks have equal
-        batches. With the mean gradient of each rank multiplied by it, the average over the ranks
-        is the mean over the samples.
+        It is the samples of this rank times the number of ranks divided by the samples of all
+        ranks: 1 where ranks have equal batches. If each rank's mean gradient is multiplied by its
+        weight, the average over the ranks is the mean over the samples.
 
         Parameters
         ----------
@@ -283,10 +291,14 @@ class ElasticBatches(Walk):
         return (full + (now.rank < more)) * now.world_size / count
 
     def order(self) -> Indices:
-        """The order of this epoch for all ranks, what is carried first: shape (carried + length,).
+        """Return the order of this epoch for all ranks, carried samples first.
 
-        What is carried is the last part of the orders of the epochs before, one after the other:
-        it reaches back over several if an epoch is smaller than a batch.
+        Carried samples are the last part of the orders of the epochs before, one after the other:
+        they reach back over several epochs if an epoch is smaller than a batch.
+
+        Returns
+        -------
+        array of int, shape (carried + length,)
         """
         parts, missing, epoch = [self._order_of(self._pass.epoch)], self._pass.carried, 0
         while missing:
@@ -297,7 +309,7 @@ class ElasticBatches(Walk):
         return np.concatenate(parts[::-1])
 
     def __len__(self) -> int:
-        """Batches in the iteration that :meth:`place` set up; the same on all ranks."""
+        """Return the number of batches in the iteration that :meth:`place` set up, on any rank."""
         return self._pass.steps
 
     def __iter__(self) -> Iterator[list[int]]:

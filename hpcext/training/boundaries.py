@@ -1,4 +1,4 @@
-"""What happens between two steps: the ranks agree to stop, to save, to change, or to go on."""
+"""Decisions between two steps: the ranks agree to stop, to save, to resize, or to go on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcext.training.undivided import Seen, verdict
 
 
 class Boundaries:
-    """The half of a session that no script calls; :class:`hpcext.training.session.Session`."""
+    """The part of a session that no script calls; see :class:`hpcext.training.session.Session`."""
 
     rank: int
     world_size: int
@@ -39,7 +39,7 @@ class Boundaries:
     _every_steps: int | None
     _on_suspend: tuple[Callable[[], object], ...]
     _place: Place
-    # Until a session has begun; one that could not be made has not.
+    # BEFORE until a session has begun; one whose making failed never begins.
     _phase: str = BEFORE
     _save_asked: bool
     _saved_s: float
@@ -48,7 +48,7 @@ class Boundaries:
     _seen: Seen | None
     _rehearsal: Rehearsal | None
     _compared = False
-    # What divides the data among ranks, and what makes one model of many, in this framework.
+    # For messages: what divides the data among ranks, and what averages models, in this framework.
     _use = "give each rank its part"
     _wrap = "average them"
 
@@ -56,14 +56,14 @@ class Boundaries:
         raise NotImplementedError
 
     def _boundary(self) -> bool:
-        """Between two steps: stop, save, change, or go on, as all ranks agree.
+        """Stop, save, resize or go on between two steps, as all ranks agree.
 
-        What was to stop and could not be saved goes on.
+        If the state could not be saved for a stop, the training goes on.
 
         Returns
         -------
         bool
-            Whether the ranks are others now.
+            Whether the set of ranks has changed.
         """
         if self._keeper is None or self._phase != EPOCH:
             return False
@@ -82,7 +82,7 @@ class Boundaries:
         return bool(agreed.resize)
 
     def _compare_ranks(self) -> None:
-        """Once in an attempt: whether all ranks train one model, on batches of their own."""
+        """Check once in an attempt that all ranks train one model, on batches of their own."""
         if self._compared:
             return
         self._compared = True
@@ -94,7 +94,7 @@ class Boundaries:
             self._reporter.note(note)
 
     def _goes_on(self) -> bool:
-        """In a rehearsal: to make some steps more, as if there were no suspension."""
+        """Return whether a rehearsal makes more steps, as if there were no suspension."""
         rehearsal = self._rehearsal
         if rehearsal is None:
             return False
@@ -104,7 +104,7 @@ class Boundaries:
                 written = self._write(self._place, self._state.random())
             except (OSError, CheckpointError):
                 saved = False
-            # Rank 0 alone writes. Once more, by who says that it cannot.
+            # Rank 0 alone writes; if it could not, rehearse at a later request.
             if not self._ranks.smallest(int(saved)):
                 return False
             rehearsal.checkpoint = written or Checkpoint(Path(), {})
@@ -115,26 +115,26 @@ class Boundaries:
         return False
 
     def _end_rehearsal(self) -> None:
-        """What was saved before the steps that were made since is what is left of this attempt."""
+        """Resume from the rehearsal's checkpoint, not from the steps made since."""
         if self._rehearsal is not None:
             self._resume = self._rehearsal.checkpoint or self._resume
 
     def _next_group(self) -> int:
-        """Number of the group that the ranks should change into; 0: none."""
+        """Return the number of the group that the ranks should change into; 0: none."""
         return 0
 
     def _change_group(self, number: int) -> None:
-        """Become the group with this number, or leave it."""
+        """Join the group with this number, or leave the training."""
         raise NotImplementedError("this session asks for no other group")
 
     def _look(self, place: Place, random: Tree) -> None:
-        """A boundary in a validation."""
+        """Stop at a boundary within a validation if all ranks agree."""
         agreed = self._ranks.exchange(Control(stop=int(self._request.asked())))
         if agreed.stop:
             self._end_rehearsal()
             self._suspend(place, random)
         if agreed.save:
-            # Asked for at the last step, too late for it; asked for again after the next one.
+            # The request came too late for the last step; it is made again after the next one.
             self._save_asked = False
 
     def _wish(self) -> Control:
@@ -149,7 +149,7 @@ class Boundaries:
         return Control(stop=int(self._request.asked()), save=int(due), resize=self._next_group())
 
     def _save(self) -> None:
-        """Write a checkpoint beside the training; if that fails, training goes on."""
+        """Write a checkpoint beside the training, which goes on if writing fails."""
         self._save_asked = False
         if self._keeper is None:
             return
@@ -189,12 +189,12 @@ class Boundaries:
         )
 
     def _saved(self, step: int) -> None:
-        """A staged checkpoint is there; called by the thread that wrote it."""
+        """Record a staged checkpoint; the thread that wrote it calls this."""
         self._saved_s = time.monotonic()
         self._reporter.saved(step)
 
     def _not_saved(self, step: int, error: OSError) -> None:
-        """A periodic checkpoint could not be written; the training goes on."""
+        """Report that a periodic checkpoint could not be written; the training goes on."""
         assert self._keeper is not None
         self._keeper.store.warn_not_written(step, error)
         self._reporter.cannot_save(reason(error))
@@ -210,7 +210,7 @@ class Boundaries:
         return checkpoint
 
     def _suspend(self, place: Place, random: Tree) -> None:
-        """Save, acknowledge and leave; it returns if that could not be saved."""
+        """Save, acknowledge and leave; return if the state could not be saved."""
         agreed_at, began_s = time.time(), time.monotonic()
         checkpoint: Checkpoint | None = None
         failure: Exception | None = None

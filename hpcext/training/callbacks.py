@@ -1,8 +1,9 @@
-"""What the callbacks of training libraries share: asking, saving, acknowledging, leaving.
+"""What callbacks for training libraries share: agreeing, saving, acknowledging, leaving.
 
-A library that owns the loop also owns the format of its checkpoints. So it writes, and this module
-says where and when: into a draft of the :class:`~hpcext.training.checkpoint.Store`, which becomes
-a checkpoint by one rename once every file of it is flushed and has its checksum in the manifest.
+A library that owns the training loop also owns the format of its checkpoints. So the library
+writes, and this module says where and when: into a draft of the
+:class:`~hpcext.training.checkpoint.Store`, which becomes a checkpoint by one rename once every file
+in it is flushed and has its checksum in the manifest.
 """
 
 from __future__ import annotations
@@ -24,29 +25,34 @@ from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
 
 _NOWHERE = b"-"
-"""In place of the path of a draft that could not be made."""
+"""Broadcast instead of the path of a draft that could not be made."""
 
 Write = Callable[[Path], None]
-"""Writes the files of a checkpoint into a directory; called on every rank."""
+"""A function that writes the files of a checkpoint into a directory; called on every rank."""
 
 
 class Link:
-    """The connection between a callback of a library and the manager of the job.
+    """The connection between a library's callback and the manager of the job.
 
     Parameters
     ----------
     rank : int
-        Of this process; known before the library has joined the ranks.
+        Rank of this process; known before the library has joined the ranks.
     format : str
-        Name and version of what the library writes; another one is not resumed from.
+        Name and version of the format that the library writes; another one is not resumed from.
     checkpoint_dir : path-like, optional
         Where to save outside a manager; a manager's own directory takes its place. With neither,
         nothing is saved and no signal is looked for.
     checkpoint_every_s : float, optional
+        Seconds between two periodic checkpoints.
     checkpoint_every_steps : int, optional
+        Steps between two periodic checkpoints.
     keep : int
+        Checkpoints to keep.
     samples_per_step : int, optional
+        Samples that all ranks train in a step, for reports.
     on_suspend : iterable of callables
+        Called on every rank after the state is saved, before the process leaves.
 
     Attributes
     ----------
@@ -54,7 +60,7 @@ class Link:
     ranks : Ranks
         This process alone until :meth:`join`.
     found : Checkpoint or None
-        What :meth:`find` found.
+        The checkpoint that :meth:`find` found.
     step : int
         Optimizer steps since the job began.
     """
@@ -77,7 +83,7 @@ class Link:
             )
         self.attempt = protocol.Attempt.from_environ()
         directory = self.attempt.checkpoint_dir if self.attempt else checkpoint_dir
-        # Before anything slow: from here on no request is lost, supervised or not.
+        # Done before anything slow: from here on no request is lost, supervised or not.
         notices = self.attempt is not None and self.attempt.notices
         self._request = SuspendRequest(
             watch=directory is not None, supervised=self.attempt is not None, notices=notices
@@ -102,14 +108,15 @@ class Link:
     # -- the beginning
 
     def find(self) -> Checkpoint | None:
-        """The checkpoint to resume from, or None if there never was one.
+        """Return the checkpoint to resume from, or None if there never was one.
 
-        Every rank looks for itself, since no library has joined them yet; :meth:`join` compares.
+        Every rank looks for itself, because no library has joined the ranks yet; :meth:`join`
+        compares what they found.
 
         Raises
         ------
         CheckpointError
-            None of those that are there can be used, or a newer attempt has begun.
+            No checkpoint in the directory can be used, or a newer attempt has begun.
         """
         if self._looked or self.store is None:
             return self.found
@@ -128,12 +135,12 @@ class Link:
         return self.found
 
     def join(self, ranks: Ranks) -> None:
-        """All ranks are there.
+        """Join the ranks, and check that all found the same checkpoint.
 
         Raises
         ------
         CheckpointError
-            They have not found the same checkpoint.
+            They did not.
         """
         self.ranks = ranks
         self._rank = ranks.rank
@@ -141,7 +148,7 @@ class Link:
         self.reporter = Reporter(self.attempt if ranks.rank == 0 else None, ranks.size)
         mine = self.found.path.name if self.found else "nothing"
         first = ranks.broadcast(mine.encode()).decode()
-        # Of one mind, or none goes on: a rank that raised alone would leave the others waiting.
+        # All ranks raise or none: one that raised alone would leave the others waiting.
         if not ranks.smallest(int(mine == first)):
             raise CheckpointError(
                 f"rank 0 found {first}, and rank {ranks.rank} {mine}",
@@ -150,7 +157,7 @@ class Link:
             )
 
     def begin(self, step: int) -> None:
-        """The state is restored."""
+        """Begin training at `step`, with the state restored."""
         self.step = step
         self.reporter.restored(step, float(step * self._step_work))
         self.reporter.register()
@@ -162,13 +169,13 @@ class Link:
     # -- the steps
 
     def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """An optimizer step is done."""
+        """Record that an optimizer step is done, with its metrics."""
         self.step = step
         self.reporter.metrics(metrics)
         self.reporter.stepped(step, float(step * self._step_work))
 
     def ask(self) -> Control:
-        """Between two steps: what all ranks agreed on at the step before."""
+        """Return what all ranks agreed on at the step before; call it between two steps."""
         if self.store is None:
             return Control()
         agreed = self.ranks.exchange(self._wish())
@@ -177,12 +184,12 @@ class Link:
         return agreed
 
     def look(self) -> bool:
-        """Between two batches of a validation: whether to stop."""
+        """Return whether to stop; call it between two batches of a validation."""
         if self.store is None:
             return False
         agreed = self.ranks.exchange(Control(stop=int(self._request.asked())))
         if agreed.save:
-            # Asked for at the last step, too late for it; asked for again after the next one.
+            # The request came too late for the last step; it is made again after the next one.
             self._save_asked = False
         return bool(agreed.stop)
 
@@ -200,7 +207,7 @@ class Link:
     # -- checkpoints
 
     def save(self, facts: Mapping[str, Any], write: Write) -> None:
-        """Write a checkpoint beside the training; if that fails, training goes on."""
+        """Write a checkpoint beside the training, which goes on if writing fails."""
         self._save_asked = False
         if self.store is None:
             return
@@ -232,7 +239,7 @@ class Link:
         *,
         before_leaving: Callable[[], object] = lambda: None,
     ) -> None:
-        """Save, acknowledge and leave; it returns if that could not be saved."""
+        """Save, acknowledge and leave; return if the state could not be saved."""
         agreed_at, began_s = time.time(), time.monotonic()
         if self._rehearsal is not None:
             self._rehearsal.mark(self.step)
@@ -269,7 +276,12 @@ class Link:
         self.store.warn_not_written(self.step, error)
 
     def _commit(self, facts: Mapping[str, Any], write: Write) -> Checkpoint | None:
-        """Have all ranks write into one draft; the checkpoint on rank 0, None on others.
+        """Have all ranks write into one draft, and commit it.
+
+        Returns
+        -------
+        Checkpoint or None
+            None on all ranks but 0.
 
         Raises
         ------
@@ -301,12 +313,12 @@ class Link:
         return checkpoint
 
     def _together(self, write: Write, place: Path) -> None:
-        """Write the part of this rank, and wait for those of the others.
+        """Write the part of this rank, and wait for the parts of the others.
 
         Raises
         ------
         OSError
-            On every rank alike: one of them could not be written.
+            On every rank alike: one of the parts could not be written.
         """
         failure: Exception | None = None
         try:
@@ -318,7 +330,7 @@ class Link:
                 failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.ranks.smallest(int(failure is None)):
             return
-        # Not nothing, of which there is no message.
+        # Not empty: a collective needs at least one byte.
         others = self.ranks.gather(reason(failure).encode() if failure else b" ")
         if isinstance(failure, OSError):
             raise failure
@@ -338,7 +350,7 @@ _ROOM_BYTES = 1 << 20
 
 
 def _is_full(place: Path) -> bool:
-    """Whether a disk has hardly any room: libraries do not always say that this was it."""
+    """Return whether a disk has hardly any room; libraries do not always report a full disk."""
     try:
         room = os.statvfs(place)
     except OSError:
@@ -347,7 +359,7 @@ def _is_full(place: Path) -> bool:
 
 
 def _present() -> dict[str, Any]:
-    """What a rehearsal looks at; the libraries are of PyTorch, and have imported it."""
+    """Return what a rehearsal compares; the library has imported PyTorch already."""
     from hpcext.training.torch_whole import present  # noqa: PLC0415
 
     return present()

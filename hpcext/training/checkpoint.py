@@ -5,7 +5,7 @@ Layout of the directory::
     step-000000123.attempt-0004/      a committed checkpoint: its files and manifest.json
     .draft-step-...                   being written, or left by an attempt that died
     attempt-0004.opened               the newest attempt: older ones may not commit any more
-    run-id                            one name for the job, for those who keep its results
+    run-id                            one id for the job, for experiment trackers
 
 Everything of a checkpoint is flushed before one rename makes it visible: that rename is the
 commit. Of two checkpoints, the one of the later attempt is newer, then the one of the later step;
@@ -46,11 +46,11 @@ SCHEMA = "hpcext.checkpoint/1"
 MANIFEST = "manifest.json"
 
 MOST_MANIFEST_BYTES = 64 << 20
-"""A larger one is not read, nor written: with an entry for each of a hundred thousand files it
-has a quarter of that."""
+"""A larger manifest is neither read nor written; one of a hundred thousand files has a quarter of
+this size."""
 
 MOST_COUNT = 10**18
-"""Of steps, attempts and bytes: more digits than a checkpoint's name has."""
+"""Steps, attempts and bytes are below this: it has more digits than a checkpoint's name."""
 
 _NAME = re.compile(r"step-([0-9]{9,18})\.attempt-([0-9]{4,18})(?:\.([0-9]{1,18}))?")
 _DRAFT = re.compile(r"\.draft-step-[0-9]+\.attempt-([0-9]{1,18})\.")
@@ -60,7 +60,7 @@ _FENCE = re.compile(r"attempt-([0-9]{4,18})\.opened")
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be written or read; the message is one line and says what to do."""
+    """A checkpoint could not be written or read; the message is one line and says what to do."""
 
     def __init__(self, what: str, *, where: object = "", do: str = "") -> None:
         head = f"{where}: {what}" if where else what
@@ -68,11 +68,11 @@ class CheckpointError(RuntimeError):
 
 
 class FencedError(CheckpointError):
-    """A newer attempt of this job has begun: this one must stop."""
+    """A newer attempt of this job has begun, so this one must stop."""
 
 
 def warn(text: str) -> None:
-    """One line on standard error, if it can be written: the log may be on the disk that is full."""
+    """Print one line on standard error, if possible: the log may be on the disk that is full."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"hpcext: warning: {' '.join(text.split())}\n")
         sys.stderr.flush()
@@ -92,7 +92,7 @@ _REASONS = {
 
 
 def reason(error: BaseException) -> str:
-    """Why something could not be written, in a few words."""
+    """Return in a few words why something could not be written."""
     each: BaseException | None = error
     while each is not None:
         standard = isinstance(each, OSError) and each.errno is not None
@@ -119,12 +119,12 @@ class Checkpoint:
     manifest: Mapping[str, Any]
 
     def part(self, name: object) -> Path:
-        """A file of it, or a directory with files, by name; never what its manifest leaves out.
+        """Return the path of a file or directory of the checkpoint that its manifest names.
 
         Raises
         ------
         CheckpointError
-            It has none of this name.
+            The manifest names none like this.
         """
         if name not in _parts(self.manifest):
             raise CheckpointError("its manifest names no such file", where=self.path / str(name))
@@ -132,7 +132,7 @@ class Checkpoint:
 
 
 class Draft:
-    """A checkpoint being written by one process.
+    """A checkpoint that one process is writing.
 
     Parameters
     ----------
@@ -145,12 +145,12 @@ class Draft:
         self.files: list[dict[str, Any]] = []
 
     def write(self, name: str, writer: Callable[[HashingFile], None]) -> None:
-        """Write one file of the checkpoint, flushed to the disk.
+        """Write one file of the checkpoint, and flush it to the disk.
 
         Raises
         ------
         OSError
-            The disk is full, or worse.
+            The disk is full, or fails.
         """
         file = HashingFile(self.path / name)
         try:
@@ -161,12 +161,12 @@ class Draft:
         self.files.append(file.finish())
 
     def adopt(self) -> None:
-        """Take in, flushed to the disk, the files that something else wrote into the draft.
+        """Flush to the disk, and take into the draft, the files that something else wrote there.
 
         Raises
         ------
         OSError
-            One cannot be read back, or is a link or something else that is no file.
+            A file cannot be read back, or is a link or something else than a regular file.
         """
         known = {entry["name"] for entry in self.files}
         for directory, _, names in os.walk(self.path):
@@ -186,9 +186,9 @@ class Store:
     directory : pathlib.Path
         Created if it is not there.
     attempt : int or None
-        None: this run has no manager that counts; it is one more than the last.
+        Number of the attempt; None if no manager counts attempts: then one more than the last.
     keep : int
-        How many checkpoints to keep, at least 2: one that verifies and one before it.
+        Number of checkpoints to keep, at least 2: one that verifies and one before it.
     """
 
     def __init__(self, directory: Path, *, attempt: int | None = None, keep: int = 2) -> None:
@@ -246,7 +246,7 @@ class Store:
         FencedError
             A newer attempt has opened this store; nothing was committed.
         OSError
-            The disk is full, or worse; nothing was committed, older checkpoints are untouched.
+            The disk is full, or fails; nothing was committed, older checkpoints are untouched.
         """
         name = self._free_name(step)
         draft = Draft(Path(tempfile.mkdtemp(prefix=f".draft-{name}.", dir=self.directory)))
@@ -260,23 +260,23 @@ class Store:
         except BaseException as error:
             shutil.rmtree(draft.path, ignore_errors=True)
             if isinstance(error, FileNotFoundError):
-                # The draft went away under our hands: did a newer attempt clear it?
+                # The draft has disappeared: perhaps a newer attempt cleared it.
                 self._refuse_if_fenced(self._newest_attempt())
             raise
         sync_directory(self.directory)
         return Checkpoint(target, manifest)
 
     def warn_not_written(self, step: int, error: OSError) -> None:
-        """Say that a checkpoint was not written; what follows, the caller decides."""
+        """Warn that a checkpoint was not written; the caller decides what follows."""
         warn(
             f"{self.directory}: checkpoint at step {step} not written "
             f"({error.strerror or error}); the one before is kept"
         )
 
     def prune(self) -> None:
-        """Remove all but the newest checkpoints; call it when one has been committed."""
+        """Remove all but the newest checkpoints; call it after a commit."""
         ours = [path for key, path in self._committed() if key[0] <= self.attempt]
-        # A broken one does not count: the one that was resumed from would go in its place.
+        # Broken checkpoints do not count: else the one that was resumed from might be removed.
         whole = [path for path in ours if path not in self._broken]
         for path in (*self._broken.intersection(ours), *whole[self._keep :]):
             # Renamed first: a half-removed checkpoint must not look like a broken one.
@@ -286,12 +286,12 @@ class Store:
             shutil.rmtree(grave, ignore_errors=True)
 
     def newest(self, needs: Mapping[str, str] | None = None) -> Checkpoint | None:
-        """The newest checkpoint that verifies, with a warning for each newer one that does not.
+        """Return the newest checkpoint that verifies; warn about each newer one that does not.
 
         Parameters
         ----------
         needs : Mapping[str, str], optional
-            For a format the file that a checkpoint of it must have.
+            For a format, the file that a checkpoint of it must have.
 
         Returns
         -------
@@ -319,17 +319,17 @@ class Store:
         )
 
     def run_id(self, resumed: Checkpoint | None) -> str:
-        """The name of this job's run, made up when it first begins.
+        """Return the id of this job's run; make one when the job first begins.
 
         Parameters
         ----------
         resumed : Checkpoint or None
-            What the job goes on from: its manifest has the name too.
+            The checkpoint that the job goes on from; its manifest has the id too.
 
         Returns
         -------
         str
-            32 hexadecimal digits, which experiment trackers take for a run id as they are.
+            32 hexadecimal digits, which experiment trackers accept as a run id.
         """
         path = self.directory / _RUN_ID_FILE
         with contextlib.suppress(OSError, ValueError):
@@ -348,7 +348,7 @@ class Store:
         return committed(self.directory)
 
     def _free_name(self, step: int) -> str:
-        """The name for a checkpoint at this step; a serial number where one is there already."""
+        """Return a name for a checkpoint at this step, with a serial number if it is taken."""
         name = f"step-{step:09d}.attempt-{self.attempt:04d}"
         serials = [key[2] for key, _ in self._committed() if key[:2] == (self.attempt, step)]
         return f"{name}.{max(serials) + 1}" if serials else name
@@ -402,12 +402,16 @@ class Store:
 
 
 def committed(directory: Path) -> list[tuple[tuple[int, int, int], Path]]:
-    """Committed checkpoints in a directory, newest first, by attempt, step and serial number.
+    """List the committed checkpoints of a directory, newest first.
+
+    Returns
+    -------
+    list of ((attempt, step, serial), path)
 
     Raises
     ------
     OSError
-        It cannot be read.
+        The directory cannot be read.
     """
     found = []
     for path in directory.iterdir():
@@ -419,21 +423,26 @@ def committed(directory: Path) -> list[tuple[tuple[int, int, int], Path]]:
 
 
 def verify(path: Path, needs: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Read the manifest of a checkpoint and compare every file with it.
+    """Read the manifest of a checkpoint, and compare every file with it.
 
-    Whoever made it: nothing else than regular files inside it are opened, and of each no more is
-    read than the manifest says that it has.
+    It is safe on a checkpoint that anybody made: only regular files inside it are opened, and no
+    more of each is read than its size in the manifest.
 
     Parameters
     ----------
     path : pathlib.Path
     needs : Mapping[str, str], optional
-        For a format the file that a checkpoint of it must have.
+        For a format, the file that a checkpoint of it must have.
+
+    Returns
+    -------
+    dict
+        The manifest.
 
     Raises
     ------
     CheckpointError
-        Names the file and says what is wrong with it.
+        The message names the file and says what is wrong with it.
     """
     manifest = _read_manifest(path / MANIFEST)
     for entry in manifest["files"]:
@@ -453,13 +462,13 @@ def verify(path: Path, needs: Mapping[str, str] | None = None) -> dict[str, Any]
 
 
 def _parts(manifest: Mapping[str, Any]) -> set[str]:
-    """Its files, and the directories that they are in."""
+    """Return the files that a manifest names, and the directories that they are in."""
     names = [PurePosixPath(entry["name"]) for entry in manifest["files"]]
     return {str(part) for name in names for part in (name, *name.parents)} - {"."}
 
 
 def _compare(path: Path, entry: Mapping[str, Any]) -> None:
-    """Compare a file with its entry; raises OSError or ValueError."""
+    """Compare a file with its entry in the manifest; raise OSError or ValueError."""
     with open(open_inside(path, entry["name"]), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size != entry["size"]:
@@ -469,17 +478,22 @@ def _compare(path: Path, entry: Mapping[str, Any]) -> None:
 
 
 def open_inside(path: Path, name: str) -> int:
-    """A descriptor of a regular file inside a checkpoint, by way of no link; the caller closes it.
+    """Open a regular file inside a checkpoint without following links; the caller closes it.
+
+    Returns
+    -------
+    int
+        A file descriptor.
 
     Raises
     ------
     OSError, ValueError
-        It is something else, or lies elsewhere.
+        It is not a regular file, or lies elsewhere.
     """
     parts = name.split("/")
     if {"", ".", ".."} & set(parts):
         raise ValueError("not a file of this checkpoint")
-    # What is above is the user's: a link may lead to the checkpoints.
+    # Directories above are the user's: a link there may lead to the checkpoints.
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:
@@ -512,7 +526,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _wrong(manifest: Mapping[str, Any]) -> str:
-    """Which key of a manifest makes no sense, of those that each has; empty if none."""
+    """Return the key of a manifest that makes no sense; empty if none."""
     for key in ("step", "attempt"):
         if not _is_count(manifest.get(key)):
             return key

@@ -1,9 +1,9 @@
-"""How long a rank takes for its own part of a step: its time without waiting for other ranks.
+"""The time that a rank takes for its own part of a step, without waiting for other ranks.
 
-From where the gradients of all ranks are there to where its own next ones are, it waits for
-nobody: the optimizer, the reading of a batch, and the passes. What the ranks agree on between two
-steps, and checkpoints, do not count. No framework is needed; that of GPUs is
-:mod:`hpcext.training.torch_clock`.
+From the moment that the gradients of all ranks have been exchanged to the moment that its own next
+gradients are ready, a rank waits for nobody: it runs the optimizer, reads a batch and makes the
+passes. Agreements between two steps and checkpoints do not count. No framework is needed; the clock
+for GPUs is :mod:`hpcext.training.torch_clock`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from hpcext.training.balance import Measured
 from hpcext.training.staging import room_bytes
 
 LOOK_S = 1.0
-"""Between two looks at the memory of the machine, which take longer than all the rest."""
+"""Seconds between two readings of the machine's memory, which cost more than the rest."""
 
 UNDER_WAY = 16
-"""Steps of a GPU that are not read yet; the oldest is given up first."""
+"""Most steps of a GPU whose times are still to be read; the oldest is dropped first."""
 
 
 class _Step(NamedTuple):
-    """Marks of one step; `rest` are those of the step before: all gradients are there, its end."""
+    """The marks of one step.
+
+    `rest` spans the end of the step before: from the exchange of its gradients to its end.
+    """
 
     samples: int
     begin: Any
@@ -35,7 +38,7 @@ class _Step(NamedTuple):
 
 
 class Clock:
-    """Times the steps of one rank."""
+    """A clock that times the steps of one rank."""
 
     def __init__(self) -> None:
         self._begin: Any = None
@@ -47,12 +50,12 @@ class Clock:
         self._memory = 0.0
 
     def begin(self) -> None:
-        """A step begins."""
+        """Mark the beginning of a step."""
         self._cpu_s = time.process_time()
         self._begin = self._mark()
 
     def computed(self, samples: int) -> None:
-        """The gradients of this rank are there, of so many samples; the first such call counts."""
+        """Mark that this rank's gradients are ready; only the first call in a step counts."""
         if self._begin is None:
             return
         cpu_s = time.process_time() - self._cpu_s
@@ -60,22 +63,22 @@ class Clock:
         self._begin = self._rest = None
 
     def exchanged(self) -> None:
-        """The gradients of all ranks are there; the first such call in a step counts."""
+        """Mark that all ranks' gradients are exchanged; only the first call in a step counts."""
         if self._exchanged is None:
             self._exchanged = self._mark()
 
     def end(self) -> None:
-        """The step is over."""
+        """Mark the end of a step."""
         if self._exchanged is not None:
             self._rest = self._exchanged, self._mark()
         self._exchanged = None
 
     def forget(self) -> None:
-        """The step under way does not count."""
+        """Drop the step under way: it is not timed."""
         self._begin = self._exchanged = self._rest = None
 
     def take(self) -> Measured | None:
-        """The newest step whose time is known, once."""
+        """Return the newest step whose time is known and not yet taken, or None."""
         found = None
         while self._ready and self._passed(self._ready[0].computed):
             found = self._ready.popleft()
@@ -86,7 +89,7 @@ class Clock:
         return Measured(found.samples, computed_s + rest_s, found.cpu_s / max(computed_s, 1e-9))
 
     def memory(self) -> float:
-        """Share of the memory that this rank may have which it has."""
+        """Return the share of the memory available to this rank that it uses, 0 to 1."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -96,15 +99,15 @@ class Clock:
     # What another kind of clock does otherwise.
 
     def _mark(self) -> Any:
-        """Now."""
+        """Return a mark of this instant."""
         return time.perf_counter()
 
     def _between(self, begin: Any, end: Any) -> float:
-        """Seconds from one mark to another."""
+        """Return the seconds between two marks."""
         return float(end - begin)
 
     def _passed(self, mark: Any) -> bool:
-        """Whether it is known when that was."""
+        """Return whether the instant of a mark is known yet."""
         return True
 
     def _used(self) -> float:
@@ -113,6 +116,6 @@ class Clock:
 
 
 def _own_bytes() -> int:
-    """Memory of this process."""
+    """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize()

@@ -1,7 +1,7 @@
-"""Where ``torch.compile`` keeps what it makes, in a process that no supervisor started.
+"""The cache directory of ``torch.compile`` in a process that no supervisor started.
 
-Some of it is pickles, which are run when they are found again. PyTorch keeps them in
-``/tmp/torchinductor_USER``, which anybody may have made first.
+The cache holds pickles, which run code when they are loaded. PyTorch keeps it in
+``/tmp/torchinductor_USER``, which anybody may have created first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def keep_safe() -> None:
-    """See to it that PyTorch's own place is this user's alone; else take a new one.
+    """Make sure that PyTorch's cache directory is private to this user; else use a new one.
 
-    A place that the user, or a supervisor, has said is left as it is.
+    A directory that the user or a supervisor has set is left as it is.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # noqa: PLC0415
 
@@ -29,7 +29,7 @@ def keep_safe() -> None:
     if _is_ours(place):
         return
     _use_no_headers()
-    # It is set by PyTorch itself, too, when an optimizer is made.
+    # PyTorch itself sets it too, when an optimizer is made.
     if protocol.environ().get(VARIABLE, str(place)) != str(place):
         return
     fresh = Path(tempfile.mkdtemp(prefix="hpcext-compiled-"))
@@ -39,9 +39,9 @@ def keep_safe() -> None:
 
 
 def _use_no_headers() -> None:
-    """Have PyTorch (2.13) compile without headers that it finds compiled.
+    """Make PyTorch (2.13) compile without precompiled headers.
 
-    It looks for them in that place in /tmp, whatever was said of the rest (``_HEADER_DIR``).
+    It looks for them in the directory in /tmp, whatever was set for the rest (``_HEADER_DIR``).
     """
     from torch._inductor import config  # noqa: PLC0415
 
@@ -50,18 +50,18 @@ def _use_no_headers() -> None:
 
 
 def _remove(place: Path, pid: int) -> None:
-    """Remove it where it was made, and not in a process that was forked."""
+    """Remove a directory in the process that made it, not in one that was forked."""
     if os.getpid() == pid:
         shutil.rmtree(place, ignore_errors=True)
 
 
 def _is_ours(place: Path) -> bool:
-    """Whether nobody else can write there; made if it is missing, so that nobody else makes it."""
+    """Return whether only this user can write there; create the directory if missing."""
     try:
         if not os.path.lexists(place):
             private.make(place)
         os.close(private.open_directory(place))
     except OSError:
         return False
-    # What is open to a group may hold what it planted.
+    # A directory that a group may write to may hold planted files.
     return private.is_safe(place)

@@ -1,15 +1,15 @@
-"""The way to the store of ranks on several nodes, for those alone who have its key.
+"""Access to the store of ranks on several nodes, for processes that have its key alone.
 
-A ``TCPStore`` of PyTorch (2.13) listens on every address, asks nobody who he is, and tells whoever
-connects all keys (``list_keys``): a prefix that nobody can guess hides nothing. So the store itself
-listens on loopback and hears this process alone, and the ranks reach it through here::
+A ``TCPStore`` of PyTorch (2.13) listens on every address, authenticates nobody, and lists all keys
+to whoever connects (``list_keys``): an unguessable prefix hides nothing. So the store itself
+listens on loopback and accepts this process alone, and the ranks reach it this way::
 
     rank's TCPStore ─ loopback ─► Window ─ network, key ─► Door ─ loopback ─► TCPStore of rank 0
 
-A :class:`Window` takes in processes of its own user; a :class:`Door` who proves that he has the
-key, which travels in the attempt's private directory. What follows is not encrypted. The store
-hears this process alone by a filter of its socket (``SO_ATTACH_FILTER``, socket(7)): a connection
-is made only from a port that this process holds. Standard library only.
+A :class:`Window` accepts processes of its own user. A :class:`Door` accepts a peer that proves that
+it has the key, which is passed on in the attempt's private directory. What follows is not
+encrypted. A filter on the store's socket (``SO_ATTACH_FILTER``, socket(7)) makes it accept this
+process alone: a connection is made only from a port that this process holds. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from typing import TypeAlias, TypeVar
 
 LOOPBACK = "127.0.0.1"
 PROOF_S = 10.0
-"""Who has not shown by then that he has the key is sent away."""
+"""Seconds within which a peer must prove that it has the key."""
 
 PATIENCE_S = 300.0
-"""So long a rank tries to get in; a ``TCPStore`` waits as long."""
+"""Seconds for which a rank tries to connect; a ``TCPStore`` waits as long."""
 
 _MOST_TRIES = 20
 _MOST_UNKNOWN = 128
@@ -43,7 +43,7 @@ _CHUNK_BYTES = 1 << 16
 _NONCE_BYTES = _PROOF_BYTES = 32
 _SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 _MOST_PORTS = 1000
-"""Two instructions each, of which net.core.optmem_max allows 2,500."""
+"""Most ports of a filter: each takes two instructions, and net.core.optmem_max allows 2,500."""
 
 LISTEN = "0A"  # of tcp_states.h
 
@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 
 
 class _Service:
-    """What listens, in a thread of its own."""
+    """A server in a thread of its own."""
 
     def __init__(self, listening: Sequence[socket.socket]) -> None:
         self._listening = listening
@@ -63,17 +63,17 @@ class _Service:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which it listens."""
         return int(self._listening[0].getsockname()[1])
 
     def close(self) -> None:
-        """Stop, and let go of all that it has joined."""
+        """Stop, and close all connections."""
         with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     async def serve(self, reader: Reading, writer: Writing) -> None:
-        """See to one who has come."""
+        """Serve one connection."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -96,20 +96,21 @@ class _Service:
         try:
             await self.serve(reader, writer)
         except (OSError, EOFError, asyncio.TimeoutError, asyncio.CancelledError):
-            pass  # whoever it was has gone, or is to go
+            pass  # the peer has left, or is refused
         finally:
             writer.transport.abort()
 
 
 class Door(_Service):
-    """Beside the store, on the node of rank 0.
+    """The entrance beside the store, on the node of rank 0.
 
     Parameters
     ----------
     host : str
-        How other nodes reach this one; it listens on that address alone, if it is one of this node.
+        Name by which other nodes reach this one; the door listens on that address alone if it is
+        one of this node.
     store : socket.socket
-        What the store listens on, as :func:`own_socket` makes it.
+        Socket on which the store listens, from :func:`own_socket`.
     """
 
     def __init__(self, host: str, store: socket.socket) -> None:
@@ -122,22 +123,22 @@ class Door(_Service):
 
     @property
     def address(self) -> str:
-        """The one that it listens on; empty: all."""
+        """Address on which the door listens; empty: all."""
         found = str(self._listening[0].getsockname()[0])
         return "" if found in {"0.0.0.0", "::"} else found
 
     def close(self) -> None:
-        """As the base class has it; the store is left alone, too."""
+        """Stop, and close all connections and the store's socket."""
         super().close()
         self._store.close()
 
     async def serve(self, reader: Reading, writer: Writing) -> None:
-        """Let in who has the key."""
+        """Connect a peer that has the key with the store."""
         await self._prove(reader, writer)
         with socket.socket() as own:
             own.bind((LOOPBACK, 0))
             port = own.getsockname()[1]
-            # Nobody else can have it as long as this socket does.
+            # Nobody else can bind the port while this socket holds it.
             self._ports.add(port)
             try:
                 only(self._store, self._ports)
@@ -154,7 +155,7 @@ class Door(_Service):
         assert me is not None
         self._unknown.append(me)
         if len(self._unknown) > _MOST_UNKNOWN:
-            self._unknown[0].cancel()  # who came first has had the most time
+            self._unknown[0].cancel()  # the first to connect has had the most time
         try:
             await asyncio.wait_for(_challenge(reader, writer, self.key), PROOF_S)
         finally:
@@ -162,12 +163,12 @@ class Door(_Service):
 
 
 class Window(_Service):
-    """On the node of each rank: its own processes reach the store through here.
+    """A local entrance on the node of each rank: its processes reach the store through it.
 
     Parameters
     ----------
     places : sequence of (str, int)
-        Where the door may be; the first that answers and has the key is it.
+        Hosts and ports where the door may be; the first that answers and has the key is used.
     key : str
     """
 
@@ -176,7 +177,7 @@ class Window(_Service):
         super().__init__([listening_on(LOOPBACK)])
 
     async def serve(self, reader: Reading, writer: Writing) -> None:
-        """Let in processes of this user, and no others of this machine."""
+        """Serve processes of this user, and no others of this machine."""
         theirs, mine = (writer.get_extra_info(end) for end in ("peername", "sockname"))
         if user_of(theirs, mine) != os.getuid():
             raise PermissionError
@@ -201,7 +202,7 @@ class Window(_Service):
 
 
 async def _challenge(reader: Reading, writer: Writing, key: str) -> None:
-    """Have the other prove that it has the key, and prove it: the key itself is never sent."""
+    """Prove to each other that both have the key, without sending it."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     writer.write(nonce)
     both = nonce + await reader.readexactly(_NONCE_BYTES)
@@ -226,7 +227,7 @@ def _proof(key: str, who: bytes, nonces: bytes) -> bytes:
 
 
 async def _join(one: tuple[Reading, Writing], other: tuple[Reading, Writing]) -> None:
-    """Hand on what each says to the other, until one has gone."""
+    """Forward what each side sends to the other, until one has left."""
     ways = [
         asyncio.ensure_future(_hand_on(one[0], other[1])),
         asyncio.ensure_future(_hand_on(other[0], one[1])),
@@ -247,10 +248,11 @@ async def _hand_on(reader: Reading, writer: Writing) -> None:
 
 
 def listening_on(host: str) -> socket.socket:
-    """A socket that listens on the address of a name, of this node and reached by others.
+    """Make a socket that listens on the address of a host name of this node.
 
-    A name that leads to loopback, as ``/etc/hosts`` of Debian has it for a node's own, is one that
-    others cannot mean; unless it is loopback's own. Where no address is left it listens on all.
+    A name that resolves to loopback, as Debian's ``/etc/hosts`` does for a node's own name, is not
+    one that other nodes can use, unless it is loopback's own. Where no address is left the socket
+    listens on all.
     """
     for family, address in _addresses(host):
         with contextlib.suppress(OSError):
@@ -278,24 +280,25 @@ def _is_loopback(host: str) -> bool:
 def own_socket(
     make: Callable[[int, int], Result], is_empty: Callable[[Result], bool]
 ) -> tuple[Result, socket.socket]:
-    """Make a store that listens on loopback, and that nobody else has spoken to.
+    """Make a store that listens on loopback, and that nobody else has connected to.
 
     Parameters
     ----------
     make : callable
-        The store, of a port and a descriptor that listens there; it connects to itself.
+        Makes the store, given a port and a descriptor that listens there; it connects to itself.
     is_empty : callable
+        Whether nobody has written to the store.
 
     Returns
     -------
     store
     socket.socket
-        What it listens on; from now on nobody can connect.
+        Socket on which the store listens; from now on nobody can connect.
 
     Raises
     ------
     OSError
-        Somebody was always faster.
+        Another process connected first at every try.
     """
     for _ in range(_MOST_TRIES):
         listening = socket.create_server((LOOPBACK, 0), backlog=1024)
@@ -308,7 +311,7 @@ def own_socket(
 
 
 def only(listening: socket.socket, ports: Iterable[int]) -> None:
-    """Have a socket that listens take connections from these ports alone."""
+    """Make a listening socket accept connections from these ports alone."""
     # BPF_LD|BPF_H|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K and BPF_RET|BPF_K of bpf_common.h.
     load, equal, give = 0x28, 0x15, 0x06
     program = [(load, 0, 0, 0)]  # of a segment's header its first two bytes: where it comes from
@@ -320,7 +323,7 @@ def only(listening: socket.socket, ports: Iterable[int]) -> None:
     try:
         listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_)
     except OSError as error:
-        # Not on Linux itself, but on some that only look like it.
+        # Linux itself supports it; some systems that only emulate Linux do not.
         warnings.warn(
             f"hpcext: other users of this node can reach the store of the ranks: {error}",
             stacklevel=2,
@@ -328,7 +331,7 @@ def only(listening: socket.socket, ports: Iterable[int]) -> None:
 
 
 def user_of(theirs: tuple[str, int], mine: tuple[str, int]) -> int | None:
-    """Whose the other end of a connection on loopback is; None: nobody's any more."""
+    """Return the user id of the other end of a loopback connection; None if it has closed."""
     for local, remote, _, uid in connections():
         if (local, remote) == (theirs, mine):
             return uid
@@ -336,16 +339,17 @@ def user_of(theirs: tuple[str, int], mine: tuple[str, int]) -> int | None:
 
 
 def users_of(mine: tuple[str, int]) -> set[int]:
-    """Who is connected to a place of this machine where a socket listens."""
+    """Return the ids of users connected to an address of this machine."""
     return {uid for _, remote, state, uid in connections() if remote == mine and state != LISTEN}
 
 
 def connections(
     where: str = "/proc/net",
 ) -> Iterator[tuple[tuple[str, int], tuple[str, int], str, int]]:
-    """Ends of connections: local and remote address, state and uid; proc_net(5).
+    """Yield the TCP sockets of this machine: local and remote address, state and user id.
 
-    A socket of IPv6 that speaks to one of IPv4, as PyTorch makes it, is among those of IPv6.
+    See proc_net(5). An IPv6 socket that talks to an IPv4 one, as PyTorch makes it, is listed with
+    those of IPv6.
     """
     for name in ("tcp", "tcp6"):
         with (
@@ -359,7 +363,7 @@ def connections(
 
 def _place(text: str) -> tuple[str, int]:
     digits, _, port = text.partition(":")
-    # Numbers of four bytes, as the machine has them.
+    # Addresses are numbers of four bytes in the machine's byte order.
     numbers = (digits[at : at + 8] for at in range(0, len(digits), 8))
     address = ipaddress.ip_address(b"".join(struct.pack("=L", int(each, 16)) for each in numbers))
     return str(getattr(address, "ipv4_mapped", None) or address), int(port, 16)

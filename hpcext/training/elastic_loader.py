@@ -1,4 +1,4 @@
-"""A loader that begins in mid-epoch, at any number of ranks, for libraries that own the loop."""
+"""A loader that resumes in mid-epoch at any number of ranks, for libraries with own loops."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
 
 
 class ElasticLoader:
-    """Batches of this rank; which samples a step trains depends on its place in the epoch alone.
+    """A loader of this rank's batches; the place in the epoch alone decides a step's samples.
 
-    Made before the ranks are known: whoever joins them calls :meth:`join`.
+    It is made before the ranks are known: whoever joins them calls :meth:`join`.
 
     Parameters
     ----------
     data : torch.utils.data.Dataset
-        With a length.
+        A dataset with a length.
     global_batch, gpu_batch, seed, shuffle, last
         See :class:`~hpcext.training.batching.ElasticBatches`; `last` may not be "carried".
     **options
-        Those of :class:`torch.utils.data.DataLoader` that say nothing about the order.
+        Those of :class:`torch.utils.data.DataLoader` that do not affect the order.
 
     Attributes
     ----------
     epoch : int
     before_fetch : Callable[[], object]
-        Called before each batch is asked for, when nothing of it has been drawn yet.
+        Called before each batch is fetched, when nothing of it has been drawn yet.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ElasticLoader:
 
     @property
     def sampler(self) -> ElasticLoader:
-        """Libraries tell a loader's sampler the epoch."""
+        """The loader itself, because libraries tell the epoch to a loader's sampler."""
         return self
 
     @property
@@ -88,31 +88,31 @@ class ElasticLoader:
         return self.batches.global_batch
 
     def join(self, rank: int, world_size: int) -> None:
-        """This rank, of so many."""
+        """Set the rank of this process and the number of ranks."""
         self.batches.resize(rank, world_size)
         self.batches.place(self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin the next iteration in this epoch: at its beginning, or at the place it has."""
+        """Begin the next iteration in this epoch: at its beginning, or at the saved place."""
         if epoch != self.epoch:
             self.epoch, self._turns, self._turns_before = epoch, 0, 0
             self.batches.place(epoch)
 
     def rewind(self) -> None:
-        """Begin at epoch 0 once more."""
+        """Begin again at epoch 0."""
         self.epoch = -1
         self.set_epoch(0)
 
     def trained(self) -> None:
-        """One batch more has been trained; what was read ahead does not count."""
+        """Record that one more batch was trained; batches read ahead do not count."""
         self._turns += 1
 
     def weight(self) -> float:
-        """By how much the gradient of the batch that is being trained counts in the average."""
+        """Return the weight in the average of the gradient of the batch being trained."""
         return self.batches.weight(self._turns)
 
     def state_dict(self) -> dict[str, int]:
-        """The place, the same on all ranks."""
+        """Return the place in the data, the same on all ranks."""
         return {
             "epoch": self.epoch,
             "samples": self.batches.consumed(self._turns),
@@ -132,7 +132,7 @@ class ElasticLoader:
         self.batches.place(self.epoch, state["samples"])
 
     def __len__(self) -> int:
-        """Batches of this epoch, with those before the place that it was begun at."""
+        """Return the batches of this epoch, including those before the place it resumed at."""
         return self._turns_before + len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""How a training ends or is suspended: all ranks alike, and never without saying what was saved."""
+"""The end and the suspension of a training: alike on all ranks, and clear about what is saved."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
 
 PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
-"""Waits between two tries to write the final checkpoint."""
+"""First and longest pause between two tries to write the final checkpoint, in seconds."""
 
 GIVE_UP_S = 600.0
-"""After this long the GPUs are worth more to other jobs than to one that waits for a disk."""
+"""Seconds after which the GPUs are worth more to other jobs than to one waiting for a disk."""
 
 DEAF_S, DEAF_MAX_S = 1.0, 30.0
-"""A suspension that could not be saved is not tried again for four times as long as the try took,
-and for so long at least and at most: all ranks wait while one of them writes."""
+"""Shortest and longest pause, in seconds, after a suspension that could not be saved: all ranks
+wait while one of them writes. The pause is four times as long as the try took."""
 
-# What became of a try, in the order of which goes before when ranks differ.
+# Outcomes of a try; when ranks differ, the smallest counts.
 _FENCED, _NOT_SAVED, _SAVED = range(3)
 
 
@@ -37,9 +37,9 @@ def write_last(
 ) -> None:
     """Write the final checkpoint; collective.
 
-    Under a manager the job is complete after it: try until it is written, and say so. A suspension
-    is answered by that, too. After :data:`GIVE_UP_S` leave without it: the job goes on from the
-    one before.
+    Under a manager, try until it is written, and then report that the job is complete. That answers
+    a request for suspension, too. After :data:`GIVE_UP_S` leave without it: the job goes on from
+    the checkpoint before.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def write_last(
     supervised : bool
         Whether there is a manager. Without one it is tried once.
     failed : callable
-        Told the first failure of this rank.
+        Called with the first failure of this rank.
     """
     pause_s, told = PAUSE_S, False
     begun = time.monotonic()
@@ -98,8 +98,8 @@ def leave_suspended(
 ) -> None:
     """Acknowledge a suspension and end this process; collective.
 
-    It returns, on every rank alike, if the state could not be saved: the training goes on then.
-    Who must have its GPUs all the same asks again, and ends it when its time is over.
+    If the state could not be saved it returns, on every rank alike, and the training goes on. A
+    manager that must have the GPUs asks again, and ends the training when its time is over.
 
     Parameters
     ----------
@@ -109,9 +109,9 @@ def leave_suspended(
     failure : Exception or None
         Why this rank could not write.
     agreed_at : float
-        When all ranks agreed to stop, in seconds since the epoch.
+        Time at which all ranks agreed to stop, in seconds since the epoch.
     began_s : float
-        The same by the monotonic clock.
+        That time by the monotonic clock.
     ranks : Ranks
     request : SuspendRequest
     reporter : Reporter
@@ -119,7 +119,7 @@ def leave_suspended(
     supervised : bool
         Whether there is a manager.
     callbacks : iterable of callables
-        Run on every rank if the suspension is one.
+        Run on every rank if the state was saved.
     """
     written_at = time.time()
     # A barrier: no rank goes on before the checkpoint is whole, and all go the same way.
@@ -131,7 +131,7 @@ def leave_suspended(
                 reporter.suspended(manifest, agreed_at=agreed_at, written_at=written_at)
             except OSError as error:
                 failure = error
-        # The last one: an acknowledgement that could not be written is none.
+        # Agreed on once more: an acknowledgement that could not be written does not count.
         outcome = ranks.smallest(_outcome(failure))
     if outcome == _FENCED:
         if failure:

@@ -1,4 +1,4 @@
-"""What tells two values apart without keeping them: batches of ranks, states of two processes."""
+"""Fingerprints that tell two values apart without keeping them: batches, states of processes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def fingerprint(value: Any) -> str | None:
-    """The same text for the same content: numbers, text, arrays, tensors, and containers of these.
+    """Return the same text for the same content: numbers, text, arrays, tensors, containers.
 
     Returns
     -------
     str or None
-        None where something is none of these: nothing is known of it then.
+        None where a part of the value is none of these, so that nothing is known of it.
     """
     digest = hashlib.sha256()
     return digest.hexdigest() if _feed(digest, value) else None
 
 
 def unordered(values: Iterable[Any]) -> str | None:
-    """One for several values, in whatever order they come."""
+    """Return one fingerprint for several values, whatever their order."""
     prints = [fingerprint(value) for value in values]
     known = [each for each in prints if each is not None]
     return fingerprint(sorted(known)) if len(known) == len(prints) else None
@@ -51,7 +51,7 @@ def _feed(digest: Any, value: Any) -> bool:
 
 
 def _array(value: Any) -> np.ndarray[Any, Any] | None:
-    """The content of an array, or of a tensor of whatever framework."""
+    """Return the content of an array, or of a tensor of any framework."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_torch(torch, value)
@@ -62,7 +62,7 @@ def _array(value: Any) -> np.ndarray[Any, Any] | None:
         return None
     try:
         array = np.asarray(convert())
-    # What is no tensor after all: a symbolic one, a piece of something.
+    # It is not a concrete tensor after all: it may be symbolic.
     except Exception:
         return None
     return None if array.dtype.hasobject else array

@@ -1,4 +1,4 @@
-"""Files whose checksum is taken while they are written."""
+"""Files whose checksum is computed while they are written."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _being_written: set[int] = set()
 
 
 def checksum(data: bytes) -> str:
-    """SHA-256 in hexadecimal.
+    """Return the SHA-256 of some bytes in hexadecimal.
 
-    Of the strong checksums in the standard library the fastest wherever the processor has
+    Of the strong checksums in the standard library it is the fastest wherever the processor has
     instructions for it (1.7 GB/s against 0.8 GB/s of BLAKE2b), and ``sha256sum`` can check it.
     """
     return hashlib.sha256(data).hexdigest()
 
 
 def checksum_of_file(file: IO[bytes], size: int) -> str:
-    """The same of what a file has, up to a size: it may grow meanwhile."""
+    """Return the SHA-256 of the first `size` bytes of a file, which may still grow."""
     digest = hashlib.sha256()
     while size > 0 and (block := file.read(min(size, _CHUNK_BYTES))):
         digest.update(block)
@@ -37,7 +37,7 @@ def checksum_of_file(file: IO[bytes], size: int) -> str:
 
 
 def adopted(path: Path, name: str) -> dict[str, Any]:
-    """Flush to the disk a file that something else wrote; its entry for a manifest, under a name.
+    """Flush a file that something else wrote to the disk; return its manifest entry.
 
     Raises
     ------
@@ -57,12 +57,11 @@ def adopted(path: Path, name: str) -> dict[str, Any]:
 
 
 class HashingFile(RawIOBase):
-    """A new file, flushed to the disk at its end, whose checksum is taken while it is written.
+    """A new file, flushed to the disk at its end, hashed while it is written.
 
-    Another thread follows the writer and hashes what it wrote, out of the page cache, also while
-    the disk is waited for; all of them release the interpreter lock. A failed write is remembered
-    and raised by :meth:`finish`: native serialisers do not all survive an exception out of
-    ``write``.
+    Another thread follows the writer and hashes what it wrote from the page cache, also while the
+    disk is busy; both release the interpreter lock. A failed write is remembered and raised by
+    :meth:`finish`, because not all native serialisers survive an exception from ``write``.
 
     Parameters
     ----------
@@ -88,11 +87,11 @@ class HashingFile(RawIOBase):
         self._follower.start()
 
     def writable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def write(self, data: Any, /) -> int:
-        """Write a block; all of it is taken, always."""
+        """Write a block, always completely."""
         block = memoryview(data).cast("B")
         length = len(block)
         self.size_bytes += length
@@ -106,12 +105,12 @@ class HashingFile(RawIOBase):
         return length
 
     def finish(self) -> dict[str, Any]:
-        """Flush to the disk and close; the entry of this file for a manifest.
+        """Flush to the disk and close; return the manifest entry of this file.
 
         Raises
         ------
         OSError
-            Something could not be written, or not be read back.
+            Something could not be written, or could not be read back.
         """
         try:
             if self._error is None:
@@ -134,7 +133,7 @@ class HashingFile(RawIOBase):
         super().close()
 
     def _follow(self) -> None:
-        """Hash as far as the file is written."""
+        """Hash the file up to where it has been written."""
         buffer = memoryview(bytearray(_CHUNK_BYTES))
         done = 0
         try:
@@ -150,10 +149,10 @@ class HashingFile(RawIOBase):
 
 
 def _close_inherited() -> None:
-    """In a forked process, such as a loader worker: let go of files that its parent writes.
+    """Close files that the parent writes, in a forked process such as a loader worker.
 
-    The worker may live long, and as long as it held them, the room on the disk of a checkpoint that
-    is removed would not be free.
+    The worker may live long; while it holds a file of a removed checkpoint, the disk space of that
+    file is not freed.
     """
     while _being_written:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Checkpoints of a whole job: found by one rank for all, written by one rank for all."""
+"""Checkpoints of a whole job: one rank finds and writes them for all."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hpcext.training.state import State, Tree
 
 
 class Keeper:
-    """Moves a state into a store and back; every method is collective.
+    """The keeper of a job's checkpoints: saves and restores its state; all methods are collective.
 
-    The ranks of a data-parallel job hold the same weights and differ in their random numbers
-    only. Those travel to rank 0, which writes one file: each file more would have to be waited
-    for on the disk.
+    The ranks of a data-parallel job hold the same weights and differ in their random states only.
+    Those travel to rank 0, which writes one file: every further file would be another wait for the
+    disk.
 
     Parameters
     ----------
@@ -29,7 +29,8 @@ class Keeper:
     Attributes
     ----------
     run_id : str
-        Of the job, the same in all its attempts; 32 hexadecimal digits. Known after :meth:`find`.
+        Id of the job, the same in all its attempts; 32 hexadecimal digits. Known after
+        :meth:`find`.
     """
 
     def __init__(self, store: Store, state: State, ranks: Ranks) -> None:
@@ -42,16 +43,16 @@ class Keeper:
         self._crowded = False
 
     def regroup(self, ranks: Ranks) -> None:
-        """Go on with other ranks; rank 0 is the same process."""
+        """Use another group of ranks; rank 0 is the same process."""
         self._ranks = ranks
 
     def find(self) -> Checkpoint | None:
-        """Open the store; the checkpoint to resume from, or None if there never was one.
+        """Open the store; return the checkpoint to resume from, or None if there never was one.
 
         Raises
         ------
         CheckpointError
-            On every rank alike: none can be used, or this attempt is over.
+            On every rank alike: no checkpoint can be used, or this attempt is over.
         """
         answer: dict[str, Any] = {}
         if self._ranks.rank == 0:
@@ -73,13 +74,13 @@ class Keeper:
         return Checkpoint(self.store.directory / answer["name"], answer["manifest"])
 
     def load(self, checkpoint: Checkpoint) -> Tree | None:
-        """Set the state to a checkpoint's.
+        """Set the state to that of a checkpoint.
 
         Returns
         -------
         dict or None
-            The random states of this rank by name, as :meth:`write` was given them; None for a
-            rank that was not there then.
+            The random states of this rank by name, as given to :meth:`write`; None for a rank that
+            did not exist then.
         """
         path = checkpoint.path / self._state.file
         tree = self._state.read(path)
@@ -91,13 +92,13 @@ class Keeper:
         return parts[self._ranks.rank] if self._ranks.rank < len(parts) else None
 
     def write(self, step: int, facts: Mapping[str, Any], random: Tree) -> Checkpoint | None:
-        """Commit a checkpoint; None except on rank 0.
+        """Commit a checkpoint; return None on all ranks but 0.
 
         Parameters
         ----------
         step : int
         facts : Mapping[str, Any]
-            For the manifest.
+            JSON values for the manifest.
         random : dict
             Random states of this rank, by name.
 
@@ -106,7 +107,7 @@ class Keeper:
         OSError, FencedError
             On rank 0 only: nothing was written.
         """
-        # Who is fenced off hears so again from the commit, where no other rank waits for it.
+        # The commit raises FencedError again, at a point where no other rank waits for this one.
         with contextlib.suppress(FencedError):
             self.wait()
         tree = self._capture(random)
@@ -120,17 +121,17 @@ class Keeper:
         committed: Callable[[], object],
         failed: Callable[[OSError], object],
     ) -> None:
-        """As :meth:`write`, but return when the state is copied; a thread writes the copy.
+        """Commit a checkpoint as :meth:`write` does, but return once the state is copied.
 
-        At most one is under way: the next one waits for it. Of one that cannot be written the one
-        before stays.
+        A thread writes the copy. At most one write is under way: the next one waits for it. If one
+        fails, the checkpoint before stays.
 
         Parameters
         ----------
         step, facts, random
             As for :meth:`write`.
         committed : callable
-            Called by the thread when the checkpoint is there.
+            Called by the thread when the checkpoint is committed.
         failed : callable
             Called by the thread when it could not be written.
 
@@ -159,7 +160,7 @@ class Keeper:
             self._writer.start(lambda: finish(copy))
 
     def wait(self) -> None:
-        """Wait for what :meth:`stage` began.
+        """Wait for the write that :meth:`stage` began.
 
         Raises
         ------
@@ -169,16 +170,16 @@ class Keeper:
         self._writer.wait()
 
     def look(self) -> None:
-        """Raise what went wrong with what :meth:`stage` began, if that is known by now."""
+        """Raise the error of the write that :meth:`stage` began, if it is known by now."""
         if self._writer.ended():
             self._writer.wait()
 
     def end(self) -> None:
-        """Nothing will be staged any more: give the memory back."""
+        """Free the memory of copies: nothing more will be staged."""
         self._copier.forget()
 
     def _capture(self, random: Tree) -> Tree | None:
-        """What to write, on the rank that writes it: arrays and tensors are the live ones."""
+        """Return what to write, on the rank that writes; arrays and tensors are not copied."""
         parts = self._ranks.gather(json.dumps(random).encode())
         if self._ranks.rank != 0:
             return None
@@ -188,7 +189,7 @@ class Keeper:
         }
 
     def _copy(self, tree: Tree) -> Tree | None:
-        """The same in memory of its own; None where there is no room for it."""
+        """Copy a tree; return None where there is no memory for it."""
         try:
             copy: Tree = self._copier.copy(tree)
         except MemoryError as error:

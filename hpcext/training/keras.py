@@ -1,19 +1,19 @@
-"""The callback for ``model.fit`` of Keras 3.
+"""A callback that makes ``model.fit`` of Keras 3 suspendable and resumable.
 
-Three lines make a script suspendable and resumable::
+Three lines are enough::
 
     from hpcext.training.keras import Callback
 
     callback = Callback(model, seed=1)
     callback.fit(x, y, batch_size=60, epochs=5)
 
-where it said ``model.fit(x, y, batch_size=60, epochs=5)``.
+instead of ``model.fit(x, y, batch_size=60, epochs=5)``.
 
 Where it stops, and where it goes on
 ------------------------------------
 It stops between two batches, in a validation, and between two epochs. On resumption ``fit`` begins
-with the epoch of the checkpoint, in which the data set gives the batches that are left. What
-stopped in a validation goes on with an epoch of which nothing is left, and its validation.
+with the epoch of the checkpoint, in which the data set yields the batches that are left. A training
+that stopped in a validation resumes with an epoch of which nothing is left, and its validation.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = ["Callback"]
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Makes ``model.fit`` resumable. Restores the newest checkpoint when constructed.
+    """A callback that makes ``model.fit`` resumable; it restores the newest checkpoint.
 
     It saves ``model.variables`` (with seed generators), the optimizer, metrics, the history, the
-    place in the epoch and the random numbers.
+    place in the epoch and the random states.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         Compiled and built.
     **options
         Those of :class:`hpcext.training.session.Session`: ``checkpoint_dir``,
-        ``checkpoint_every_s``, ``seed``, ``on_suspend`` and so on; and what else to save, by
+        ``checkpoint_every_s``, ``seed``, ``on_suspend`` and so on; and further objects to save, by
         name. Of another callback (``stopping=EarlyStopping(...)``) the attributes that are numbers,
         text or arrays are saved.
 
@@ -54,14 +54,14 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     CheckpointError
         There are checkpoints and none can be used, or a newer attempt has begun.
     RuntimeError
-        Several processes, and the backend is not TensorFlow.
+        There are several processes, and the backend is not TensorFlow.
     TypeError, ValueError
         A parameter is not valid; the model is not compiled or not built.
 
     Attributes
     ----------
     session : hpcext.training.session.Session
-        With ``step``, ``rank``, ``world_size``, ``resumed``, ``report``.
+        The session, with ``step``, ``rank``, ``world_size``, ``resumed`` and ``report``.
     """
 
     def __init__(self, model: keras.Model, **options: Any) -> None:
@@ -76,7 +76,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         if not model.built:
             raise ValueError("Callback(model): build the model before, or call it on a batch")
         with _scope(model):
-            # What fit does with the first batch: the slots are there to be restored.
+            # fit would do it with the first batch; done now, the slots are there to be restored.
             model.optimizer.build(model.trainable_variables)
         self.session = FitSession(model, **options)
         self._fitted = model
@@ -98,29 +98,29 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         callbacks: Iterable[keras.callbacks.Callback] = (),
         **options: Any,
     ) -> keras.callbacks.History:
-        """Call ``model.fit``, with a data set that resumes in mid-epoch at any number of workers.
+        """Call ``model.fit`` with a data set that resumes in mid-epoch at any number of workers.
 
-        Keras shuffles arrays in an order that it tells nobody, so they do not resume; here the
-        order is drawn from the session's seed and the epoch.
+        Arrays that Keras shuffles cannot resume, because their order is not known; here the order
+        is drawn from the session's seed and the epoch.
 
         Parameters
         ----------
         x, y, sample_weight : array, or nested list, tuple or dict of arrays
-            Of one length; with `load`, `x` is the number of samples.
+            All of one length, shape (samples, ...); with `load`, `x` is the number of samples.
         batch_size : int
             Samples in a batch of all workers together; the last one may be smaller.
         epochs : int
         shuffle : bool
         load : callable
-            Indices of samples, an int64 array of shape (batch,) → the batch, a tuple of inputs,
-            targets, weights: for data that is not in memory, and for augmentation (draw it from
-            the seed, the epoch and the index: it runs ahead of the training).
+            Given indices of samples, an int64 array of shape (batch,), returns the batch, a tuple
+            of inputs, targets, weights: for data that is not in memory, and for augmentation (draw
+            it from the seed, the epoch and the index: it runs ahead of the training).
         threads : int
-            That load batches ahead.
+            Threads that load batches ahead.
         callbacks : iterable of keras.callbacks.Callback
-            Others; called after this one.
+            Further callbacks, called after this one.
         **options
-            Those of ``model.fit``, but for ``steps_per_epoch``.
+            Those of ``model.fit``, except ``steps_per_epoch``.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         TypeError, ValueError
             The data is not of this kind, or ``steps_per_epoch`` is given.
         CheckpointError
-            ``initial_epoch`` is not that of the checkpoint; a newer attempt has begun.
+            ``initial_epoch`` is not that of the checkpoint, or a newer attempt has begun.
         """
         if options.get("steps_per_epoch") is not None:
             raise ValueError("fit(steps_per_epoch=...): an epoch here is once through the data")
@@ -147,7 +147,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
             return self._fitted.fit(
                 self._data,
                 epochs=epochs,
-                # Else Keras takes the batches of a data set in another order.
+                # Else Keras itself shuffles the batches of a data set.
                 shuffle=False,
                 callbacks=[self, *callbacks],
                 **options,
@@ -158,55 +158,55 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     # -- what model.fit calls; first of all callbacks: it leaves when the others are through
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Have ``fit`` begin with the epoch of the checkpoint."""
+        """Make ``fit`` begin with the epoch of the checkpoint."""
         if self._data is None:
             raise RuntimeError(
                 "call callback.fit(...) in place of model.fit(..., callbacks=[callback]): "
                 "data that Keras shuffles cannot be resumed in mid-epoch"
             )
         self._build(self._data)
-        # Where the callback BackupAndRestore of Keras says it, too.
+        # The callback BackupAndRestore of Keras sets the same attribute.
         self.model._initial_epoch = self.session.begin(self.params["epochs"]) or None
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Be at the place where the checkpoint was written; or stop before this epoch."""
+        """Go to the place of the checkpoint, or stop before this epoch."""
         assert self._data is not None
         if self.session.open_epoch(epoch, self._data):
             self._silence = _no_warning()
             self._silence.__enter__()
-        # Nothing of the epoch is left: it has its figures already, and fit will not ask for them.
+        # If nothing of the epoch is left its metrics are known, and fit will not compute them.
         self._figures = {} if len(self._data) else _numbers(self.model.get_metrics_result())
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Stop here if that was asked for: all callbacks have seen the end of the batch before."""
+        """Stop here if requested: all callbacks have seen the end of the batch before."""
         self.session.between()
         assert self._data is not None
         if batch >= len(self._data):
-            # What is left of this epoch is less than fit expects, and this is what it takes for
-            # the end. Were the step begun instead, TensorFlow would do all of it that needs no
-            # data, like weight decay, before it finds that there is none.
+            # Less of this epoch is left than fit expects; StopIteration ends it. If the step began
+            # instead, TensorFlow would run the parts that need no data, such as weight decay,
+            # before it found that there is none.
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """One step is done, or as many as ``steps_per_execution``."""
+        """Record one step, or as many as ``steps_per_execution``."""
         assert self._data is not None
         self.session.stepped(min(batch + 1, len(self._data)))
         self.session.report(**(logs or {}))
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """The training of this epoch is over: what is saved until the validation ends is that."""
+        """Record that the epoch is trained: until the validation ends, that is what is saved."""
         self.session.begin_validation()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Stop here if that was asked for; the validation is begun anew."""
+        """Stop here if requested; the validation begins anew on resumption."""
         self.session.look()
 
     def on_test_end(self, logs: Any = None) -> None:
-        """The validation is over."""
+        """Record the end of the validation."""
         self.session.end_validation()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Give an epoch of which nothing was left to train the figures that it had."""
+        """Set the metrics of an epoch of which nothing was left to train."""
         if self._silence is not None:
             self._silence.__exit__(None, None, None)
             self._silence = None
@@ -221,9 +221,11 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         self.session.finish()
 
     def _build(self, data: Data) -> None:
-        """Make the variables of the metrics now: the first batch makes them otherwise, too late to
-        be restored. Where Keras has no such method the figures of a resumed epoch are those of
-        the batches that were left."""
+        """Make the variables of the metrics now, so that they can be restored.
+
+        Else the first batch makes them, too late. Where Keras has no such method the metrics of a
+        resumed epoch are those of the batches that were left.
+        """
         build = getattr(self.model, "_symbolic_build", None)
         if build is None:
             return
@@ -232,19 +234,19 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def _scope(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
-    """Where variables of a model are made."""
+    """Return the context in which variables of a model are made."""
     strategy = getattr(model, "distribute_strategy", None)
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Those figures that are single numbers, as Keras hands them to callbacks."""
+    """Return the metrics that are single numbers, as Keras passes them to callbacks."""
     return {name: float(value) for name, value in figures.items() if np.ndim(value) == 0}
 
 
 @contextlib.contextmanager
 def _no_warning() -> Iterator[None]:
-    """Keras knows one number of batches for all epochs, and takes fewer for a mistake."""
+    """Silence the Keras warning about an epoch with fewer batches than the others."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         yield

@@ -1,4 +1,4 @@
-"""Data for ``model.fit`` that begins where training is."""
+"""Data for ``model.fit`` that begins where the training is."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Load = Callable[[Indices], Any]
 
 
 class Order(ResumableSampler):
-    """A sampler for one process that has its order at hand: threads ask for pieces of it.
+    """A sampler for one process, with its order in memory: threads read parts of it.
 
     Attributes
     ----------
-    rows : numpy.ndarray
-        What is left of the epoch that it is placed in.
+    rows : numpy.ndarray of int64
+        Indices that are left of the present epoch.
     """
 
     rows: Indices
 
     def place(self, epoch: int, consumed: int = 0) -> None:
-        """Begin the next iteration in this epoch, after so many samples."""
+        """Begin the next iteration in this epoch, after `consumed` samples."""
         super().place(epoch, consumed)
         self.rows = self.order()[consumed:]
 
@@ -34,8 +34,8 @@ class Order(ResumableSampler):
 class Data(keras.utils.PyDataset):  # type: ignore[misc]
     """Batches in an order that resumes in mid-epoch.
 
-    A batch is that of all workers together: ``tf.distribute`` gives each its part. So the place in
-    an epoch does not depend on how many there are.
+    A batch is that of all workers together: ``tf.distribute`` gives each worker its part. So the
+    place in an epoch does not depend on the number of workers.
 
     Parameters
     ----------
@@ -43,11 +43,11 @@ class Data(keras.utils.PyDataset):  # type: ignore[misc]
     batch_size : int
         Samples in a batch of all workers; the last batch may be smaller.
     load : callable
-        Indices of samples, shape (batch,), int64 → the batch.
+        Given indices of samples, shape (batch,), int64, returns the batch.
     parts : int
         Workers that share a batch: a last batch with fewer samples is left out.
     threads : int
-        That load batches ahead.
+        Threads that load batches ahead.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Data(keras.utils.PyDataset):  # type: ignore[misc]
         self._parts = parts
 
     def __len__(self) -> int:
-        """Batches that are left of the epoch that the sampler is placed in."""
+        """Return the number of batches left of the sampler's epoch."""
         full, rest = divmod(len(self.sampler), self.batch_size)
         return full + (rest >= self._parts)
 
@@ -71,7 +71,7 @@ class Data(keras.utils.PyDataset):  # type: ignore[misc]
         return self._load(self.sampler.rows[first : first + self.batch_size])
 
     def example(self) -> Any:
-        """A batch of one sample, for its shapes and types."""
+        """Return a batch of one sample, for its shapes and types."""
         batch = self._load(np.zeros(1, dtype=np.int64))
         return batch if isinstance(batch, tuple) else (batch,)
 
@@ -81,18 +81,19 @@ class Data(keras.utils.PyDataset):  # type: ignore[misc]
 
 
 def gather(arrays: Any) -> tuple[int, Load]:
-    """How many samples there are in arrays, and what takes some of them.
+    """Return the number of samples in arrays, and a function that takes some of them.
 
     Parameters
     ----------
     arrays : nested tuple, list or dict of arrays
+        Each of shape (samples, ...).
 
     Raises
     ------
     ValueError
         Their lengths differ.
     TypeError
-        Something is not an array.
+        A part is not an array.
     """
     lengths = set()
     for array in keras.tree.flatten(arrays):

@@ -1,4 +1,4 @@
-"""A session that ``model.fit`` drives through the calls of a callback."""
+"""A session that a callback of ``model.fit`` drives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ else:
 
 
 class FitSession(_Base):
-    """The state of a model that ``fit`` trains, and the place where it is.
+    """The session of a model that ``fit`` trains: its state, and its place in the data.
 
     Parameters
     ----------
@@ -64,23 +64,23 @@ class FitSession(_Base):
 
     @property
     def seed(self) -> int:
-        """What orders of samples are drawn from."""
+        """Seed from which the orders of samples are drawn."""
         return self._seed or 0
 
     def begin(self, epochs: int) -> int:
-        """``fit`` begins; the epoch that it begins with.
+        """Begin ``fit``; return the epoch that it begins with.
 
         Parameters
         ----------
         epochs : int
-            In all.
+            Number of epochs in all.
         """
         self._count = epochs
         self._at_work = False
         return self._place.epoch
 
     def open_epoch(self, epoch: int, data: Data) -> bool:
-        """An epoch begins: be where the checkpoint was written, or stop if that was asked for.
+        """Begin an epoch at the place of the checkpoint, or stop if requested.
 
         Returns
         -------
@@ -90,7 +90,7 @@ class FitSession(_Base):
         Raises
         ------
         CheckpointError
-            ``fit`` has begun with another epoch than the checkpoint is of.
+            ``fit`` has begun with another epoch than that of the checkpoint.
         """
         if self._resume is not None and epoch != self._place.epoch:
             raise CheckpointError(
@@ -100,7 +100,7 @@ class FitSession(_Base):
             )
         resumed = self._resume is not None
         if self._place.phase == AFTER:
-            # More epochs than before: all is as it was at the end, but the figures begin anew.
+            # More epochs than before: the state is that of the end, and the metrics begin anew.
             self._arrive()
             self._model.reset_metrics()
         self._begin_epoch(epoch)
@@ -113,7 +113,7 @@ class FitSession(_Base):
         return self._place.samples > 0
 
     def stepped(self, turns: int) -> None:
-        """So many batches of the epoch are done in this attempt."""
+        """Record that `turns` batches of the epoch are done in this attempt."""
         while self._turns < turns:
             self._turns += 1
             self._turn = functools.partial(self._position, self._turns)
@@ -121,9 +121,9 @@ class FitSession(_Base):
         self._stepped = True
 
     def between(self) -> None:
-        """Before the first batch, between two, or after the last."""
+        """Stop or save if requested: before the first batch, between two, or after the last."""
         if self._arrived is not None:
-            # A DataLoader of PyTorch draws a number when it is begun, which was since.
+            # A DataLoader of PyTorch has drawn a number since, when its iteration began.
             self._state.set_random(self._arrived)
             self._arrived = None
         if self._stepped:
@@ -131,7 +131,7 @@ class FitSession(_Base):
             self._boundary()
 
     def begin_validation(self) -> None:
-        """After the last batch of an epoch."""
+        """Record the state after the last batch of an epoch."""
         if self._phase != EPOCH:
             return
         self.between()
@@ -139,19 +139,19 @@ class FitSession(_Base):
         self._validated = dataclasses.replace(self._place), self._state.random()
 
     def look(self) -> None:
-        """Between two batches of a validation."""
+        """Stop if requested, between two batches of a validation."""
         if self._validated is not None and self._keeper is not None:
             self._look(*self._validated)
 
     def end_validation(self) -> None:
-        """After a validation."""
+        """Record that the validation is over."""
         self._metrics.release()
         self._validated = None
 
     def finish(self) -> None:
-        """The training is over: write the final checkpoint, so that a rerun trains no more."""
+        """Write the final checkpoint, so that a rerun trains no more."""
         if self._place.phase == AFTER:
-            # Of a finished job there is nothing left to do, but its history is asked for.
+            # The job was finished before; only its history is restored.
             self._arrive()
             return
         super().finish()
@@ -162,32 +162,32 @@ class FitSession(_Base):
         if sync is not None:
             sync()
         if self.world_size > 1 and self._validated is None:
-            # Summed up over the workers when they are read, so all must read them.
+            # Reading metrics sums them over the workers, so all ranks must read them.
             self._metrics.hold()
         return super()._to_write(place, random)
 
 
 class _Metrics:
-    """What the figures of an epoch are computed from, so that they are of the whole epoch."""
+    """The variables of metrics, so that the metrics of a resumed epoch cover all of it."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._held: list[Any] | None = None
 
     def hold(self) -> None:
-        """A validation will use the same variables: keep what they were before."""
+        """Keep the present values: a validation will use the same variables."""
         self._held = self._values()
 
     def release(self) -> None:
-        """The validation is over."""
+        """Drop the kept values: the validation is over."""
         self._held = None
 
     def state_dict(self) -> Tree:
-        """Their values, in the order of Keras."""
+        """Return the values of the variables, in the order of Keras."""
         return {"values": self._values() if self._held is None else self._held}
 
     def load_state_dict(self, state: Tree) -> None:
-        """Set them; before ``fit`` has made all of them there is nothing to set."""
+        """Set the variables, once ``fit`` has made all of them."""
         variables = self._model.metrics_variables
         if [tuple(v.shape) for v in variables] == [np.shape(each) for each in state["values"]]:
             for variable, value in zip(variables, state["values"], strict=True):
@@ -198,20 +198,20 @@ class _Metrics:
 
 
 class _History:
-    """What ``fit`` returns, over all attempts."""
+    """The history that ``fit`` returns, over all attempts."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
 
     def state_dict(self) -> Tree:
-        """Epochs and their figures."""
+        """Return the epochs and their metrics."""
         history = getattr(self._model, "history", None)
         if history is None:
             return {}
         return {"epoch": list(history.epoch), "history": dict(history.history)}
 
     def load_state_dict(self, state: Tree) -> None:
-        """Set them; before ``fit`` begins there is nothing to set."""
+        """Set the history; before ``fit`` begins there is none to set."""
         history = getattr(self._model, "history", None)
         if history is not None and state:
             history.epoch = list(state["epoch"])

@@ -28,11 +28,11 @@ _HOLDERS = (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer
 
 
 class KerasState(State):
-    """As :class:`~hpcext.training.state.State`, and Keras models, optimizers, metrics, callbacks.
+    """A :class:`~hpcext.training.state.State` of Keras models, optimizers, metrics, callbacks.
 
-    An optimizer that was not built when it is restored gets its slots when it is. Of a callback
-    the attributes that are plain values or arrays are kept: what EarlyStopping waits for, the best
-    weights so far.
+    An optimizer that is not built when it is restored gets its slots when it is built. Of a
+    callback the attributes that are plain values or arrays are kept: EarlyStopping's counters, for
+    example, and the best weights so far.
     """
 
     format = "keras/1"
@@ -54,20 +54,21 @@ class KerasState(State):
 
     @property
     def in_place(self) -> bool:
-        """Whether the number of ranks may change while the processes live."""
+        """False: the number of ranks cannot change while the processes live."""
         return False
 
     @property
     def in_place_refusal(self) -> str:
-        """Why not."""
+        """Reason why the number of ranks cannot change in place."""
         return "the backends of Keras form the group of their processes once, at their start"
 
     def variables(self, value: Any) -> Named | None:
-        """The variables of an object with names that are the same in each process; None: not one.
+        """List the variables of an object, with names that are the same in each process.
 
-        Parameters
-        ----------
-        value : Any
+        Returns
+        -------
+        sequence of (name, variable), or None
+            None if it is not an object with variables.
         """
         if isinstance(value, keras.Variable):
             return [("", value)]
@@ -79,7 +80,7 @@ class KerasState(State):
         return None
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
-        """What the training has that nobody saves, and what to do; empty where none is known."""
+        """Return which state of the training nobody saves, and what to do; empty if none."""
         saved = set(_ids(self._all_variables((*self._objects.values(), *unsaved))))
         for name, value in self._objects.items():
             trained = _trained(value)
@@ -97,7 +98,7 @@ class KerasState(State):
         known = set(_ids(self._all_variables((*self._objects.values(), *unsaved), own=True)))
         for value in (each for each in gc.get_objects() if issubclass(type(each), _OPTIMIZER)):
             mine = not saved.isdisjoint(_ids(_trained(value)))
-            # One that was made and is not used has made no step.
+            # An optimizer that was made and is not used has made no step.
             if mine and known.isdisjoint(_ids(value.variables)) and int(value.iterations):
                 return (
                     f"Session(): {type(value).__name__} makes steps and is not given to it, and "
@@ -108,26 +109,26 @@ class KerasState(State):
         return ""
 
     def _all_variables(self, values: Iterable[Any], *, own: bool = False) -> Iterator[Any]:
-        """The variables of objects; those of optimizers are their own, and not what they train."""
+        """Yield the variables of objects; of optimizers only if `own`."""
         for value in values:
             if own or not isinstance(value, _OPTIMIZER):
                 yield from (variable for _, variable in self.variables(value) or ())
 
     def knows(self, value: Any) -> bool:
-        """Whether this value's state can be taken and given back."""
+        """Return whether this value's state can be saved and restored."""
         kinds = (keras.Variable, *_HOLDERS, keras.callbacks.Callback)
         return isinstance(value, kinds) or super().knows(value)
 
     def draws(self, value: Any) -> bool:
-        """Whether it is a source of random numbers."""
+        """Return whether a value is a source of random numbers."""
         return isinstance(value, keras.random.SeedGenerator) or super().draws(value)
 
     def hold(self, variable: Any) -> None:
-        """Save this variable as it is now."""
+        """Save the present value of this variable in the next checkpoint."""
         self._held[id(variable)] = np.array(variable.numpy())
 
     def outside(self) -> contextlib.AbstractContextManager[Any]:
-        """Where values are assigned at once, also while a function is being traced."""
+        """Return a context that assigns values at once, also while a function is traced."""
         return contextlib.nullcontext()
 
     # -- one object
@@ -167,7 +168,7 @@ class KerasState(State):
         if len(arrays) != len(named):
             raise ValueError(f"{len(arrays)} variables into {len(named)}")
         triples = list(zip(saved["names"], arrays, named, strict=True))
-        # All of them before any is changed.
+        # Check all of them before changing any.
         for place, (theirs, array, (ours, variable)) in enumerate(triples):
             there, here = _kind(array.dtype, array.shape), _kind(variable.dtype, variable.shape)
             if theirs != ours or there != here:
@@ -178,7 +179,7 @@ class KerasState(State):
                 variable.assign(array)
 
     def _apply_late(self, optimizer: Any, saved: Tree) -> None:
-        """Assign when the optimizer is built, which the first step does."""
+        """Set the slots when the optimizer is built, which happens at the first step."""
         waiting = id(optimizer) in self._late
         self._late[id(optimizer)] = saved
         if waiting:
@@ -187,7 +188,7 @@ class KerasState(State):
 
         def build_and_assign(variables: Any) -> None:
             build(variables)
-            # Back to the method of the class.
+            # Remove the override: the method of the class applies again.
             object.__delattr__(optimizer, "build")
             try:
                 self._assign(self.variables(optimizer) or (), self._late.pop(id(optimizer)))
@@ -214,13 +215,13 @@ class KerasState(State):
 
 
 def _trained(value: Any) -> list[Any]:
-    """What an optimizer trains, once it is built; nothing of other objects."""
+    """Return the variables that a built optimizer trains; none for other objects."""
     known = getattr(value, "_trainable_variables", None) if isinstance(value, _OPTIMIZER) else None
     return list(known or ())
 
 
 def _ids(variables: Iterable[Any]) -> Iterator[int]:
-    """A variable of Keras is known by that of its backend, too."""
+    """Yield the ids of variables, and of the backend variables inside them."""
     for variable in variables:
         yield id(variable)
         yield id(getattr(variable, "_value", variable))
@@ -231,20 +232,20 @@ def _unbuilt(value: Any) -> bool:
 
 
 def _kind(dtype: Any, shape: Any) -> str:
-    """Type and shape, as a message says them."""
+    """Return type and shape as text for a message."""
     known = getattr(shape, "rank", 0) is not None
     return f"{getattr(dtype, 'name', dtype)}{tuple(shape) if known else '(?)'}"
 
 
 def _portable(array: Array) -> Any:
-    """An array that a file can hold: NumPy writes bfloat16 and its kin as bytes without a type."""
+    """Return an array that a file can hold: NumPy writes bfloat16 and its kin as untyped bytes."""
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
         return array
     return {_BITS: array.view(f"u{array.itemsize}"), "dtype": array.dtype.name}
 
 
 def _array(item: Any) -> Array:
-    """What :func:`_portable` was given."""
+    """Undo :func:`_portable`."""
     if isinstance(item, Mapping):
         result: Array = item[_BITS].view(getattr(ml_dtypes, item["dtype"]))
         return result
@@ -252,7 +253,7 @@ def _array(item: Any) -> Array:
 
 
 def _attributes(callback: Any) -> Tree:
-    """What of a callback is plain."""
+    """Return the attributes of a callback that are plain values."""
     kept = {}
     for name, value in vars(callback).items():
         # The loop sets these; a name that begins with an underscore is Keras's own.

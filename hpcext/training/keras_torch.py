@@ -10,11 +10,11 @@ from hpcext.training.torch_random import TorchRandom
 
 
 class Session(BaseSession):
-    """One process; see :class:`hpcext.training.session.Session`."""
+    """A session of one process; see :class:`hpcext.training.session.Session`."""
 
     def _make_state(self, objects: dict[str, Any]) -> KerasState:
         return _TorchBackedState(objects)
 
 
 class _TorchBackedState(TorchRandom, KerasState):
-    """On this backend Dropout draws from PyTorch, and not from its seed generator."""
+    """A Keras state with PyTorch's random state: Dropout draws from PyTorch on this backend."""

@@ -1,18 +1,18 @@
 """The learning rate when a resize changes the global batch.
 
 The rules are the linear one (Capes et al., eq. 7; Goyal et al. 2017), the square-root one (commonly
-used with Adam; Krizhevsky 2014), none, and any function, which may be an adaptive one: it is asked
-before every step, as Pollux asks its ``SCALE_LR``. :func:`adascale` and :func:`legw` make two such
+used with Adam; Krizhevsky 2014), none, and any function. A function may adapt: it is called before
+every step, as Pollux calls its ``SCALE_LR``. :func:`adascale` and :func:`legw` make two such
 functions, for a training that counts its progress (:mod:`hpcext.training.adapt`).
 
 Why the schedule never sees the scaled rate
 -------------------------------------------
 Schedulers compute a rate from the one before (ExponentialLR), from the initial one (LambdaLR), from
 bounds of their own (OneCycleLR), or from the loss (ReduceLROnPlateau). :class:`Rescale` leaves all
-of that as it was when the training began, and changes what the optimizer finds while it makes a
-step, and only then. So each later rate is the factor times the one of the undisturbed schedule, for
-any scheduler, and a return to the first size returns to the very same numbers. A rate that a script
-reads between two steps is the schedule's; :meth:`Rescale.rate` says what it becomes.
+of that as it was when the training began, and changes the rate only while the optimizer makes a
+step. So each later rate is the factor times the one of the undisturbed schedule, for any scheduler,
+and a return to the first size returns to exactly the same numbers. A rate that a script reads
+between two steps is the schedule's; :meth:`Rescale.rate` says what it becomes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 Rule = str | Callable[[int, int, float], float]
-"""``"linear"``, ``"sqrt"``, ``"none"``, or a function (old batch, new batch, rate) → rate."""
+"""``"linear"``, ``"sqrt"``, ``"none"``, or a function: (old batch, new batch, rate) → rate."""
 
 Function = Callable[[int, int, float], float]
 
@@ -32,7 +32,7 @@ _ATTACHED = "_hpcext_rescale"
 
 
 def scaled(lr: float, old_batch: int, new_batch: int, rule: Rule = "linear") -> float:
-    """The learning rate at another global batch.
+    """Return the learning rate at another global batch.
 
     Parameters
     ----------
@@ -43,6 +43,11 @@ def scaled(lr: float, old_batch: int, new_batch: int, rule: Rule = "linear") -> 
     rule : {"linear", "sqrt", "none"} or callable
         "linear": ``lr * new_batch / old_batch``, eq. 7 of Capes et al.; "sqrt": by the square root
         of the same ratio; or a function of the three numbers.
+
+    Returns
+    -------
+    float
+        The rate at `new_batch`.
 
     Raises
     ------
@@ -60,7 +65,7 @@ def scaled(lr: float, old_batch: int, new_batch: int, rule: Rule = "linear") -> 
                 f"{new_batch} and the rate {lr}: must be a finite number, not negative"
             )
         return rate
-    # Equal batches, no rounding: the very same rate.
+    # Equal batches: exactly the same rate, without rounding.
     if rule == "none" or old_batch == new_batch:
         return lr
     ratio = new_batch / old_batch
@@ -73,7 +78,7 @@ def _check_batch(name: str, batch: int) -> None:
 
 
 def check_rule(rule: Rule) -> None:
-    """Raise ValueError, which lists the rules, if this is none."""
+    """Raise ValueError, which lists the rules, if `rule` is not valid."""
     if not callable(rule) and rule not in RULES:
         raise ValueError(
             f"learning-rate rule {rule!r}: must be one of {', '.join(RULES)}, or a function "
@@ -82,27 +87,26 @@ def check_rule(rule: Rule) -> None:
 
 
 def adascale(gain: Callable[[float, float], float]) -> Function:
-    """The rule of AdaScale (Johnson et al. 2020): as much larger as a step is worth more.
+    """Return the rule of AdaScale (Johnson et al. 2020): scale the rate by a step's gain.
 
     Parameters
     ----------
     gain : Callable[[float, float], float]
-        Steps of an initial batch that one of so many samples is worth, by these two, as
-        :meth:`hpcext.training.noise.NoiseScale.gain` says it at present.
+        Given a batch and the initial batch, in samples, returns how many initial-batch steps one
+        step is worth; :meth:`hpcext.training.noise.NoiseScale.gain` is one.
     """
     return lambda old_batch, new_batch, lr: lr * gain(new_batch, old_batch)
 
 
 def legw(progress: Callable[[], float], warm_up: int) -> Function:
-    """The rule LEGW (You et al. 2019): the square root, after a warm-up that grows with the batch.
+    """Return the rule LEGW (You et al. 2019): square root, and a warm-up that grows with the batch.
 
     Parameters
     ----------
     progress : Callable[[], float]
-        Steps made so far, in those of the initial batch.
+        Steps made so far, as initial-batch steps.
     warm_up : int
-        Steps of the initial batch over which it would be warmed up; times the ratio of the two
-        batches for another one.
+        Warm-up steps at the initial batch; for another batch, times the ratio of the two.
     """
 
     def rate(old_batch: int, new_batch: int, lr: float) -> float:
@@ -113,25 +117,25 @@ def legw(progress: Callable[[], float], warm_up: int) -> Function:
 
 
 class Rescale:
-    """Scales learning rates with the global batch, relative to what the training began with.
+    """Learning rates scaled with the global batch, relative to the batch of the beginning.
 
-    An object with a state: what is saved is the batch that the training began with and a warm-up
-    that is under way. The batch of now is a fact and not a state: after ``load_state_dict`` it is
-    the one that this object was made with, or resized to, and its rates follow.
+    An object with a state: it saves the batch that the training began with, and a warm-up that is
+    under way. The present batch is not part of the state: after ``load_state_dict`` it is the one
+    that this object was made with, or resized to, and its rates follow.
 
-    Momentum is not corrected when the rate changes (Goyal et al., remark 3): a velocity keeps
-    what it has gathered at the old rate.
+    Momentum is not corrected when the rate changes (Goyal et al., remark 3): a velocity keeps what
+    it has accumulated at the old rate.
 
     Parameters
     ----------
     batch : int
-        The global batch now.
+        The present global batch, in samples.
     rule : {"linear", "sqrt", "none"} or callable
         See :func:`scaled`. A function must depend on nothing but its arguments if a resumed
         training is to be the same.
     warm_up : int
         Steps over which a *larger* rate is reached, linearly (the gradual warm-up of Goyal et al.,
-        section 2.2); a smaller one is taken at once. 0: at once.
+        section 2.2); a smaller one applies at once. 0: no warm-up.
 
     Attributes
     ----------
@@ -155,7 +159,7 @@ class Rescale:
         self._counting: object = None
 
     def resize(self, batch: int) -> None:
-        """The global batch is another one from the next step on."""
+        """Set the global batch from the next step on."""
         _check_batch("batch", batch)
         if batch == self.batch:
             return
@@ -166,7 +170,7 @@ class Rescale:
         self._done, self._steps = 0, self._warm_up if warms else 0
 
     def rate(self, lr: float) -> float:
-        """The rate for the next step, where the schedule says `lr`."""
+        """Return the rate for the next step, given the schedule's rate `lr`."""
         return math.fsum(
             part * scaled(lr, self.base_batch, batch, self._rule)
             for batch, part in self._mixture().items()
@@ -174,7 +178,7 @@ class Rescale:
 
     @property
     def changes(self) -> bool:
-        """Whether the next step may have another rate than the schedule says."""
+        """Whether the rate of the next step may differ from the schedule's."""
         return callable(self._rule) or self.warming_up or self.batch != self.base_batch
 
     @property
@@ -183,20 +187,20 @@ class Rescale:
         return self._done < self._steps
 
     def stepped(self) -> None:
-        """A step was made; :meth:`attach` sees to it, others call it for a warm-up."""
+        """Count a step for a warm-up; :meth:`attach` does so by itself."""
         if self.warming_up:
             self._done += 1
 
     def attach(self, optimizer: Any) -> None:
-        """Scale the rates of a PyTorch optimizer, in each of its steps.
+        """Scale the rates of a PyTorch optimizer in each of its steps.
 
-        May be called for several optimizers; the steps of the first one count for a warm-up. A
+        It may be called for several optimizers; the steps of the first one count for a warm-up. A
         step that a gradient scaler skips does not count.
 
         Raises
         ------
         TypeError
-            It has no hooks for its steps.
+            The optimizer has no hooks for its steps.
         """
         if not hasattr(optimizer, "register_step_pre_hook"):
             raise TypeError(
@@ -210,7 +214,7 @@ class Rescale:
         optimizer.register_step_post_hook(inside.end)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold, as JSON values."""
+        """Return the state to save, as JSON values."""
         return {
             "base_batch": self.base_batch,
             "batch": self.batch,
@@ -220,7 +224,7 @@ class Rescale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, at the batch of now: a resize, if it is another one."""
+        """Restore a saved state, then resize to the present batch if it differs."""
         now = self.batch
         self.base_batch, self.batch = int(state["base_batch"]), int(state["batch"])
         self._from = [(int(batch), float(part)) for batch, part in state["from"]]
@@ -228,10 +232,10 @@ class Rescale:
         self.resize(now)
 
     def _mixture(self) -> dict[int, float]:
-        """The batches whose rates make up that of the next step, and the share of each."""
+        """Return the batches whose rates make up that of the next step, with their shares."""
         if not self.warming_up:
             return {self.batch: 1.0}
-        # The first step after a resize has the rate from before it, step `steps` the new one.
+        # The first step after a resize has the old rate, step number `steps` the new one.
         new = self._done / self._steps
         shares = {batch: part * (1 - new) for batch, part in self._from}
         shares[self.batch] = shares.get(self.batch, 0.0) + new
@@ -239,29 +243,29 @@ class Rescale:
 
 
 def rescale(optimizer: Any, old_batch: int, new_batch: int, rule: Rule = "linear") -> float:
-    """Go on with an optimizer at another global batch; may be called again and again.
+    """Scale the rates of an optimizer to another global batch; repeated calls are fine.
 
-    The short form of :class:`Rescale`, for a script that keeps none: without a warm-up, and
-    without a state that a checkpoint would hold.
+    It is the short form of :class:`Rescale`, for a script that keeps none: without a warm-up, and
+    without a state in the checkpoint.
 
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
     old_batch : int
-        The global batch now, or the one for which the rates of the schedule are meant.
+        The present global batch, or the one for which the rates of the schedule are meant.
     new_batch : int
     rule : {"linear", "sqrt", "none"} or callable
-        Of the first call; later ones go by it.
+        Only the rule of the first call counts.
 
     Returns
     -------
     factor : float
-        The rate of the next step by that of the schedule, in the first parameter group.
+        The rate of the next step divided by the schedule's, in the first parameter group.
 
     Raises
     ------
     TypeError
-        It is no PyTorch optimizer.
+        `optimizer` is not a PyTorch optimizer.
     ValueError
         `old_batch` is neither of the two, or a batch or the rule is not valid.
     """
@@ -281,7 +285,7 @@ def rescale(optimizer: Any, old_batch: int, new_batch: int, rule: Rule = "linear
 
 
 class _Inside:
-    """The rates of one optimizer while it makes a step."""
+    """The hooks of one optimizer: set the scaled rates while it makes a step."""
 
     def __init__(self, rescale: Rescale, *, counts: bool) -> None:
         self._rescale = rescale
@@ -300,7 +304,7 @@ class _Inside:
                 self._schedule.append((group, lr))
                 group["lr"] = rate
             else:
-                # A tensor, for compiled optimizers: these know it by its place in memory.
+                # Compiled optimizers refer to a tensor by its memory, so change it in place.
                 self._schedule.append((group, lr.clone()))
                 lr.fill_(rate)
 
@@ -319,15 +323,15 @@ class _Inside:
 
 
 class Rates:
-    """The :class:`Rescale` of a session, from the moment that its global batch is known.
+    """The :class:`Rescale` of a session, made when its global batch is known.
 
     Parameters
     ----------
     rule : Rule or None
-        None: rates are left alone.
+        The rule; None if learning rates are left alone.
     warm_up : int
     base_batch : int, optional
-        The one that the rates of the schedule are meant for; unless stated the first one.
+        The batch for which the rates of the schedule are meant; by default the first one.
     """
 
     def __init__(self, rule: Rule | None, warm_up: int, base_batch: int | None = None) -> None:
@@ -341,11 +345,11 @@ class Rates:
 
     @property
     def follows(self) -> bool:
-        """Whether there is a rule."""
+        """Whether rates follow a rule."""
         return self._rule is not None
 
     def use(self, batch: int, optimizers: Iterable[Any]) -> None:
-        """This is the global batch from now on."""
+        """Set the global batch from now on, and scale the rates of these optimizers."""
         if self._rule is None:
             return
         if self._rescale is not None:
@@ -360,13 +364,13 @@ class Rates:
             self._rescale.attach(optimizer)
 
     def rate(self, lr: float) -> float:
-        """The rate for the next step, where the schedule says `lr`."""
+        """Return the rate for the next step, given the schedule's rate `lr`."""
         return self._rescale.rate(lr) if self._rescale else lr
 
     def state(self) -> Mapping[str, Any] | None:
-        """What a checkpoint must hold, as JSON values."""
+        """Return the state to save, as JSON values."""
         return self._rescale.state_dict() if self._rescale else self._saved
 
     def restore(self, saved: Mapping[str, Any] | None) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Restore what :meth:`state` returned."""
         self._saved = saved

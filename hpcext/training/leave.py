@@ -1,4 +1,4 @@
-"""Leaving a training process at once, and cleanly enough."""
+"""Leaving a training process at once, with the necessary tidying up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 EXIT_NOT_SAVED = 74
-"""A session ends so that has given up its last checkpoint, or is fenced off (EX_IOERR)."""
+"""Exit status of a session that gave up its last checkpoint, or is fenced off (EX_IOERR)."""
 
 
 def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn:
-    """Run callbacks, flush, end this process without the interpreter's own tidying up.
+    """Run callbacks, flush, and end this process without the interpreter's own tidying up.
 
     An ordinary exit takes 0.3 to 1 s with a deep-learning framework loaded, and every second of
     it keeps the GPUs from their next job.
@@ -24,7 +24,7 @@ def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn
         try:
             callback()
         except Exception:
-            # The state is saved: what a callback does wrong must not undo that.
+            # The state is saved: an error in a callback must not undo that.
             traceback.print_exc()
     _remove_generated()
     _end_workers()
@@ -37,13 +37,16 @@ def leave(code: int, callbacks: Iterable[Callable[[], object]] = ()) -> NoReturn
 
 
 def _end_workers() -> None:
-    """End data-loader workers, as an ordinary exit would: left alone they look for their parent
-    every five seconds only (``MP_STATUS_CHECK_INTERVAL`` of torch)."""
+    """End data-loader workers, as an ordinary exit would.
+
+    Left alone they look for their parent every five seconds only (``MP_STATUS_CHECK_INTERVAL`` of
+    torch).
+    """
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
         return
     with contextlib.suppress(ValueError):
-        # PyTorch's handler raises where it stands when a worker is killed: here, too.
+        # PyTorch's handler would raise here when a worker is killed.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for child in multiprocessing.active_children():
         if child.daemon:

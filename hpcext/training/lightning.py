@@ -1,6 +1,6 @@
-"""The callback for Lightning: a training that stops, saves and resumes.
+"""A callback that makes a Lightning training suspendable and resumable.
 
-Five lines make a script suspendable and resumable::
+Five lines are enough::
 
     from hpcext.training.lightning import Suspend
 
@@ -9,10 +9,9 @@ Five lines make a script suspendable and resumable::
     trainer = Trainer(devices=suspend.devices, callbacks=[suspend])
     trainer.fit(model, loader, ckpt_path=suspend.checkpoint)
 
-Where it stops: between an optimizer step and the next batch, and in a validation, which is then
-begun anew. Everything that Lightning itself saves is in the checkpoint (loops, optimizers,
-schedules, data modules, other callbacks), and beside it the place in the data and the random
-numbers of every rank.
+It stops between an optimizer step and the next batch, and in a validation, which then begins anew.
+Everything that Lightning itself saves is in the checkpoint (loops, optimizers, schedules, data
+modules, other callbacks), and besides it the place in the data and the random states of every rank.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _NEVER = -(2**62)
 
 
 class Suspend(pl.Callback):  # type: ignore[misc]
-    """Makes a Lightning training suspendable; see the module.
+    """A callback that makes a Lightning training suspendable; see the module.
 
     It installs no signal handler under a supervisor of hpcext, and leaves Lightning's own alone.
 
@@ -67,7 +66,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         Called without arguments on every rank when the suspension is acknowledged.
     requeue_dir : path-like
         The ``default_root_dir`` of the trainer, where Lightning's own requeueing under Slurm
-        saves; what it saved last is resumed from if it is newer than what hpcext did.
+        saves; its last checkpoint is resumed from if it is newer than that of hpcext.
 
     Raises
     ------
@@ -109,7 +108,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
 
     @property
     def checkpoint(self) -> str | None:
-        """What to give ``trainer.fit`` as ``ckpt_path``; None if there is nothing to resume.
+        """Path for ``trainer.fit(ckpt_path=...)``; None if there is nothing to resume.
 
         Raises
         ------
@@ -117,7 +116,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             There are checkpoints and none verifies, or a newer attempt has begun.
         """
         found = self._link.find()
-        # Under a manager what lies there belongs to somebody else.
+        # Under a manager, files in that directory belong to another job.
         theirs = None if self._link.attempt else requeued(self._requeue_dir)
         newer = theirs is not None and (
             found is None or theirs.stat().st_mtime > found.manifest["created_at"]
@@ -128,7 +127,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
 
     @property
     def devices(self) -> int:
-        """For ``Trainer(devices=...)``: the ranks of this node that were started, else its GPUs."""
+        """Number for ``Trainer(devices=...)``: the ranks started on this node, else its GPUs."""
         started = whole(environ().get("LOCAL_WORLD_SIZE"))
         if started is not None:
             return started
@@ -145,24 +144,30 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         last: str = "weighted",
         **options: Any,
     ) -> ElasticLoader:
-        """The loader of the training data: resumes in mid-epoch, at any number of ranks.
+        """Make the loader of the training data, which resumes in mid-epoch at any number of ranks.
 
         Parameters
         ----------
         data : torch.utils.data.Dataset
-            With a length.
+            A dataset with a length.
         global_batch : int, optional
-            Samples in a batch of all ranks together: the training is then the same one at any
-            number of ranks.
+            Samples in a batch of all ranks together: the training is then the same at any number of
+            ranks.
         gpu_batch : int, optional
             Samples in a batch of one rank. Exactly one of the two is given.
         shuffle : bool
         seed : int
             The order of an epoch is drawn from it and the epoch.
         last : {"weighted", "dropped"}
-            Whether the last samples of an epoch, fewer than a batch, are a smaller batch.
+            Whether the last samples of an epoch, fewer than a batch, are a smaller batch or left
+            out.
         **options
-            Those of :class:`torch.utils.data.DataLoader`, as ``num_workers=``.
+            Those of :class:`torch.utils.data.DataLoader`, such as ``num_workers=``.
+
+        Returns
+        -------
+        ElasticLoader
+            Give it to ``trainer.fit``; no other training loader may be used beside it.
         """
         self._loader = ElasticLoader(
             data,
@@ -174,14 +179,14 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             **options,
         )
         self._loader.before_fetch = self._before_fetch
-        # The one from before may be used with these ranks already.
+        # A loader made before may be in use with these ranks already.
         self._loader.join(self._link.ranks.rank, self._link.ranks.size)
         return self._loader
 
     # -- the beginning
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """The ranks have met."""
+        """Join the ranks, which have met by now."""
         if stage != "fit":
             return
         if self._fitted:
@@ -195,7 +200,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             self._loader.join(self._link.ranks.rank, self._link.ranks.size)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of Lightning holds of this callback; plain values only."""
+        """Return the state of this callback for Lightning's checkpoint: plain values only."""
         state: dict[str, Any] = {"world_size": self._link.ranks.size}
         if self._loader is not None:
             state["place"] = self._loader.state_dict()
@@ -216,7 +221,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             ) from None
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """All but the loops is restored."""
+        """Check that the checkpoint was restored; the loops are restored later."""
         found = self._link.found
         if found is not None and not trainer.ckpt_path:
             raise CheckpointError(
@@ -229,7 +234,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The loops are restored too."""
+        """Begin the training, with the loops restored."""
         self._fitting = True
         if self._loader is not None:
             hold_to(trainer, self._loader)
@@ -242,7 +247,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     # -- between two steps
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """The average over ranks with unequal batches is made the mean over the samples."""
+        """Weigh the loss, so that the average over unequal batches is the mean over samples."""
         if self._loader is not None and self._link.ranks.size > 1:
             weight = self._loader.weight()
             if weight != 1.0:
@@ -257,7 +262,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """A batch is trained; whether to stop or save is decided here, and done before the next."""
+        """Count a batch, and agree whether to stop or save before the next one."""
         if self._loader is not None:
             self._loader.trained()
         if trainer.fit_loop._should_accumulate():
@@ -275,18 +280,18 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Everything after the last step has run: the hooks of others, validation, schedules.
+        """Stop or save if agreed: all hooks, validation and schedules of the last step have run.
 
-        The batch that was just read is read again by whoever resumes.
+        The batch that was just read is read again on resumption.
         """
         if "stepped" in self._resume:
-            # Lightning guesses how many batches its loggers have seen, one too many in places.
+            # Lightning guesses how many batches its loggers have seen, and is sometimes one off.
             trainer.fit_loop.epoch_loop._batches_that_stepped = self._resume.pop("stepped")
         if self._due:
             self._carry_out(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """A validation can be left too; it is begun anew on resumption."""
+        """Prepare to leave this validation; it begins anew on resumption."""
         if not self._fitting:
             return
         loop = trainer.fit_loop.epoch_loop.val_loop
@@ -300,7 +305,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         if self._due == _STOP:
             self._carry_out(trainer)
         finite = (n for n in trainer.num_val_batches if not math.isinf(n))
-        # A rank with fewer batches must not answer a later question than the others ask.
+        # All ranks must exchange equally often, also those with fewer batches.
         self._looks = self._link.ranks.smallest(int(sum(finite)))
         if trainer.fit_loop._should_accumulate():
             # In the midst of a step: its gradients are in no checkpoint.
@@ -309,7 +314,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Between two batches of a validation."""
+        """Stop if requested, between two batches of a validation."""
         alone = self._link.ranks.size == 1 and self._looks != _NEVER
         if not self._fitting or not (self._looks > 0 or alone):
             return
@@ -319,15 +324,16 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             self._carry_out(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """The numbers of a validation go into the report."""
+        """Report the metrics of a validation."""
         if self._fitting:
             self._validation = None
             self._link.reporter.metrics(trainer.callback_metrics)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """After an epoch that was resumed at another number of ranks, the next has its own length.
+        """Make Lightning count the batches of the next epoch after a resize.
 
-        Lightning counts the batches once, when it sets the loader up: have it do so again.
+        It counts them once, when it sets the loader up; after an epoch that was resumed at another
+        number of ranks the next one has another length.
         """
         loader = self._loader
         if loader is not None and self._resume.pop("world_size", 0) not in (
@@ -349,10 +355,10 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     # -- checkpoints
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Have the loops resume where they really are; for our own checkpoints only."""
+        """Record the true place of the loops, in checkpoints of hpcext only."""
         if not self._random.gathered:
             return
-        # Lightning puts what state_dict() gave under this name.
+        # Lightning stores what state_dict() returned under this key.
         mine = checkpoint["callbacks"][self.state_key]
         mine["stepped"] = trainer.fit_loop.epoch_loop._batches_that_stepped
         mine["stopped_early"] = bool(trainer.should_stop) and not self._fitting
@@ -360,7 +366,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
             return
         completed = self._validation["completed"]
         mine["validation"] = completed
-        # This is how a loop looks that was left in mid-validation: it is run before the training
+        # A loop that was left in mid-validation looks like this: it is run before the training
         # goes on, and at its batch 0.
         loops = checkpoint["loops"]["fit_loop"]
         begun = {"ready": completed + 1, "started": completed + 1}
@@ -372,7 +378,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
         }
 
     def _carry_out(self, trainer: Any) -> None:
-        """Do what was agreed on."""
+        """Stop or save, as agreed."""
         due, self._due = self._due, ""
         if due == _STOP:
             self._random.gather(self._link.ranks)
@@ -381,7 +387,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
                 lambda draft: write(trainer, draft),
                 before_leaving=lambda: close_loggers(trainer),
             )
-            # Still here: it could not be saved.
+            # suspend() returns only if the state could not be saved.
             self._random.gathered = ""
             return
         self._save(trainer, self._link.save)
@@ -389,7 +395,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     def _save(self, trainer: Any, save: Callable[[Mapping[str, Any], Write], None]) -> None:
         self._random.gather(self._link.ranks)
         save(self._facts(trainer), lambda draft: write(trainer, draft))
-        # A checkpoint that Lightning writes on its own is of another moment.
+        # A checkpoint that Lightning writes on its own has a later state.
         self._random.gathered = ""
 
     def _facts(self, trainer: Any) -> dict[str, Any]:
@@ -398,7 +404,7 @@ class Suspend(pl.Callback):  # type: ignore[misc]
     # -- random numbers
 
     def _before_fetch(self) -> None:
-        """The next batch has not been drawn yet."""
+        """Restore or keep the random states before the next batch is drawn."""
         if "validation" not in self._resume:
             self._restore_random()
         if self._due:

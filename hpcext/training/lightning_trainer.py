@@ -1,4 +1,4 @@
-"""What the callback asks of a Lightning trainer, in one place.
+"""The internals of a Lightning trainer that the callback uses, in one place.
 
 Lightning is published as ``lightning`` and as ``pytorch_lightning``: two copies of the same code
 that do not know each other. The one that the script has imported is used.
@@ -28,11 +28,11 @@ _environments: Any = importlib.import_module(f"{_NAME}.plugins.environments")
 _plugins: Any = importlib.import_module(f"{_NAME}.plugins.io")
 
 FILE = "lightning.ckpt"
-"""What Lightning writes: a file, or a directory with strategies that divide the state."""
+"""Name of Lightning's checkpoint: a file, or a directory with strategies that shard the state."""
 
 
 def first_rank() -> int:
-    """The rank of this process as the environment has it, before Lightning has met the others.
+    """Return the rank of this process from the environment, before Lightning joins the ranks.
 
     Only whether it is 0 is certain: Lightning's own launcher numbers the ranks of each node.
     """
@@ -45,12 +45,12 @@ def first_rank() -> int:
 
 
 def ranks_of(trainer: Any) -> Ranks:
-    """The ranks that Lightning has brought together.
+    """Return the ranks of a Lightning trainer.
 
     Raises
     ------
     RuntimeError
-        Not by a process group.
+        They form no process group of torch.distributed.
     """
     if trainer.world_size == 1:
         return Ranks()
@@ -63,7 +63,7 @@ def ranks_of(trainer: Any) -> Ranks:
 
 
 def requeued(directory: Path) -> Path | None:
-    """What Lightning's own requeueing under Slurm saved last in a directory."""
+    """Return the newest checkpoint of Lightning's own requeueing under Slurm, or None."""
     if not _environments.SLURMEnvironment.detect():
         return None
     found = sorted(directory.glob("hpc_ckpt_*.ckpt"), key=lambda path: path.stat().st_mtime_ns)
@@ -71,28 +71,28 @@ def requeued(directory: Path) -> Path | None:
 
 
 def write(trainer: Any, draft: Path) -> None:
-    """Have Lightning write its checkpoint into a directory; on every rank."""
+    """Make Lightning write its checkpoint into a directory; call it on every rank."""
     try:
         trainer.save_checkpoint(draft / FILE)
     except Exception:
-        # The others wait behind their own part.
+        # The other ranks wait at a barrier after their own part.
         trainer.strategy.barrier("Suspend")
         raise
     writer = trainer.strategy.checkpoint_io
     if isinstance(writer, _plugins.AsyncCheckpointIO):
-        # Waits for what is under way; the next one to write starts its thread again.
+        # Waits for the write under way; the next write starts the thread again.
         writer.teardown()
 
 
 def close_loggers(trainer: Any) -> None:
-    """Have the loggers write what they have not written yet."""
+    """Make the loggers write what is still buffered."""
     for logger in trainer.loggers:
         logger.save()
         logger.finalize("interrupted")
 
 
 def hold_to(trainer: Any, loader: ElasticLoader) -> None:
-    """The training reads this loader alone.
+    """Check that the training reads this loader alone.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def hold_to(trainer: Any, loader: ElasticLoader) -> None:
 
 
 def read_up_to(trainer: Any, *, resumed: bool) -> None:
-    """Go to the place in the epoch by reading, where the loader cannot resume; with a warning."""
+    """Read up to the place in the epoch, with a warning, where the loader cannot resume."""
     loaders = _loaders(trainer)
     if all(hasattr(one, "state_dict") and hasattr(one, "load_state_dict") for one in loaders):
         return
@@ -117,7 +117,7 @@ def read_up_to(trainer: Any, *, resumed: bool) -> None:
     )
     fetcher = trainer.fit_loop._data_fetcher
     if resumed and fetcher is not None and fetcher.iterator is not None:
-        # Lightning goes on counting where it was, and begins to read anew.
+        # Lightning continues its count of batches, but reads the loader from the start.
         for _ in range(trainer.fit_loop.epoch_loop.batch_progress.current.completed):
             if next(fetcher.iterator, None) is None:
                 return

@@ -1,4 +1,4 @@
-"""Beginning to read a loader where training is."""
+"""Opening a loader at the training's place in the epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Batch = TypeVar("Batch")
 
 
 def elastic(loader: object) -> ElasticBatches | None:
-    """The :class:`ElasticBatches` that a loader reads by, or that it is; None: another one."""
+    """Return the :class:`ElasticBatches` that a loader is, or reads by; None if another one."""
     for batches in (loader, getattr(loader, "batch_sampler", None)):
         if isinstance(batches, ElasticBatches):
             return batches
@@ -34,9 +34,9 @@ def open_loader(
     Parameters
     ----------
     loader : iterable
-        With an :class:`ElasticBatches` as ``batch_sampler`` or a :class:`ResumableSampler` as
-        ``sampler`` it begins at the place; any other loader is read up to it. A sampler with
-        ``set_epoch`` is told the epoch.
+        The loader. With an :class:`ElasticBatches` as ``batch_sampler`` or a
+        :class:`ResumableSampler` as ``sampler`` it begins at the place; others are read up to it.
+        A sampler with ``set_epoch`` is told the epoch.
     place : Place
     resized : bool
         Whether the number of ranks has changed since the place was recorded.
@@ -48,7 +48,7 @@ def open_loader(
     Returns
     -------
     position : Callable[[int], int]
-        Batches read since → position of the sampler, 0 for other ones.
+        Maps the batches read since to the position of the sampler; 0 for other loaders.
     source : Iterator
 
     Raises

@@ -1,14 +1,14 @@
 """The gradient noise scale, from squared norms of gradients: Pollux, section 3.1.
 
-The gradient of a step is the mean of those of *pieces*: the passes of all ranks, of one sample or
-more each. Their squared norms are larger than that of their mean by what the samples differ. With
+The gradient of a step is the mean of those of *pieces*: the passes of all ranks, of one or more
+samples each. Their squared norms exceed that of their mean by as much as the samples differ. With
 pieces of b_1 ... b_n samples, of gradients g_i, B samples in all, and G the gradient of the step,
 
     E sum_i (b_i / B) |g_i|^2 = |g|^2 + n tr(Sigma) / B        E |G|^2 = |g|^2 + tr(Sigma) / B
 
 for the true gradient g and the covariance Sigma of the gradients of single samples. So two sums
-give both, without bias, whatever the sizes of the pieces (McCandlish et al., appendix A.1, has
-two sizes and one piece of each).
+give both, without bias, whatever the sizes of the pieces (McCandlish et al., appendix A.1, has two
+sizes and one piece of each).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 FOLLOWS = 0.5
-"""Share of the newest measurement in what gradients are measured by. With all of it estimates of
-few parameters would be biased; with none one huge gradient would outweigh all that come after."""
+"""Weight of the newest measurement in the scale that gradients are normalised by. With 1, estimates
+of few parameters would be biased; with 0, one huge gradient would outweigh all later ones."""
 
 MEMORY, YOUNG = 30.0, 10.0
-"""Measurements that an average goes back: old gradients are those of another model. It is half of
-them in a young training, which changes fastest, but so many at least."""
+"""Most and fewest measurements that an average spans: old gradients are those of another model. In
+a young training, which changes fastest, it spans half of them."""
 
 LEAST = 5
-"""Measurements before there is a noise scale: fewer say nothing of how far they scatter."""
+"""Fewest measurements for a noise scale: fewer do not show how far they scatter."""
 
 SURE = 1.0
-"""Standard errors that a squared gradient is told from 0 by; what is less bounds the scale. By two
-of them small batches were believed to be large enough too long, in the study of examples/."""
+"""Standard errors by which |g|^2 must exceed 0 to be believed; if it does not, this bound is used
+in its place. With two, small batches were kept for too long in the study of examples/."""
 
 
 class Squares(NamedTuple):
@@ -40,9 +40,9 @@ class Squares(NamedTuple):
     Attributes
     ----------
     pieces : float
-        How many there are, n.
+        Their number, n.
     samples : float
-        B, of all pieces together.
+        Samples in all pieces together, B.
     spread : float
         Sum of (b_i / B) |g_i|^2.
     mean : float
@@ -55,7 +55,7 @@ class Squares(NamedTuple):
     mean: float
 
     def estimates(self) -> tuple[float, float] | None:
-        """Of |g|^2 and of tr(Sigma), without bias; None where these sums tell nothing.
+        """Return unbiased estimates of |g|^2 and tr(Sigma); None where the sums tell nothing.
 
         Either may be negative: only averages of many are not.
         """
@@ -63,28 +63,29 @@ class Squares(NamedTuple):
             return None
         noise = self.samples * (self.spread - self.mean) / (self.pieces - 1)
         signal = self.mean - noise / self.samples
-        # A loss that overflowed, or a step that a gradient scaler skips.
+        # Not finite: a loss that overflowed, or a step that a gradient scaler skips.
         return (signal, noise) if math.isfinite(signal) and math.isfinite(noise) else None
 
 
 @dataclasses.dataclass
 class NoiseScale:
-    """What the measurements so far say; a state of plain numbers, the same on all ranks.
+    """The noise scale from all measurements so far; plain numbers, the same on all ranks.
 
-    Averages of |g|^2 and of tr(Sigma) are kept apart and divided at the end, since the mean of
-    quotients is not the quotient of means. Each measurement is by the size of gradients at its
-    time: they may shrink a hundredfold while a noise scale stays, and old ones would outweigh all
-    others. The averages begin without bias at the first measurement.
+    Averages of |g|^2 and of tr(Sigma) are kept separately and divided at the end, because the mean
+    of quotients is not the quotient of means. Each measurement is normalised by the size of
+    gradients at its time: gradients may shrink a hundredfold while the noise scale stays, and old
+    ones would outweigh all others. The averages are unbiased from the first measurement on.
 
     Attributes
     ----------
     count : int
-        Measurements.
+        Number of measurements.
     size : float
-        The squared norm of the gradients of pieces, of late.
+        Running squared norm of the gradients of pieces, for normalising.
     scatter, pairs, last : float
-        Of |g|^2: half of the squared differences from one measurement to the next, how many, and
-        the last one. A variance of all would take it for an error that gradients or batches change.
+        For |g|^2: half of the sum of squared differences between successive measurements, their
+        number, and the last measurement. A plain variance would mistake real changes of gradients
+        and batches for measurement errors.
     """
 
     count: int = 0
@@ -98,7 +99,7 @@ class NoiseScale:
     last: float = 0.0
 
     def add(self, squares: Squares) -> bool:
-        """Take a measurement in; False if it tells nothing."""
+        """Take in a measurement; return False if it tells nothing."""
         found = squares.estimates()
         if found is None:
             return False
@@ -118,14 +119,15 @@ class NoiseScale:
         return True
 
     def averages(self) -> tuple[float, float]:
-        """Of |g|^2 and of tr(Sigma), by the size of gradients."""
+        """Return the averages of |g|^2 and tr(Sigma), normalised by the size of gradients."""
         return self.signal / self.weight, self.noise / self.weight
 
     def phi(self) -> float | None:
-        """The noise scale, in samples; None until enough is measured.
+        """Return the noise scale in samples; None until enough is measured.
 
-        Where |g|^2 cannot be told from 0 it is what it would be if |g|^2 were as large as its
-        measurements leave possible: a noise scale is not believed to be larger than could be seen.
+        If |g|^2 cannot be distinguished from 0, the largest value that its measurements leave
+        possible is used instead: the noise scale is not believed to be larger than could be
+        measured.
         """
         if self.count < LEAST:
             return None
@@ -138,10 +140,11 @@ class NoiseScale:
         return noise / seen if seen > 0.0 else math.inf
 
     def gain(self, samples: float, initial_batch: float) -> float:
-        """Steps of the initial batch that one of so many samples is worth (AdaScale's r).
+        """Return how many initial-batch steps a step of `samples` samples is worth (AdaScale's r).
 
-        By eq. 6 a sample in it makes (phi + M0) / (phi + M) of the progress that one in the
-        initial batch makes. Before phi is known the two are taken to be worth the same.
+        By eq. 6 a sample in it makes (phi + M0) / (phi + M) of the progress that one in the initial
+        batch makes. Before phi is known, a sample in a smaller batch is taken to be worth as much,
+        and a larger batch no more than the initial one.
         """
         phi = self.phi()
         if phi is None:
@@ -152,10 +155,10 @@ class NoiseScale:
         return share * (phi + initial_batch) / (phi + samples)
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return dataclasses.asdict(self)
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> NoiseScale:
-        """What :meth:`state` gave."""
+        """Make a noise scale from what :meth:`state` returned."""
         return cls(**saved)

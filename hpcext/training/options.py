@@ -1,4 +1,4 @@
-"""The keywords of a session that are no objects to save."""
+"""The keyword arguments of a session that are not objects to save."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def collected(unsaved: Any) -> Collection[Any] | None:
-    """What is meant not to be saved; None: whatever it is."""
+    """Return the objects that are meant not to be saved; None: any."""
     if isinstance(unsaved, bool):
         return None if unsaved else ()
-    # A module of modules is a collection, too.
+    # Only these types: a module that contains modules is a collection, too.
     return tuple(unsaved) if isinstance(unsaved, list | tuple | set | frozenset) else (unsaved,)
 
 
 def refuse_misspelt(state: Mapping[str, Any], kind: type) -> None:
-    """Raise TypeError for a number or text among the objects: it was meant to be an option."""
+    """Raise TypeError for a number or text among the objects: it is a misspelt option."""
     options = {name for each in kind.__mro__[:-1] for name in _options(each)}
     for name, value in state.items():
         if isinstance(value, bool | int | float | str):
@@ -27,7 +27,7 @@ def refuse_misspelt(state: Mapping[str, Any], kind: type) -> None:
 
 
 def _options(kind: type) -> Iterator[str]:
-    """Keywords that a class takes."""
+    """Yield the keyword-only parameters of a class."""
     for name, each in inspect.signature(kind).parameters.items():
         if each.kind is each.KEYWORD_ONLY:
             yield name

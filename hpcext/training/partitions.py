@@ -1,11 +1,11 @@
-"""Data of which each rank holds a part: faster ranks go through theirs more often, within a bound.
+"""Data of which each rank holds a part: faster ranks traverse theirs more often, within a bound.
 
-Section 3.5 of LB-BSP: where ranks train unequal batches of parts that are equal, samples of fast
-ranks are trained more often than others. Once one part has been gone through so many times more
-than another, samples move from slow ranks to fast ones, until the parts are as unequal as the
-batches are. That is done once, and holds as long as the batches stay as they are.
+Section 3.5 of LB-BSP: where ranks train unequal batches from equal parts, samples of fast ranks are
+trained more often than others. Once one part has been traversed so many times more than another
+(the bound), samples move from slow ranks to fast ones, until the parts are in proportion to the
+batches. That is done once, and holds as long as the batches stay as they are.
 
-Which rank trains what is an account that every rank keeps of all, from what all know alike.
+Every rank keeps an account of which rank trains what, from what all ranks know alike.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hpcext.training.batching import ElasticBatches, divide
 from hpcext.training.sampler import Indices
 
 BOUND = 2.0
-"""Traversals by which one part may be ahead of another (the paper's footnote 5)."""
+"""Default of traversals by which one part may be ahead of another (the paper's footnote 5)."""
 
 MARKS = 256
-"""Steps that can be gone back: those that loaders have read ahead, and one checkpoint's."""
+"""Steps that can be undone: those that loaders have read ahead, and those since a checkpoint."""
 
 
 class Move(NamedTuple):
-    """Samples that another rank trains from now on, and must be given copies of.
+    """Samples that another rank trains from now on, and must receive copies of.
 
-    The source is the rank whose part they were in from the beginning. It keeps them: so no sample
-    is lost with a rank that has only copies.
+    The source is the rank whose part they were in originally. It keeps them, so that no sample is
+    lost with a rank that has only copies.
     """
 
     source: int
@@ -39,21 +39,21 @@ class Move(NamedTuple):
 
 
 class Partitions:
-    """Which rank holds which samples.
+    """The account of which rank holds which samples.
 
     Give it to the session by name, so that it is saved: ``Session(parts=partitions, ...)``; and to
-    ``session.batch_sampler`` in the place of the data set.
+    ``session.batch_sampler`` in place of the data set.
 
     Parameters
     ----------
     parts : sequence of sequence of int
-        The samples of each rank; each sample in one part.
+        The samples of each rank; each sample is in one part.
     bound : float
         Traversals by which one part may be ahead of another; at least 1.
     moved : Callable[[Move], object], optional
-        Called on every rank with each move, when samples are to be copied to their new rank, and
-        before they are used there. The source keeps its own; what a rank once had copies of is not
-        copied again.
+        Called on every rank with each move, when samples must be copied to their new rank, before
+        they are used there. The source keeps its own; samples that a rank has already received are
+        not copied again.
     seed : int
     shuffle : bool
     """
@@ -76,12 +76,12 @@ class Partitions:
         if bound < 1:
             raise ValueError(f"Partitions(bound={bound}): at least 1")
         self._total, self._bound = total, bound
-        # All samples, ascending, and whose they were in the beginning.
+        # All samples, ascending, and the rank that held each originally.
         order = np.argsort(np.concatenate(self._given))
         self._samples = np.concatenate(self._given)[order]
         self._origins = np.repeat(np.arange(len(parts)), list(map(len, self._given)))[order]
         self._moved, self._seed, self._shuffle = moved, seed, shuffle
-        # (traversals, cursors) before each move, and the sizes that it made.
+        # (traversals, cursors) before each move, and the sizes of the parts after it.
         self._moves: list[tuple[list[int], list[int], list[int]]] = []
         self._marks: deque[list[Any]] = deque(maxlen=MARKS)
         self._begin()
@@ -95,22 +95,22 @@ class Partitions:
         self._orders = [self._order(rank) for rank in range(len(self._owned))]
 
     def __len__(self) -> int:
-        """Samples of all parts."""
+        """Return the number of samples in all parts."""
         return self._total
 
     @property
     def ranks(self) -> int:
-        """How many parts there are."""
+        """Number of parts."""
         return len(self._owned)
 
     @property
     def sizes(self) -> list[int]:
-        """Samples of each part."""
+        """Number of samples in each part."""
         return list(map(len, self._owned))
 
     @property
     def copies(self) -> list[Move]:
-        """What ranks have copies of: to be brought again to one that has lost them."""
+        """Copies that ranks hold, to be sent again to a rank that has lost them."""
         lists = [
             self._brought(rank, np.setdiff1d(held, self._given[rank]))
             for rank, held in enumerate(self._held)
@@ -126,11 +126,11 @@ class Partitions:
 
     @property
     def traversals(self) -> list[float]:
-        """How often each part has been gone through since samples moved last."""
+        """Number of traversals of each part since samples moved last."""
         return [n / len(part) for n, part in zip(self._since, self._owned, strict=True)]
 
     def take(self, counts: Sequence[int]) -> list[Indices]:
-        """The samples of each rank in a step of so many; those that must move, move after it."""
+        """Return the samples of each rank in a step of these counts; then move what must move."""
         taken = [self._take(rank, count) for rank, count in enumerate(counts)]
         self._since = [n + count for n, count in zip(self._since, counts, strict=True)]
         ahead = self.traversals
@@ -140,7 +140,7 @@ class Partitions:
         return taken
 
     def any_of(self, rank: int) -> int:
-        """A sample of a rank, for a step in which it trains none."""
+        """Return a sample of a rank, for a step in which it trains none."""
         return int(self._owned[rank][0])
 
     def _take(self, rank: int, count: int) -> Indices:
@@ -157,14 +157,14 @@ class Partitions:
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.int64)
 
     def _order(self, rank: int) -> Indices:
-        """Of a whole traversal."""
+        """Return the order of a whole traversal of one part."""
         if not self._shuffle:
             return self._owned[rank]
         generator = np.random.default_rng((self._seed, rank, self._traversed[rank]))
         return generator.permutation(self._owned[rank])
 
     def _move(self, sizes: list[int], moved: Callable[[Move], object] | None) -> None:
-        """Make the parts so large. Who gives, gives what it would have trained last."""
+        """Resize the parts; a rank gives away the samples that it would train last."""
         self._moves.append((list(self._traversed), list(self._cursors), sizes))
         spare: list[Indices] = [np.empty(0, dtype=np.int64)]
         for rank, size in enumerate(sizes):
@@ -189,20 +189,20 @@ class Partitions:
     # Going back to where training is: loaders read ahead.
 
     def mark(self, epoch: int, consumed: int) -> None:
-        """This is the place after so many samples of an epoch."""
+        """Mark the present place as that after `consumed` samples of an epoch."""
         place = [len(self._moves), list(self._traversed), list(self._cursors), list(self._since)]
         self._marks.append([epoch, consumed, *place])
 
     def seek(self, epoch: int, consumed: int) -> None:
-        """Go to a place that was marked; to the newest one where an epoch begins.
+        """Go to a marked place; where an epoch begins, to the newest one.
 
         Raises
         ------
         ValueError
-            It was not, or too long ago.
+            The place was not marked, or too long ago.
         """
         if consumed == 0:
-            # What was read ahead of the end of an epoch that was left early was trained by nobody.
+            # Samples read ahead in an epoch that was left early were trained by nobody.
             place: list[Any] = self._marks[-1] if self._marks else [epoch, 0, 0, *self._zeros()]
         else:
             found = [each for each in self._marks if each[:2] == [epoch, consumed]]
@@ -231,28 +231,28 @@ class Partitions:
         self._cursors = list(cursors)
 
     def state_dict(self) -> dict[str, Any]:
-        """The account, the same on all ranks."""
+        """Return the account, the same on all ranks."""
         return {"moves": [list(each) for each in self._moves], "marks": list(self._marks)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with an account."""
+        """Restore an account."""
         self._moves = [(list(a), list(b), list(c)) for a, b, c in state["moves"]]
         self._marks = deque((list(mark) for mark in state["marks"]), maxlen=MARKS)
-        # Nothing of the orders is that of these moves.
+        # No order at hand belongs to these moves: draw all of them again.
         self._traversed = [-1] * self.ranks
 
 
 class PartitionedBatches(ElasticBatches):
     """Batches of this rank, from the samples that it holds.
 
-    An epoch is as many samples of all ranks as there are. How often a sample is trained in it
-    depends on how fast its rank is, within the bound of the partitions.
+    In an epoch all ranks together train as many samples as there are. How often each sample is
+    trained depends on the speed of its rank, within the bound of the partitions.
 
     Parameters
     ----------
     partitions : Partitions
     **options
-        Those of :class:`~hpcext.training.batching.ElasticBatches`, but ``last="carried"``, and
+        Those of :class:`~hpcext.training.batching.ElasticBatches`, except ``last="carried"``, and
         ``shuffle`` and ``seed``, which are the partitions' own.
     """
 
@@ -274,7 +274,7 @@ class PartitionedBatches(ElasticBatches):
     def place(
         self, epoch: int, consumed: int = 0, carried: int = 0, *, final: bool = False
     ) -> None:
-        """As the base class has it."""
+        """Begin the next iteration at a position, which must have been marked."""
         super().place(epoch, consumed, carried, final=final)
         self._partitions.seek(epoch, consumed)
 

@@ -1,4 +1,4 @@
-"""Where training is, as a checkpoint records it."""
+"""The place of a training in its epochs, as a checkpoint records it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEFORE, EPOCH, AFTER = "before", "epoch", "after"
 
 @dataclasses.dataclass
 class Place:
-    """Where training is.
+    """The place of a training in its epochs.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Place:
     carried : int
         Samples of the epoch before that this one begins with.
     trained : bool
-        The loop over this epoch's batches has ended.
+        Whether the loop over this epoch's batches has ended.
     validation : int
         Number of the validation that is running, from 1 in each epoch; 0: none.
     """
@@ -41,9 +41,9 @@ class Place:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Place:
-        """The place that a manifest records."""
+        """Return the place that a manifest records."""
         return cls(**{field.name: manifest[field.name] for field in dataclasses.fields(cls)})
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """Return the place as JSON values."""
         return dataclasses.asdict(self)

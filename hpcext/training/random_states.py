@@ -1,4 +1,4 @@
-"""The random states of all ranks, kept at one moment and written at a later one."""
+"""The random states of all ranks, taken at one moment and written at a later one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hpcext.training.torch_random import TorchRandom
 
 
 class RandomStates:
-    """Those of Python, NumPy, PyTorch and this rank's GPU.
+    """The random states of Python, NumPy, PyTorch and this rank's GPU.
 
     Attributes
     ----------
     gathered : str
-        JSON: the states of each rank, by rank; only rank 0 has more than a placeholder. Empty when
-        none were gathered.
+        JSON: the states of each rank, by rank; only rank 0 has more than a placeholder. Empty
+        before :meth:`gather`.
     """
 
     def __init__(self) -> None:
@@ -27,18 +27,18 @@ class RandomStates:
         self.gathered = ""
 
     def keep(self) -> None:
-        """A checkpoint that is written later is of this moment."""
+        """Keep the present random states for a checkpoint that is written later."""
         self._kept = self._state.random()
 
     def gather(self, ranks: Ranks) -> None:
-        """Collect what was kept last on every rank; collective."""
+        """Gather the states kept last on every rank; collective."""
         if self._kept is None:
             self.keep()
         parts = ranks.gather(json.dumps(self._kept).encode())
         self.gathered = json.dumps([json.loads(part) for part in parts])
 
     def restore(self, gathered: str, ranks: Ranks, step: int) -> None:
-        """Go on with the numbers of a checkpoint.
+        """Restore the random states of a checkpoint.
 
         Parameters
         ----------
@@ -51,6 +51,6 @@ class RandomStates:
         if ranks.rank < len(states):
             self._state.set_random(states[ranks.rank])
             return
-        # A rank that was not there: a stream of its own, and another one after each resize.
+        # A rank that did not exist then gets a stream of its own, another one after each resize.
         entropy = np.random.SeedSequence((ranks.rank, step))
         self._state.seed(int(entropy.generate_state(1)[0]))

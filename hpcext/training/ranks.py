@@ -1,4 +1,4 @@
-"""What the ranks of one training job tell each other; here for a job of one process."""
+"""Communication of the ranks of one training job; here for a job of one process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Control(NamedTuple):
-    """What a rank asks for at a boundary; of several ranks' wishes the largest count.
+    """The requests of a rank at a boundary; of several ranks' requests the largest counts.
 
     Attributes
     ----------
     stop : int
         1: suspend.
     save : int
-        1: write a periodic checkpoint. Rank 0 alone asks, so that one clock decides.
+        1: write a periodic checkpoint. Only rank 0 requests it, so that one clock decides.
     resize : int
         Number of the next process group, for rescaling in place; 0: none.
     """
@@ -24,7 +24,9 @@ class Control(NamedTuple):
 
 
 class Ranks:
-    """One process. Subclasses speak to others; every method is then collective.
+    """The group of ranks; this class is for one process alone.
+
+    Subclasses communicate with other processes; every method is then collective.
 
     Attributes
     ----------
@@ -37,24 +39,24 @@ class Ranks:
     _gathered: list[list[float]] | None = None
 
     def exchange(self, wish: Control) -> Control:
-        """Say what this rank asks for; returns what all ranks agreed on, perhaps one call late."""
+        """Send this rank's requests; return what all ranks agreed on, perhaps one call late."""
         return wish
 
     def begin_sum(self, values: list[float]) -> None:
-        """Begin to add up numbers of all ranks; one sum at a time."""
+        """Begin to add up numbers over all ranks; one sum at a time."""
         self._sum = values
 
     def summed(self) -> list[float] | None:
-        """What was begun, waiting for it; the same on all ranks. None: nothing was."""
+        """Wait for the sum that was begun and return it, the same on all ranks, or None."""
         found, self._sum = self._sum, None
         return found
 
     def begin_gather(self, values: list[float]) -> None:
-        """Begin to tell all ranks some numbers, as many on each; one such exchange at a time."""
+        """Begin to send some numbers to all ranks, equally many from each; one at a time."""
         self._gathered = [values]
 
     def gathered(self) -> list[list[float]] | None:
-        """What was begun, waiting for it: the numbers of each rank. None: nothing was."""
+        """Wait for the exchange that was begun; return each rank's numbers, or None if none was."""
         found, self._gathered = self._gathered, None
         return found
 
@@ -62,13 +64,13 @@ class Ranks:
         """Finish what is under way."""
 
     def smallest(self, value: int) -> int:
-        """The smallest value of all ranks."""
+        """Return the smallest value of all ranks."""
         return value
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The data of each rank, by rank; empty except on rank 0."""
+        """Return the data of each rank, by rank; an empty list on all ranks but 0."""
         return [data]
 
     def broadcast(self, data: bytes) -> bytes:
-        """What rank 0 passed."""
+        """Return what rank 0 passed."""
         return data

@@ -1,10 +1,10 @@
-"""What a rehearsed suspension is judged by: the process before it, and the one after it.
+"""Rehearsed suspensions: records by which the process before one and after it are compared.
 
-At the step at which it is asked to suspend itself, a training writes its checkpoint and then goes
-on for some steps, as it would have without a suspension; only then it leaves. The next attempt goes
-on from the checkpoint, and makes the same steps. Both write down what they are like, and the losses
-that the script reports. What is looked at is what the process has, and not what its session was
-given to save: else what was forgotten would be the same on both sides.
+At the step at which it is to suspend itself, a training writes its checkpoint and then goes on for
+some steps, as it would have without a suspension; only then it leaves. The next attempt resumes
+from the checkpoint and makes the same steps. Both record fingerprints of their state, and the
+losses that the script reports. The whole state of the process is recorded, not only what its
+session was given to save: otherwise state that was forgotten would look the same on both sides.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hpcext.training.checkpoint import Checkpoint
 from hpcext.training.fingerprint import fingerprint
 
 STEPS = 3
-"""So many more are compared."""
+"""Steps after the checkpoint that are compared."""
 
 MOST_S = 20.0
-"""Or as many as this has time for."""
+"""Seconds after which a rehearsal ends with fewer steps."""
 
 
 class Rehearsal:
@@ -32,15 +32,15 @@ class Rehearsal:
     ----------
     attempt : protocol.Attempt
     rank : int
-        The first one writes.
+        Rank 0 writes.
     look : callable
-        What the process has now, by kind; see
+        Returns the state of the process, by kind; see
         :meth:`hpcext.training.state.State.present`.
 
     Attributes
     ----------
     checkpoint : Checkpoint or None
-        Written when a suspension was asked for, until this process leaves.
+        Written when a suspension was requested, until this process leaves.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class Rehearsal:
     def asked(
         cls, attempt: protocol.Attempt | None, rank: int, look: Callable[[], Mapping[str, Any]]
     ) -> Rehearsal | None:
-        """None where nobody rehearses."""
+        """Make a rehearsal if the attempt is one; else return None."""
         return cls(attempt, rank, look) if attempt and protocol.rehearsing() else None
 
     def mark(self, step: int) -> None:
-        """This is the step of the checkpoint: it was written, or is restored."""
+        """Record the state at the step of the checkpoint, which was written or restored."""
         self._step, self._state, self._steps = step, self._present(), []
         self._began_s = time.monotonic()
         self._write()
 
     def stepped(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """One more step is done; `metrics` were reported in it."""
+        """Record one more step, with the metrics that were reported in it."""
         if self._step is None or step <= self._step or len(self._steps) >= STEPS:
             return
         self._steps.append({"step": step, "metrics": dict(metrics), "state": self._present()})
@@ -77,7 +77,7 @@ class Rehearsal:
         self._write()
 
     def over(self) -> bool:
-        """Whether there were enough steps."""
+        """Return whether there were enough steps."""
         return len(self._steps) >= STEPS or time.monotonic() - self._began_s > MOST_S
 
     def _present(self) -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""What a session tells its manager: report.json, suspended.json, and a signal that says *look*."""
+"""Messages of a session to its manager: report.json, suspended.json, and a signal for news."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MAX_NOTES = 8
 
 
 class Reporter:
-    """Writes the progress of an attempt; silent where there is no manager, and off rank 0.
+    """The reporter of an attempt's progress; silent without a manager, and on ranks other than 0.
 
     Parameters
     ----------
     attempt : protocol.Attempt or None
-        None: nothing is ever written.
+        The attempt; None if nothing is ever written.
     world_size : int
 
     Attributes
@@ -64,7 +64,7 @@ class Reporter:
         self._last_step: int | None = None
 
     def restored(self, step: int, done: float) -> None:
-        """The state is that of a checkpoint, or of a beginning."""
+        """Record that the state is restored from a checkpoint, or is that of a new training."""
         self._restored_at = time.time()
         self._resumed_step = self.saved_step = self._step = step
         self._done = done
@@ -76,14 +76,14 @@ class Reporter:
         self._count(step)
 
     def _count(self, step: int) -> None:
-        """Have it known that a step is done, even if this process is killed now."""
+        """Record that a step is done, so that it is known even if this process is killed now."""
         if self._last_step is None:
             return
         try:
-            # A microsecond, which a report would not be; in place, so that no room is needed.
+            # It takes a microsecond, unlike a report; written in place, it needs no disk space.
             os.pwrite(self._last_step, b"%016d\n" % step, 0)
         except OSError:
-            # No number is better than one that is too small.
+            # It is better to have no number than one that is too small.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._last_step, 0)
             os.close(self._last_step)
@@ -92,36 +92,36 @@ class Reporter:
     # What cannot be saved.
 
     def saved(self, step: int) -> None:
-        """There is a checkpoint of this step."""
+        """Record that there is a checkpoint of this step."""
         self.saved_step = step
         self._waits_to_save = False
         if self._cannot_save is not None:
             self._cannot_save, self._next_s, self._unsaid = None, 0.0, True
 
     def cannot_save(self, why: str) -> None:
-        """A periodic checkpoint was not written; goes with the next report."""
+        """Report that a periodic checkpoint was not written, with the next report."""
         self._cannot_save, self._next_s, self._unsaid = why, 0.0, True
 
     def waits_to_save(self, why: str) -> None:
-        """The training is over, and its last checkpoint cannot be written yet; said at once."""
+        """Report at once that the training is over but its last checkpoint cannot be written."""
         self._cannot_save, self._waits_to_save = why, True
         self._write()
         self._signal()
 
     def declined(self, why: str) -> None:
-        """Asked to suspend, the training goes on, since it cannot save; said at once."""
+        """Report at once that a suspension is declined because the state cannot be saved."""
         self._cannot_save = why
         self._declined += 1
         self._write()
         self._signal()
 
     def register(self, *, in_place: bool = False) -> None:
-        """Write the first report and have the manager look; once more if `in_place` is news.
+        """Write the first report and notify the manager; again if `in_place` has become true.
 
         Parameters
         ----------
         in_place : bool
-            The number of ranks can change without stopping.
+            Whether the number of ranks can change without stopping.
         """
         if self.registered and self._in_place >= in_place:
             return
@@ -130,7 +130,7 @@ class Reporter:
         self._signal()
 
     def note(self, text: str) -> None:
-        """Tell the user what he should know, once: on standard error and, with a manager, there."""
+        """Tell the user something once, on standard error and through the manager."""
         if text in self._notes or len(self._notes) == _MAX_NOTES:
             return
         self._notes.append(text)
@@ -139,7 +139,7 @@ class Reporter:
         self._signal()
 
     def stepped(self, step: int, done: float) -> None:
-        """A step is done; written at most once a second."""
+        """Record that a step is done; a report is written at most once a second."""
         self._step = step
         self._done = done
         if self._attempt is None:
@@ -147,12 +147,12 @@ class Reporter:
         self._count(step)
         now_s, rung = time.monotonic(), self._passed(step)
         if self._first_step_at is None:
-            # Said at once: how long a resumption took is known now. The clock of the rate starts
-            # here too, so that a slow first step (compilation, caches) does not count.
+            # Reported at once: how long a resumption took is known now. The rate is measured from
+            # here on, so that a slow first step (compilation, caches) does not count.
             self._first_step_at = time.time()
             self._next_s = now_s
         if rung:
-            # Said at once, and kept: what it has here is compared with what others had here.
+            # Reported at once, and kept: metrics at a rung are compared with those of other trials.
             self._at_rungs[rung] = _numbers(self._metrics)
             self._next_s = now_s
         self._maybe_write(now_s)
@@ -160,7 +160,7 @@ class Reporter:
             self._signal()
 
     def _passed(self, step: int) -> int:
-        """The last rung that a trial has come to since this was asked last; 0 if none."""
+        """Return the last rung that a trial reached since the last call; 0 if none."""
         passed = 0
         while 0 < self._rung <= step:
             passed = self._rung
@@ -168,30 +168,30 @@ class Reporter:
         return passed
 
     def resized(self, world_size: int) -> None:
-        """The number of ranks is another one: so will be the rate."""
+        """Set the number of ranks, and measure the rate anew."""
         self._world_size = world_size
         self._history.clear()
 
     def metrics(self, values: Mapping[str, Any]) -> None:
-        """Numbers to go with the next report; numbers on a device are fetched only then."""
+        """Set numbers for the next report; numbers on a device are fetched only then."""
         if self._attempt is None:
             return
         for name, value in values.items():
             detach = getattr(value, "detach", None)
-            # A loss that is kept would keep the graph of its whole step in memory.
+            # Keeping an attached loss would keep the graph of its whole step in memory.
             self._metrics[name] = self._fresh[name] = detach() if detach else value
         self._unsaid = True
 
     def fresh(self) -> dict[str, float | None]:
-        """What was reported since this was asked last."""
+        """Return the metrics that were reported since the last call."""
         fresh, self._fresh = self._fresh, {}
         return _numbers(fresh)
 
     def goodput(self, noise_scale: float, values: Mapping[str, Any]) -> None:
-        """It goes with every report from the next one on, if its noise scale is 0 or more."""
+        """Set the goodput model for every report from the next one on, unless phi is negative."""
         if self._attempt is None:
             return
-        # JSON has no infinity, where no batch is too large.
+        # JSON has no infinity, which stands for: no batch is too large.
         noise_scale = min(float(noise_scale), sys.float_info.max)
         if noise_scale >= 0:
             self._goodput = {"noise_scale": noise_scale, **values}
@@ -203,7 +203,7 @@ class Reporter:
             self._write()
 
     def suspended(self, manifest: str, *, agreed_at: float, written_at: float) -> None:
-        """Acknowledge a suspension, and have the supervisor look.
+        """Acknowledge a suspension, and notify the supervisor.
 
         Raises
         ------
@@ -274,7 +274,7 @@ class Reporter:
             "first_step_at": self._first_step_at,
             "at": time.time(),
         }
-        # Progress is worth less than the training that makes it: a full disk must not stop it.
+        # A report is worth less than the training: a full disk must not stop it.
         with contextlib.suppress(OSError):
             self._replace(attempt.report_dir / protocol.REPORT_FILE, document)
             self._unsaid = False
@@ -285,7 +285,7 @@ class Reporter:
             documents.write_json(path, document, durable=False)
             self._reserve.keep()
         except OSError:
-            # That it cannot save must be heard there too, if need be without what is long.
+            # The manager must learn that it cannot save, if need be without the long parts.
             data = json.dumps(document).encode() + b"\n"
             if len(data) > SIZE:
                 short = {**document, "metrics": {}, "rungs": {}, "goodput": None}
@@ -298,7 +298,7 @@ class Reporter:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float | None]:
-    """The numbers among the values; None for what is not finite, of which JSON has none."""
+    """Return the numbers among the values; None for those not finite, which JSON lacks."""
     numbers: dict[str, float | None] = {}
     for name, value in values.items():
         with contextlib.suppress(TypeError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Room for one small file, taken while there is some: it can be replaced on a full disk too."""
+"""Disk space for one small file, reserved early, so that it can be replaced on a full disk."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import os
 from pathlib import Path
 
 SIZE = 4096
-"""Of the room: a block of most file systems."""
+"""Bytes that are reserved: one block of most file systems."""
 
 
 class Reserve:
-    """What a file is replaced from when no other room is left.
+    """Reserved disk space from which a file is replaced when the disk is full.
 
     Parameters
     ----------
     path : pathlib.Path
-        The file; the room is beside it.
+        The file; the reserve lies beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,24 +26,24 @@ class Reserve:
         self._kept = False
 
     def keep(self) -> None:
-        """Take the room, unless it is taken; if there is none, nothing happens."""
+        """Reserve the space, unless that is done; do nothing if there is none."""
         if self._kept:
             return
         with contextlib.suppress(OSError):
             fd = os.open(self._spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # Not zeros, of which some file systems make a hole.
+                # Not zeros, which some file systems store as a hole.
                 self._kept = os.write(fd, os.urandom(SIZE)) == SIZE
             finally:
                 os.close(fd)
 
     def replace(self, data: bytes) -> None:
-        """Replace the file as a whole, by what was its room; its own becomes the room.
+        """Replace the file as a whole by its reserve; the old file becomes the reserve.
 
         Parameters
         ----------
         data : bytes
-            At most :data:`SIZE`; filled up with blanks.
+            Data, at most :data:`SIZE` bytes, padded with blanks.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class Reserve:
             os.close(fd)
         old = self._spare.with_suffix(".old")
         old.unlink(missing_ok=True)
-        # At no instant is there no file: whoever looks would take the session for gone.
+        # The file exists at every instant: a reader would take its absence for the session's end.
         os.link(self._path, old)
         self._spare.replace(self._path)
         old.replace(self._spare)

@@ -15,7 +15,7 @@ Indices = npt.NDArray[np.int64]
 
 
 class Walk:
-    """One rank of those that walk a common order of samples, drawn from seed and epoch alone.
+    """One rank's traversal of a common order of samples, which only seed and epoch determine.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ class Walk:
         self._set_ranks(rank, world_size)
 
     def resize(self, rank: int, world_size: int) -> None:
-        """Be this rank of so many, from the next ``place()`` on.
+        """Set the rank and the number of ranks from the next ``place()`` on.
 
-        The iteration that is under way, and positions in it, stay those of the ranks before.
+        The iteration under way, and positions in it, keep the previous ranks.
         """
         self._set_ranks(rank, world_size)
 
@@ -50,7 +50,7 @@ class Walk:
         self._world_size = world_size
 
     def _order_of(self, epoch: int) -> Indices:
-        """The order of a whole epoch, for all ranks: shape (length,)."""
+        """Return the order of a whole epoch for all ranks, of shape (length,)."""
         if not self._shuffle:
             return np.arange(self._length, dtype=np.int64)
         # A seed sequence mixes both numbers: (1, 0) and (0, 1) are unrelated orders.
@@ -59,12 +59,12 @@ class Walk:
 
 
 def share(piece: Indices, rank: int, world_size: int) -> Indices:
-    """What one rank takes of a piece of the order; the sizes of two ranks differ by at most one."""
+    """Return one rank's share of a piece of the order; shares differ by at most one sample."""
     return piece[rank::world_size]
 
 
 def check_position(consumed: int, samples: int) -> None:
-    """Raise ValueError if there is no such position in an epoch of so many samples."""
+    """Raise ValueError if an epoch of `samples` samples has no such position."""
     if not 0 <= consumed <= samples:
         raise ValueError(
             f"position {consumed} in a data set of {samples} samples: "
@@ -73,7 +73,7 @@ def check_position(consumed: int, samples: int) -> None:
 
 
 class ResumableSampler(Walk):
-    """Indices of this rank's samples, in an order drawn from the seed and the epoch alone.
+    """A sampler of this rank's indices, in an order drawn from the seed and the epoch alone.
 
     All ranks walk one common order. With `world_size` ranks, rank ``r`` takes the samples
     ``r, r + world_size, ...`` of what is left, so that the batches of one step together are a
@@ -106,15 +106,15 @@ class ResumableSampler(Walk):
         self.place(0)
 
     def place(self, epoch: int, consumed: int = 0) -> None:
-        """Begin the next iteration in this epoch, after so many samples (of all ranks)."""
+        """Begin the next iteration in this epoch, after `consumed` samples of all ranks."""
         check_position(consumed, self._length)
         self._epoch = epoch
         self._start = consumed
-        # Kept apart: positions of this iteration are asked for after a resize, too.
+        # Kept separately: positions of this iteration are also needed after a resize.
         self._ranks = (self._rank, self._world_size)
 
     def consumed(self, batches: int, batch_size: int) -> int:
-        """The position after so many batches of this iteration.
+        """Return the position after `batches` batches of this iteration.
 
         Parameters
         ----------
@@ -126,15 +126,15 @@ class ResumableSampler(Walk):
         return self._start + self._ranks[1] * min(batches * batch_size, len(self))
 
     def batched(self, batch_size: int) -> IndexBatches:
-        """The indices in batches, for training without a data loader."""
+        """Return the indices in batches, for training without a data loader."""
         return IndexBatches(self, batch_size)
 
     def order(self) -> Indices:
-        """The order of the whole epoch, for all ranks: shape (length,)."""
+        """Return the order of the whole epoch for all ranks, of shape (length,)."""
         return self._order_of(self._epoch)
 
     def __len__(self) -> int:
-        """Samples of this rank in the iteration that :meth:`place` set up."""
+        """Return this rank's number of samples in the iteration that :meth:`place` set up."""
         return (self._length - self._start) // self._ranks[1]
 
     def __iter__(self) -> Iterator[int]:
@@ -143,7 +143,7 @@ class ResumableSampler(Walk):
 
 
 class IndexBatches:
-    """Arrays of indices, shaped as a data loader: `sampler`, `batch_size`, ``len``, iteration.
+    """Batches of indices with the interface of a loader: `sampler`, `batch_size`, ``len``.
 
     Parameters
     ----------

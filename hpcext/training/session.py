@@ -1,18 +1,19 @@
-"""A session makes a training script stoppable: it finds the step to stop at, saves and resumes.
+"""Sessions, which make a training script suspendable: they find the step to stop at, save, resume.
 
-For NumPy and anything else that has a state; PyTorch's is :class:`hpcext.training.torch.Session`.
+The session here is for NumPy and anything else that has a state; that of PyTorch is
+:class:`hpcext.training.torch.Session`.
 
 Where a script may stop, and where it goes on
 ---------------------------------------------
-Each turn of the loop over :meth:`Session.batches` is one step, and its end is a boundary: a place
-to stop. So is the end of each turn of :meth:`Session.validation`, from whose *beginning* the
-script goes on later.
+Each iteration of the loop over :meth:`Session.batches` is one step, and its end is a boundary: a
+place to stop. So is the end of each iteration of :meth:`Session.validation`; there the script later
+goes on from the *beginning* of the validation.
 
-A resumed script runs from its first line. What it does before the place where it stopped, in the
-same epoch (say ``scheduler.step()`` between training and validation), it does once more; at that
-place everything that the session holds is therefore set to the saved state *again*, and so are
-the random numbers. Until then they have the states that they had when the epoch began, so that an
-order drawn there is the same one.
+A resumed script runs from its first line. Whatever it does in the same epoch before the place where
+it stopped (say ``scheduler.step()`` between training and validation), it does once more. At that
+place everything that the session holds is therefore set to the saved state *again*, and so are the
+random states. Until then they are as they were when the epoch began, so that an order drawn there
+is the same one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Batch = TypeVar("Batch")
 
 
 class Session(Boundaries):
-    """Makes a training loop resumable. Restores the newest checkpoint when constructed.
+    """A session that makes a training loop resumable; it restores the newest checkpoint.
 
     Parameters
     ----------
@@ -64,22 +65,23 @@ class Session(Boundaries):
     keep : int
         Checkpoints to keep, at least 2.
     staging : bool
-        Periodic checkpoints hold a step only while the state is copied in host memory; a thread
-        writes the copy, which takes as much memory as the state. False: they are written between
-        two steps. What a suspension and the end write is always written at once.
+        Whether a periodic checkpoint holds up a step only while the state is copied in host memory;
+        a thread writes the copy, which takes as much memory as the state. False: it is written
+        between two steps. The checkpoints of a suspension and of the end are always written at
+        once.
     seed : int, optional
         Seeds the global random numbers (plus the rank) when there is nothing to resume, and the
-        order of :meth:`sampler`. Not given: the random numbers are left alone.
+        order of :meth:`sampler`. Not given: the random states are left alone.
     samples_per_step : int, optional
         Samples that all ranks consume in a step, if the job's work counts samples.
     on_suspend : iterable of callables
         Called without arguments on every rank when the suspension is acknowledged.
     unsaved : collection of objects, or True
-        What the training has and is meant not to be saved: a model, an optimizer, a scheduler.
-        The session refuses to go on without what it finds and is not given, unless it is named
-        here; with True it looks for nothing.
+        Objects of the training that are deliberately not saved: a model, an optimizer, a scheduler.
+        The session refuses to go on without objects that it finds in use and is not given, unless
+        they are named here; with True it looks for none.
     **state
-        What to save, by name: see :class:`hpcext.training.state.State`.
+        Objects to save, by name: see :class:`hpcext.training.state.State`.
 
     Raises
     ------
@@ -113,7 +115,7 @@ class Session(Boundaries):
     ) -> None:
         self._attempt = protocol.Attempt.from_environ()
         directory = self._attempt.checkpoint_dir if self._attempt else checkpoint_dir
-        # Before anything slow: from here on no request is lost, supervised or not.
+        # Done before anything slow: from here on no request is lost, supervised or not.
         notices = self._attempt is not None and self._attempt.notices
         self._request = SuspendRequest(
             watch=directory is not None, supervised=self._attempt is not None, notices=notices
@@ -144,14 +146,14 @@ class Session(Boundaries):
         self._turn: Callable[[], int] | None = None
         self._turns = 0
         self._walks: list[Walk] = []
-        # Of the loader that is being read, if a change of the number of ranks divides it anew.
+        # The batches of the loader being read, if they follow the number of ranks.
         self._elastic: ElasticBatches | None = None
         self._validations = 0
         self._save_asked = False
         self._saved_s = time.monotonic()
         self._resume_random: Tree | None = None
         self._run_id = uuid.uuid4().hex
-        # Of this attempt: it has made a step, and after it nothing was missing.
+        # Whether this attempt has made a step, and no state was missing after it.
         self._stepped = self._whole = False
         self._seen: Seen | None = None
         self._repeated: set[str] = set()
@@ -159,16 +161,21 @@ class Session(Boundaries):
         self._begin()
 
     def sampler(self, data: Sized | int, *, shuffle: bool = True) -> ResumableSampler:
-        """A sampler for this rank that resumes in mid-epoch, at any number of ranks.
+        """Make a sampler for this rank that resumes in mid-epoch, at any number of ranks.
 
-        Augmentation in loader workers: draw it from (seed, epoch, index). Workers begin afresh
-        when an epoch is resumed, so what they draw from their own streams is not the same again.
+        Draw augmentation in loader workers from (seed, epoch, index): workers start anew when an
+        epoch is resumed, so what they draw from random states of their own differs then.
 
         Parameters
         ----------
         data : Sized or int
             The data set, or its length.
         shuffle : bool
+
+        Returns
+        -------
+        ResumableSampler
+            For ``DataLoader(data, sampler=...)``.
         """
         sampler = ResumableSampler(
             data if isinstance(data, int) else len(data),
@@ -189,22 +196,32 @@ class Session(Boundaries):
         shuffle: bool = True,
         last: str = "weighted",
     ) -> ElasticBatches:
-        """Batches for this rank that are divided anew when the number of ranks changes.
+        """Make batches for this rank that are divided anew when the number of ranks changes.
 
-        For ``DataLoader(data, batch_sampler=...)``, or to be iterated as lists of indices. With it,
-        and a model from ``parallel``, the number of ranks can change without stopping.
+        They are for ``DataLoader(data, batch_sampler=...)``, or to be iterated as lists of indices.
+        With them, and a model from ``parallel``, the number of ranks can change without stopping.
 
         Parameters
         ----------
         data : Sized or int
-            The data set, or its length; or which rank holds which part of it, see
+            The data set, or its length; or an account of which rank holds which part of it, see
             :class:`~hpcext.training.partitions.Partitions`.
         global_batch, gpu_batch : int
-            The one of the two that stays the same when the number of ranks changes.
+            Samples of all ranks, or of one rank, in a step. Give the one that stays the same when
+            the number of ranks changes.
         shuffle : bool
         last : {"weighted", "carried", "dropped"}
             What becomes of an epoch's last samples, see
             :class:`~hpcext.training.batching.ElasticBatches`.
+
+        Returns
+        -------
+        ElasticBatches
+
+        Raises
+        ------
+        ValueError
+            Not exactly one of the batch sizes is given, or a parameter is not valid.
         """
         make = (
             functools.partial(PartitionedBatches, data)
@@ -224,7 +241,20 @@ class Session(Boundaries):
         return batches
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left, by number, of `count` in all; a finished job has none."""
+        """Yield the numbers of the epochs that are left, of `count` in all.
+
+        A finished job has none left. The final checkpoint is written at the end.
+
+        Parameters
+        ----------
+        count : int
+            Epochs of the whole training.
+
+        Yields
+        ------
+        epoch : int
+            Number of the epoch, from 0.
+        """
         self._count = count
         self._join_group()
         for epoch in range(self._place.epoch, count):
@@ -240,15 +270,25 @@ class Session(Boundaries):
             self.finish()
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches that are left of this epoch; each turn of the loop is one step.
+        """Yield the batches that are left of this epoch; each iteration is one step.
 
-        With a :meth:`sampler` in the loader, the data consumed before is not read again. Any
-        other loader is read up to its place, which is exact if the number of ranks is the same.
+        With a :meth:`sampler` in the loader, data consumed before is not read again. Any other
+        loader is read up to its place, which is exact if the number of ranks is the same.
+
+        Parameters
+        ----------
+        loader : iterable of batches
+            Without ranks of its own: each rank has its loader.
+
+        Yields
+        ------
+        batch
+            As the loader yields it.
 
         Raises
         ------
         RuntimeError
-            Not inside :meth:`epochs`, or the second such loop of an epoch.
+            The call is not inside :meth:`epochs`, or it is the second such loop of an epoch.
         CheckpointError
             The loader ends before the place where the checkpoint was written.
         """
@@ -274,18 +314,18 @@ class Session(Boundaries):
                     yield batch
                     self._end_turn()
                     if self._boundary():
-                        # With other ranks from here on: what is left is divided anew. First let
+                        # The ranks change here: what is left is divided anew. First let
                         # go of the old iterator, and of its workers.
                         changed, source = True, iter(())
                         break
         finally:
-            # Left by `break`: that step counts too, but is no place to stop; the script goes on
+            # Left by `break`: that step counts too, but is not a place to stop; the script goes on
             # after the loop, and would do so once more on resumption.
             self._end_turn()
             place.trained = True
 
     def _open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
-        """Begin to read a loader at the present place, which is then reached."""
+        """Begin to read a loader at the present place; restore the saved state there."""
         place = self._place
         begun_on = self._resume.manifest["world_size"] if self._resume else self.world_size
         self._elastic = elastic(loader)
@@ -301,10 +341,19 @@ class Session(Boundaries):
         return position, source
 
     def validation(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches of a validation, each a place to stop; it is begun anew on resumption.
+        """Yield the batches of a validation, each a place to stop; resumption begins it anew.
 
-        Every rank must come here (they may have different numbers of batches). Inside the loop
-        over :meth:`batches` it does not stop: the end of that turn is the place.
+        Every rank must run it (the ranks may have different numbers of batches). Inside the loop
+        over :meth:`batches` it does not stop: the end of that iteration is the place to stop.
+
+        Parameters
+        ----------
+        loader : iterable of batches
+
+        Yields
+        ------
+        batch
+            As the loader yields it.
         """
         if self._turn is not None or self._keeper is None:
             yield from loader
@@ -315,7 +364,7 @@ class Session(Boundaries):
             self._arrive()
         place = dataclasses.replace(self._place, phase=self._phase, validation=self._validations)
         random = self._state.random()
-        # A rank with fewer batches must not answer a later question than the others ask.
+        # All ranks must exchange equally often, also those with fewer batches.
         looks = self._ranks.smallest(len(loader) if isinstance(loader, Sized) else 0)
         try:
             for batch in loader:
@@ -324,29 +373,37 @@ class Session(Boundaries):
                     looks -= 1
                     self._look(place, random)
         finally:
-            # Left by `break`: the other ranks still ask.
+            # Left by `break`: the other ranks still exchange.
             while looks > 0 and self.world_size > 1:
                 looks -= 1
                 self._look(place, random)
 
     @property
     def run_id(self) -> str:
-        """What an experiment tracker (wandb, MLflow) wants to know a run by: 32 hexadecimal digits.
+        """Id of the run for an experiment tracker (wandb, MLflow): 32 hexadecimal digits.
 
-        The same in every attempt of the job and on every rank; another one for each job. Without
-        a checkpoint directory nothing keeps it: it is new each time, on each rank.
+        It is the same in every attempt of the job and on every rank, and differs between jobs.
+        Without a checkpoint directory nothing keeps it: it is new each time, on each rank.
         """
         return self._keeper.run_id if self._keeper else self._run_id
 
     def report(self, **metrics: Any) -> None:
-        """Numbers to show for the job: loss, accuracy; cheap, may be called each step."""
+        """Report numbers of the training, such as loss and accuracy, to show for the job.
+
+        It is cheap, and may be called in each step.
+
+        Parameters
+        ----------
+        **metrics : number or tensor
+            Metrics by name. Numbers on a device are fetched only when a report is written.
+        """
         self._reporter.metrics(metrics)
         if self._keeper is None or self._reporter.registered or self.rank != 0:
             return
         again = self._repeated & metrics.keys()
         self._repeated |= metrics.keys()
         if again:
-            # Once may be before the loop, or instead of one; what is said again comes of a loop.
+            # One report may come before the loop, or instead of it; several come from a loop.
             self._reporter.note(
                 f"session.report({min(again)}=...) was called again, and no loop over "
                 "session.batches(loader) has begun: nothing is saved, and the job cannot be "
@@ -366,35 +423,35 @@ class Session(Boundaries):
         throughput: Sequence[float] | None = None,
         batch: int | None = None,
     ) -> None:
-        """How much a larger batch is worth, for the policies that divide GPUs by it.
+        """Report how much a larger batch is worth, for policies that divide GPUs by goodput.
 
-        What was said last holds, in later attempts too. Cheap, but a number on a device is
-        fetched at once: call it now and then.
+        The last report holds, in later attempts too. The call is cheap, but a number on a device is
+        fetched at once: call it only now and then.
 
         Parameters
         ----------
         noise_scale : float
-            The gradient noise scale of Pollux (eq. 5), in samples, as it is now. What is no number
-            from 0 on, as a measurement of few steps may be, is not told.
+            The present gradient noise scale of Pollux (eq. 5), in samples. A value that is negative
+            or not a number, as measurements of few steps may be, is ignored.
         initial_batch : int
-            Samples of a step, of all ranks, that the training was tuned for.
+            Samples in a step, of all ranks, for which the training was tuned.
         most_batch : int, optional
-            Most samples of a step; 32 times the initial ones. Say `initial_batch` for a training
-            that keeps its batch.
+            Most samples in a step; default 32 times the initial ones. Give `initial_batch` for a
+            training that keeps its batch.
         least_per_gpu, most_per_gpu : int
-            Samples of a rank in a pass; the most that its memory has room for, if that is known.
+            Fewest and most samples of a rank in a pass; the most that fits its memory, if known.
         accumulates : bool
             Whether a step may have several passes.
         throughput : sequence of float, optional
             Seven parameters, see :data:`hpcext.protocol.REPORT`. Without them they are fitted to
             the steps that the manager sees.
         batch : int, optional
-            Samples of a step at present.
+            Samples in a step at present.
 
         Raises
         ------
         ValueError
-            Neither `throughput` nor a session that counts samples.
+            There is neither `throughput` nor a session that counts samples.
         """
         if throughput is None and not self._counts_samples:
             raise ValueError("report_goodput: needs throughput=, or Session(samples_per_step=...)")
@@ -405,7 +462,7 @@ class Session(Boundaries):
             "most_per_gpu": most_per_gpu,
             "batch": batch,
         }
-        # As plain numbers: those of NumPy are none to JSON.
+        # As plain numbers: JSON cannot encode those of NumPy.
         self._reporter.goodput(
             noise_scale,
             {
@@ -416,7 +473,7 @@ class Session(Boundaries):
         )
 
     def finish(self) -> None:
-        """The training is over: write the final checkpoint, so that a rerun trains no more.
+        """Write the final checkpoint, so that a rerun trains no more.
 
         :meth:`epochs` calls it at its end. A script that stops early calls it itself.
         """
@@ -433,10 +490,10 @@ class Session(Boundaries):
         self._reporter.flush()
 
     def _join(self) -> Ranks:
-        """The ranks of this job."""
+        """Join the ranks of this job."""
         ranks = protocol.environ().get("WORLD_SIZE", "1")
         if ranks != "1":
-            # Each would take itself for the whole job, and write the others' checkpoints over.
+            # Each process would take itself for the whole job and overwrite the checkpoints.
             raise ValueError(
                 f"WORLD_SIZE={ranks}: this session is for one process; use that of "
                 "hpcext.training.torch or hpcext.training.tensorflow"
@@ -450,7 +507,7 @@ class Session(Boundaries):
         return Keeper(store, self._state, self._ranks)
 
     def _facts(self) -> dict[str, Any]:
-        """What a manifest should hold."""
+        """Return the session's entries for a manifest."""
         return {"done": self._done}
 
     def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
@@ -484,13 +541,13 @@ class Session(Boundaries):
 
     def _boundary(self) -> bool:
         if not self._whole:
-            # Some of it is known once a step was made.
+            # Some missing objects are found only after a step.
             self._whole = True
             self._refuse_missing(stepped=True)
         return super()._boundary()
 
     def _refuse_missing(self, *, stepped: bool = False) -> None:
-        """Raise ValueError if the training has what nobody saves."""
+        """Raise ValueError if the training has state that nobody saves."""
         if self._unsaved is None:
             return
         missing = self._state.missing(self._unsaved, stepped=stepped)
@@ -502,7 +559,7 @@ class Session(Boundaries):
         self._reporter.register()
 
     def _first_batch(self, loader: Any, batch: Any) -> Seen:
-        """What to compare with the other ranks, of the first batch of this attempt."""
+        """Return what to compare with the other ranks of this attempt's first batch."""
         alone = self.world_size == 1 or self._keeper is None
         return Seen() if alone else first_batch(loader, batch)
 
@@ -515,13 +572,13 @@ class Session(Boundaries):
             self._seed_anew()
 
     def _seed_anew(self) -> None:
-        """For a rank that was not there: a stream of its own, and another one after each resize."""
+        """Seed a rank that did not exist before, differently after each resize."""
         if self._seed is not None:
             entropy = np.random.SeedSequence((self._seed, self.rank, self.step))
             self._state.seed(int(entropy.generate_state(1)[0]))
 
     def _arrive(self) -> None:
-        """This is the place where the checkpoint was written: from here on all is new."""
+        """Restore the state at the place where the checkpoint was written."""
         if self._resume is not None:
             self._restore_state(self._resume)
             if self._rehearsal is not None:
@@ -542,7 +599,7 @@ class Session(Boundaries):
         self._epoch_random = self._state.random()
 
     def _end_turn(self) -> None:
-        """One step is done."""
+        """End a step: count its samples, and report it."""
         if self._turn is None:
             return
         samples = self._turn()
@@ -556,24 +613,24 @@ class Session(Boundaries):
             self._reporter.stepped(self.step, self._done)
 
     def _weight_of_batch(self) -> float:
-        """By how much this rank's mean gradient counts in this step."""
+        """Return the weight of this rank's mean gradient in this step."""
         return 1.0 if self._elastic is None else self._elastic.weight(self._turns - 1)
 
     def _samples_of_turn(self) -> int:
-        """Samples of all ranks in this step."""
+        """Return the number of samples of all ranks in this step."""
         batches = self._elastic
         assert batches is not None
         return batches.consumed(self._turns) - batches.consumed(self._turns - 1)
 
     def _work(self, samples: int) -> float:
-        """What the step that ends adds to the work done, by the samples that the loader counts."""
-        # A loader that knows counts its samples itself: their number changes with the ranks.
+        """Return the work that a step of `samples` samples adds, in the job's unit."""
+        # The samples of an elastic loader are counted: their number changes with the ranks.
         known = self._counts_samples and self._elastic is not None
         return samples if known else self._step_work
 
     def _join_group(self) -> None:
-        """Join the others, if this process was started to."""
+        """Join the other ranks, if this process was started to join a training."""
 
     def _opened(self) -> None:
-        """A loader was opened: what it says of its batches counts."""
+        """Take note of a newly opened loader."""
         self._register()

@@ -1,4 +1,4 @@
-"""Sharding a model over the ranks, before the session that restores it is made."""
+"""Sharding of a model over the ranks, before the session that restores it is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcext.training.torch_ranks import join, own_device
 def shard(
     model: torch.nn.Module, *layers: type[torch.nn.Module], **options: Any
 ) -> torch.nn.Module:
-    """Divide the parameters of a model among all ranks (FSDP2), on the device of each.
+    """Shard the parameters of a model over all ranks (FSDP2), on the device of each.
 
     Call it before the optimizer is made, and the session last: a session restores when it is
     made, and every rank then reads its own shards. Scripts that have a process group, or a mesh,
@@ -25,10 +25,10 @@ def shard(
     Parameters
     ----------
     model : torch.nn.Module
-        The same on every rank.
+        The model, equal on every rank.
     *layers : type
         Submodules of these classes become units of their own: their parameters are gathered when
-        they compute and freed thereafter. None: the model is one unit.
+        they compute and freed afterwards. Without any, the model is one unit.
     **options
         For :func:`torch.distributed.fsdp.fully_shard`: ``mp_policy``, ``offload_policy``,
         ``reshard_after_forward``; ``mesh``, if not one of all ranks.
@@ -43,7 +43,7 @@ def shard(
     ImportError
         This PyTorch is older than 2.6.
     CheckpointError
-        This process was started to join a training that goes on, which sharded ones cannot.
+        This process was started to join a running training, which a sharded model cannot.
     """
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
@@ -64,7 +64,7 @@ def shard(
 
 
 def _meet(device: torch.device) -> None:
-    """Join the ranks of this job; FSDP wants a process group for one rank, too."""
+    """Join the ranks of this job; FSDP needs a process group even for one rank."""
     if dist.is_initialized():
         return
     member = Member.here(device)

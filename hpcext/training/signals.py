@@ -1,17 +1,17 @@
-"""Whether this process was asked to suspend itself.
+"""Requests for suspension: signals that this process has received.
 
 A supervisor starts the job with the signal *blocked and ignored*: Linux keeps a blocked signal
-pending even when it is ignored (signal(7)), both survive ``exec``, and every thread inherits the
-mask. So a signal that comes during imports is kept, shells and data-loader workers are not
-disturbed, and asking costs one system call and no handler.
+pending even when it is ignored (signal(7)), both settings survive ``exec``, and every thread
+inherits the mask. So a signal that arrives during imports is kept, shells and data-loader workers
+are not disturbed, and a check costs one system call and no handler.
 
-Without a supervisor that does not hold: threads which libraries made before (OpenBLAS makes some
-when NumPy is imported) do not block the signal, so the kernel gives it to one of them, and an
-ignored signal is lost there. Then, and only then, a handler sets a flag.
+Without a supervisor that does not hold: threads that libraries made before (OpenBLAS makes some
+when NumPy is imported) do not block the signal, so the kernel delivers it to one of them, and an
+ignored signal is lost there. Only then a handler sets a flag.
 
 A batch system that wants its node back sends SIGTERM to every process of a job (Slurm when the
-grace of a preemption begins), or SIGINT before that (LSF's bkill, brequeue and bmig). The
-supervisor makes a suspension of it; the processes that are to save themselves have to outlive it.
+grace time of a preemption begins), or SIGINT before that (LSF's bkill, brequeue and bmig). The
+supervisor turns it into a suspension; the processes that are to save themselves have to survive it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
 
 
 class SuspendRequest:
-    """Looks for the suspend signal of this process.
+    """The requests for suspension that this process receives as signals.
 
     Parameters
     ----------
@@ -37,12 +37,13 @@ class SuspendRequest:
         Outlive the SIGUSR1 that tells supervisors of news. They start us so, but launchers of MPI
         pass it on to ranks that they have started with all signals as by default.
     notices : bool
-        Outlive SIGTERM and SIGINT of the batch system, which are no order to end.
+        Whether to survive SIGTERM and SIGINT of the batch system, which are notices, not orders to
+        end.
 
     Raises
     ------
     ValueError
-        Not in the main thread, and no supervisor has blocked the signal.
+        This is not the main thread, and no supervisor has blocked the signal.
     """
 
     def __init__(
@@ -59,24 +60,24 @@ class SuspendRequest:
             self._catch()
 
     def asked(self) -> bool:
-        """Whether the signal came; it stays so until :meth:`decline` takes the signal away."""
+        """Return whether a suspension is requested; it stays so until :meth:`decline`."""
         if not self._watch:
             return False
         if self._deaf_until_s:
             if time.monotonic() < self._deaf_until_s:
                 return False
-            # What came meanwhile may be the same request, which a supervisor repeats.
+            # A signal that came meanwhile may be the same request, which a supervisor repeats.
             self._deaf_until_s = 0.0
             self._take()
         return self._flag or SUSPEND_SIGNAL in signal.sigpending()
 
     def decline(self, pause_s: float) -> None:
-        """Go on all the same; what comes within a pause is not heard.
+        """Drop the request and go on; ignore requests during a pause.
 
         Parameters
         ----------
         pause_s : float
-            0 where nobody repeats a request that counts.
+            Seconds; 0 where nobody repeats a request.
         """
         if self._watch:
             self._take()
@@ -98,24 +99,25 @@ class SuspendRequest:
 
 
 class News:
-    """Whether the launcher of this rank has something to say: SIGUSR1, blocked and looked for."""
+    """Notices from the launcher of this rank: SIGUSR1, blocked and polled."""
 
     def __init__(self) -> None:
-        # The launcher has done both; a shell between it and us may have undone the first.
+        # The launcher has done both; a shell between it and this process may have undone the first.
         signal.signal(NEWS_SIGNAL, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, (NEWS_SIGNAL,))
 
     def came(self) -> bool:
-        """Whether it came since the last time."""
+        """Return whether a notice has come since the last call."""
         return NEWS_SIGNAL in signal.sigpending() and bool(signal.sigtimedwait((NEWS_SIGNAL,), 0))
 
 
 def _outlive_notices() -> None:
-    """Neither this process nor the workers that it starts die of SIGTERM or SIGINT.
+    """Make this process, and the workers that it starts, survive SIGTERM and SIGINT.
 
-    Blocked: a DataLoader's workers set a handler of their own, which ends them. Ignored: threads
-    that libraries made before do not block it. SIGINT, which nobody sets a handler for in workers,
-    a supervisor has had ignored; a launcher that catches it starts its ranks with the default.
+    SIGTERM is blocked because a DataLoader's workers install a handler of their own, which would
+    end them, and ignored because threads that libraries made before do not block it. SIGINT, for
+    which nobody installs a handler in workers, is ignored by a supervisor's children; a launcher
+    that catches it starts its ranks with the default.
     """
     for signum in (signal.SIGTERM, signal.SIGINT):
         _ignore_unless_handled(signum)

@@ -1,8 +1,8 @@
 """Periodic checkpoints beside the training: a copy in host memory, and a thread that writes it.
 
-A step is held for the copying only. The copy lives in memory that is kept from save to save,
-because the first touch of fresh memory costs more than the copying does; so this doubles what the
-state takes of host memory. Where there is not that much room, the state is written directly.
+A step is held up only for the copying. The memory of the copy is kept from one checkpoint to the
+next, because the first touch of fresh memory costs more than the copying; so the state takes twice
+its host memory. Where there is too little, the state is written directly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPARE_BYTES = 64 << 20
 
 
 class Copier:
-    """Copies trees of plain values and arrays; each copy takes the memory of the one before.
+    """A copier of trees of plain values and arrays; each copy reuses the memory of the last.
 
     Subclasses know other kinds of arrays.
     """
@@ -34,14 +34,14 @@ class Copier:
         self._known: dict[Any, Any] = {}
 
     def copy(self, tree: Any) -> Any:
-        """A copy that shares nothing with the tree, except what cannot change.
+        """Return a copy that shares nothing with the tree, except immutable values.
 
         The same array at two places of the tree is one array in the copy too.
 
         Raises
         ------
         MemoryError
-            There is not enough room for it.
+            There is not enough memory for it.
         """
         self._after, self._known = {}, {}
         fresh = sum(
@@ -49,7 +49,7 @@ class Copier:
             for path, array in self._arrays(tree, ())
             if not self.fits(self._before.get(path), array)
         )
-        # Asked, because a batch system kills the job that takes more than it may, without asking.
+        # Checked first, because a batch system kills a job that exceeds its memory without warning.
         if fresh and fresh + _SPARE_BYTES > room_bytes():
             raise MemoryError(f"no room for {fresh >> 20} MiB")
         copy = self._walk(tree, ())
@@ -59,38 +59,38 @@ class Copier:
         return copy
 
     def forget(self) -> None:
-        """Give the memory back."""
+        """Free the memory of the copy."""
         self._before = {}
 
     # -- what an array is
 
     def is_array(self, value: Any) -> bool:
-        """Whether a value has content that must be copied."""
+        """Return whether a value has content that must be copied."""
         return isinstance(value, np.ndarray)
 
     def size(self, array: Any) -> int:
-        """Bytes of its content."""
+        """Return the size of an array's content in bytes."""
         return int(array.nbytes)
 
     def identity(self, array: Any) -> Any:
-        """The same for two arrays that are one and the same memory."""
+        """Return a key that is equal for two arrays that are the same memory."""
         layout = array.__array_interface__
         return layout["data"], array.shape, array.strides, array.dtype.str
 
     def fits(self, before: Any, array: Any) -> bool:
-        """Whether an earlier copy has the memory for this one."""
+        """Return whether an earlier copy has the right memory for this array."""
         return before is not None and (before.shape, before.dtype) == (array.shape, array.dtype)
 
     def fresh(self, array: Any) -> Any:
-        """New memory for a copy."""
+        """Allocate memory for a copy."""
         return np.empty_like(array, subok=False)
 
     def fill(self, copy: Any, array: Any) -> None:
-        """Copy the content; may go on until :meth:`wait`."""
+        """Copy the content of an array, perhaps asynchronously until :meth:`wait`."""
         np.copyto(copy, array)
 
     def wait(self) -> None:
-        """The copying is done when this returns."""
+        """Wait until all content is copied."""
 
     # -- the tree
 
@@ -116,7 +116,7 @@ class Copier:
         return copy
 
     def _arrays(self, value: Any, path: _Path) -> Iterator[tuple[_Path, Any]]:
-        """Every array of a tree once, as :meth:`_walk` meets them."""
+        """Yield every array of a tree once, in the order of :meth:`_walk`."""
         if self.is_array(value):
             if self._known.setdefault(self.identity(value), value) is value:
                 yield path, value
@@ -131,11 +131,12 @@ class Copier:
 
 
 def like(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]:
-    """The items in a mapping of the same kind.
+    """Return the items in a mapping of the same kind.
 
     Parameters
     ----------
     mapping : Mapping
+        Its type, and the version numbers of a module's state, are kept.
     items : dict
     """
     if isinstance(mapping, Counter):
@@ -143,21 +144,21 @@ def like(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Mapping[Any, Any]
     if not isinstance(mapping, OrderedDict):
         return items
     ordered = OrderedDict(items)
-    # A module's state carries version numbers beside its items.
+    # The state of a module carries version numbers besides its items.
     if hasattr(mapping, "_metadata"):
         ordered._metadata = {key: dict(each) for key, each in mapping._metadata.items()}  # type: ignore[attr-defined]
     return ordered
 
 
 class Writer:
-    """Does one thing at a time in a thread of its own; an ordinary exit waits for it.
+    """A thread that runs one job at a time; an ordinary exit waits for it.
 
-    A child process that is forked meanwhile does not have the thread, and nothing in it waits.
+    A child process that is forked meanwhile does not have the thread, and does not wait.
 
     Parameters
     ----------
     name : str
-        Of the thread.
+        Name of the thread.
     """
 
     def __init__(self, name: str = "hpcext-checkpoint") -> None:
@@ -166,27 +167,27 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, job: Callable[[], object]) -> None:
-        """Begin something, when what was begun before has ended.
+        """Start a job, after the one before has ended.
 
         Raises
         ------
         BaseException
-            What went wrong with the one before.
+            The error of the job before.
         """
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(job,), name=self._name)
         self._thread.start()
 
     def ended(self) -> bool:
-        """Whether something was begun and has ended, so that :meth:`wait` does not wait."""
+        """Return whether a job was started and has ended, so that :meth:`wait` does not block."""
         return self._thread is not None and not self._thread.is_alive()
 
     def busy(self) -> bool:
-        """Whether something is under way."""
+        """Return whether a job is under way."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait until nothing is under way; raises what went wrong with it."""
+        """Wait for the job under way, and raise its error."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -202,12 +203,12 @@ class Writer:
 
 
 def room_bytes() -> int:
-    """Memory that this process may still take: of the machine, and of its control groups.
+    """Return how much more memory this process may take, by the machine and its control groups.
 
     Returns
     -------
     int
-        Bytes; page cache that the kernel would give up counts as room.
+        Bytes; page cache that the kernel would give up counts as free.
     """
     return min([_machine_room(), *_group_rooms()])
 
@@ -220,7 +221,7 @@ def _machine_room() -> int:
 
 
 def _group_rooms() -> Iterator[int]:
-    """Room in the control group of this process and those above it, cgroups(7), either version."""
+    """Yield the free memory in each control group of this process, cgroups(7), v1 or v2."""
     for line in _text("/proc/self/cgroup").splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers == "":

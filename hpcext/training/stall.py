@@ -1,4 +1,4 @@
-"""What a change of the number of ranks costs: seconds without progress."""
+"""The cost of a change of the number of ranks: seconds without progress."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections import deque
 
 _WINDOW = 64
-"""Steps; more than a new rank needs to start, which on busy cores slows those of the others."""
+"""Steps of the median: more than a new rank takes to start, which slows others on busy cores."""
 
 
 class Stall:
-    """Watches the boundaries between steps.
+    """The measurement of stalls, from the boundaries between steps.
 
     The cost of a change is the time from the last boundary before it to the first one after it,
-    less the time of a step (the median of the last ones).
+    minus the median time of the last steps.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Stall:
         self._changing = False
 
     def boundary(self) -> float | None:
-        """A step is done; what a change cost, if one was under way."""
+        """End a step; return what a change cost in seconds, if one was under way."""
         now_s = time.perf_counter()
         taken_s = now_s - self._last_s if self._last_s is not None else None
         self._last_s = now_s
@@ -35,11 +35,11 @@ class Stall:
         return None
 
     def begin(self) -> None:
-        """The ranks change, at the boundary that was last."""
+        """Begin a change of ranks at the last boundary."""
         self._changing = True
 
     def end(self) -> float | None:
-        """No step follows the change; what it cost until now, if one was under way."""
+        """End a change that no step follows; return its cost in seconds, if one was under way."""
         if not self._changing or self._last_s is None:
             return None
         return self._cost(time.perf_counter() - self._last_s)

@@ -1,7 +1,7 @@
 """The state of a training process without a framework: NumPy arrays, objects, random states.
 
-A tree of plain values is written as one ``.npz`` file: the arrays under their numbers, and the
-tree itself as JSON that refers to them. Nothing is pickled, so a checkpoint cannot run code.
+A tree of plain values is written as one ``.npz`` file: the arrays under their numbers, and the tree
+itself as JSON that refers to them. Nothing is pickled, so a checkpoint cannot run code.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ Tree = dict[str, Any]
 
 
 class State:
-    """Everything that a checkpoint must hold, and how it is written.
+    """The state that a checkpoint must hold, and how it is written.
 
     Parameters
     ----------
     objects : Mapping[str, Any]
-        What the user named: NumPy arrays and dictionaries of them (restored in place), NumPy
-        generators, and objects with ``state_dict`` and ``load_state_dict``. None is left out.
+        Objects that the user named: NumPy arrays and dictionaries of them (restored in place),
+        NumPy generators, and objects with ``state_dict`` and ``load_state_dict``. Values of None
+        are ignored.
 
     Raises
     ------
@@ -52,7 +53,7 @@ class State:
     valid = "an array, a dict of arrays, a numpy.random.Generator, or an object with both"
 
     def refusal(self, value: Any) -> str:
-        """Why this value can be no part of the state; empty if it can."""
+        """Return why this value cannot be part of the state; empty if it can."""
         kind = type(value).__name__
         if isinstance(value, list | tuple | set | frozenset):
             return (
@@ -66,38 +67,38 @@ class State:
         return ""
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
-        """What the training has that nobody saves, and what to do; empty where none is known.
+        """Return which state of the training nobody saves, and what to do; empty if none.
 
         Parameters
         ----------
         unsaved : collection
-            Objects of which that is meant.
+            Objects that are deliberately not saved.
         stepped : bool
             Whether a step was made by now.
         """
         return ""
 
     def present(self) -> Tree:
-        """What this process has, by kind, given to the session or not; slow."""
+        """Return the state of this process by kind, given to the session or not; slow."""
         return {"what the session holds": self.capture(), "random numbers": self.random()}
 
     def knows(self, value: Any) -> bool:
-        """Whether this value's state can be taken and given back."""
+        """Return whether this value's state can be saved and restored."""
         if isinstance(value, np.ndarray | dict) or self.draws(value):
             return True
         return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
     def draws(self, value: Any) -> bool:
-        """Whether it is a source of random numbers, which belongs to a rank and not to all."""
+        """Return whether a value is a source of random numbers, which each rank has its own of."""
         return isinstance(value, np.random.Generator)
 
     def check(self) -> None:
-        """Whether all of it can be saved; found out now, not when a checkpoint is due.
+        """Check now, not when a checkpoint is due, that all of the state can be saved.
 
         Raises
         ------
         TypeError
-            Names what cannot be saved.
+            The message names what cannot be saved.
         """
         _encode(self.capture(), {}, "Session")
 
@@ -108,17 +109,17 @@ class State:
 
     @property
     def in_place_refusal(self) -> str:
-        """Why not; empty if it may."""
+        """Reason why the number of ranks cannot change in place; empty if it can."""
         return ""
 
     def copier(self) -> Copier:
-        """What copies the arrays of a captured state into memory of their own."""
+        """Make the copier for the arrays of a captured state."""
         return Copier()
 
     # -- the objects
 
     def capture(self) -> Tree:
-        """The state of every object; arrays and tensors are the live ones, not copies."""
+        """Return the state of every object; arrays and tensors are not copied."""
         return {name: self._capture(value) for name, value in self._objects.items()}
 
     def apply(self, tree: Tree) -> None:
@@ -137,7 +138,7 @@ class State:
         for name, value in self._objects.items():
             try:
                 self._apply(value, tree[name])
-            # Objects are the user's, and raise what they like.
+            # The objects are the user's, and may raise any exception.
             except Exception as error:
                 raise unfit(name, error) from error
 
@@ -161,7 +162,7 @@ class State:
     # -- random numbers
 
     def random(self) -> Tree:
-        """The state of this process's random numbers, as JSON values."""
+        """Return the random states of this process as JSON values."""
         kind, keys, position, has_gauss, cached = np.random.get_state()
         return {
             "python": random.getstate(),
@@ -170,7 +171,7 @@ class State:
         }
 
     def set_random(self, states: Tree) -> None:
-        """Set the random numbers to states that :meth:`random` gave."""
+        """Set the random states to what :meth:`random` returned."""
         version, words, gauss = states["python"]
         random.setstate((version, tuple(words), gauss))
         kind, keys, *rest = states["numpy"]
@@ -195,31 +196,31 @@ class State:
     # -- the file
 
     def write(self, file: HashingFile, tree: Tree) -> None:
-        """Write a tree."""
+        """Write a tree to a file."""
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         text = json.dumps(_encode(tree, arrays, "Session"))
         arrays["tree"] = np.frombuffer(text.encode(), dtype=np.uint8)
         np.savez(cast(Any, file), **cast(Any, arrays))
 
     def read(self, path: Path) -> Tree:
-        """Read a tree.
+        """Read a tree from a file.
 
         Raises
         ------
         CheckpointError
-            It is not such a file.
+            The file is not one that a session wrote.
         """
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 document = json.loads(arrays["tree"].tobytes())
                 return cast(Tree, _decode(document, arrays))
-        # zipfile, zlib, struct and numpy have errors of their own for what is damaged.
+        # zipfile, zlib, struct and numpy raise errors of their own for damaged files.
         except Exception as error:
             raise CheckpointError(f"cannot be read ({error})", where=path) from error
 
 
 def unfit(name: str, error: Exception) -> CheckpointError:
-    """The error that the saved state of an object is that of another one."""
+    """Return the error for a saved state that does not fit its object."""
     said = " ".join(str(error).split())
     if not isinstance(error, ValueError | RuntimeError):
         # The message of a KeyError is the key alone.
@@ -235,8 +236,11 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 
 def _encode(value: Any, arrays: dict[str, np.ndarray[Any, Any]], where: str) -> Any:
-    """Plain values as JSON; arrays by reference. Every dictionary is a list of pairs, because
-    optimizers use numbers as keys and JSON would make strings of them."""
+    """Encode plain values as JSON, and arrays by reference.
+
+    Every dictionary becomes a list of pairs, because optimizers use numbers as keys, which JSON
+    would turn into strings.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray | np.generic):

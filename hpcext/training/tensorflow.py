@@ -43,16 +43,16 @@ Batch = TypeVar("Batch")
 
 
 class Session(Balancing):
-    """Makes a TensorFlow training loop resumable; see :class:`hpcext.training.session.Session`.
+    """A session that makes a TensorFlow training loop resumable.
 
-    Under ``hpcext launch`` with several ranks, :func:`strategy` comes first, model and optimizer
-    are made in its scope, and each worker trains on its part of each batch. The number of workers
-    may change with each suspension; only rank 0 writes.
+    See :class:`hpcext.training.session.Session`. Under ``hpcext launch`` with several ranks, call
+    :func:`strategy` first and make model and optimizer in its scope; each worker then trains on its
+    part of each batch. The number of workers may change with each suspension; only rank 0 writes.
 
     Parameters
     ----------
     **options
-        Those of the base class, and what to save by name: ``model=``, ``optimizer=``, whatever
+        Those of the base class, and objects to save by name: ``model=``, ``optimizer=``, whatever
         ``tf.train.Checkpoint`` takes, ``tf.random.Generator`` and Keras seed generators, objects
         with ``state_dict`` and ``load_state_dict``. A model must have its variables; an optimizer
         need not have its slots yet.
@@ -74,20 +74,20 @@ class Session(Balancing):
         ahead: int = 0,
         load: Callable[[Any], Any] | None = None,
     ) -> Batches | DividedBatches:
-        """This rank's batches, for :meth:`batches`; resumes in mid-epoch at any number of ranks.
+        """Make this rank's batches for :meth:`batches`, which resume at any number of ranks.
 
         Parameters
         ----------
         data : arrays or int
-            An array, or a nested tuple, list or dict of arrays of one length; with `load`, a
-            length.
+            An array, or a nested tuple, list or dict of arrays of shape (samples, ...); with
+            `load`, a number of samples.
         batch_size : int, optional
             Samples in a batch of one rank; the last batch may be smaller.
         global_batch : int, optional
-            In its place: samples in a step of all ranks, divided among them, evenly or as
+            Instead of it: samples in a step of all ranks, divided among them, evenly or as
             :meth:`balance` says. Gradients must be weighed by :meth:`weighted`.
         shuffle : bool
-            In an order drawn from the session's seed and the epoch.
+            Whether to shuffle, by the session's seed and the epoch.
         last : {"weighted", "carried", "dropped"}
             With `global_batch`: what becomes of an epoch's last samples, see
             :class:`~hpcext.training.batching.ElasticBatches`.
@@ -95,9 +95,14 @@ class Session(Balancing):
             With `global_batch`: batches that are read while a step computes. Each delays a new
             division by a step, so without `load` there is little to gain.
         load : callable, optional
-            Indices, an int64 tensor of shape (batch,) → the batch: for data that is not in memory,
-            and for augmentation (draw it from the seed, the epoch and the index: it runs ahead of
-            the training). It becomes a graph; ``tf.numpy_function`` calls Python.
+            Given indices, an int64 tensor of shape (batch,), returns the batch: for data that is
+            not in memory, and for augmentation (draw it from the seed, the epoch and the index: it
+            runs ahead of the training). It becomes a graph; ``tf.numpy_function`` calls Python.
+
+        Returns
+        -------
+        Batches or DividedBatches
+            Of one rank's size, or of a global batch.
 
         Raises
         ------
@@ -121,16 +126,21 @@ class Session(Balancing):
         return DividedBatches(divided, load, ahead)
 
     def weighted(self, gradients: Any) -> Any:
-        """Gradients of a mean loss over this rank's batch, as parts of the mean over all samples.
+        """Scale gradients of a mean loss over this rank's batch to parts of the mean over all.
 
-        The optimizer of Keras adds up what the workers give it; with these, the sum is the
-        gradient of the mean over the samples of the step, however unequal the workers' batches
-        are. Call it once in a step, in the function that the strategy runs, with the gradients of
-        all models. It calls Python, so it cannot be in a function with ``jit_compile=True``.
+        The optimizer of Keras adds up the gradients of the workers; with these, the sum is the
+        gradient of the mean over the samples of the step, however unequal the workers' batches are.
+        Call it once in a step, in the function that the strategy runs, with the gradients of all
+        models. It calls Python, so it cannot be in a function with ``jit_compile=True``.
 
         Parameters
         ----------
         gradients : nested lists, tuples or dicts of tensors, ``tf.IndexedSlices`` or None
+
+        Returns
+        -------
+        gradients
+            Of the same structure.
 
         Raises
         ------
@@ -142,23 +152,33 @@ class Session(Balancing):
         if self.world_size == 1 or not found:
             return gradients
         with tf.control_dependencies(found):
-            # Of a GPU: what must be brought here tells when it has come so far.
+            # On a GPU, fetching these values shows when the computation has come this far.
             there = tf.cast(tf.reshape(found[0], [-1])[:1], tf.float32)
             weight = tf.numpy_function(self._weigh_part, [there], tf.float64)
         weight.set_shape(())
         return tf.nest.map_structure(lambda each: _times(each, weight), gradients)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches that are left of this epoch; each turn of the loop is one step.
+        """Yield the batches that are left of this epoch; each iteration is one step.
 
-        Of a ``tf.data.Dataset`` the batches before the place are skipped: exact if its order is
-        the same each time (see the page on TensorFlow for ``shuffle``) and the number of ranks
-        too. A :meth:`dataset` begins at the place, at any number of ranks.
+        Of a ``tf.data.Dataset`` the batches before the place are skipped: that is exact if its
+        order is the same each time (see the page on TensorFlow for ``shuffle``) and so is the
+        number of ranks. A :meth:`dataset` begins at the place, at any number of ranks.
+
+        Parameters
+        ----------
+        loader : iterable of batches
+            A loader from :meth:`dataset`, a ``tf.data.Dataset``, or any other one.
+
+        Yields
+        ------
+        batch
+            As the loader yields it.
 
         Raises
         ------
         RuntimeError
-            Not inside :meth:`epochs`, or the second such loop of an epoch.
+            The call is not inside :meth:`epochs`, or it is the second such loop of an epoch.
         CheckpointError
             The loader ends before the place where the checkpoint was written.
         """
@@ -168,9 +188,9 @@ class Session(Balancing):
         return super().batches(loader)
 
     def finish(self) -> None:
-        """The training is over: write the final checkpoint, so that a rerun trains no more."""
+        """Write the final checkpoint, so that a rerun trains no more."""
         super().finish()
-        # The workers of a cluster leave together: one that is still writing would miss the others.
+        # The workers of a cluster leave together: one that is still writing needs the others.
         self._ranks.smallest(0)
 
     def _warn_if_reshuffled(self, data: Any) -> None:
@@ -228,7 +248,7 @@ class Session(Balancing):
 
 
 def _values(gradient: Any) -> Any:
-    """The numbers of a gradient; those of an embedding are some rows of it."""
+    """Return the values of a gradient; an embedding's gradient holds some of its rows."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
@@ -236,7 +256,7 @@ def _times(gradient: Any, weight: Any) -> Any:
     if gradient is None:
         return None
     values = _values(gradient)
-    # With weight 0 a NaN of a batch that does not count must not count.
+    # A NaN in a batch of weight 0 must not count: NaN times 0 is NaN.
     weighed = tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(weighed, gradient.indices, gradient.dense_shape)

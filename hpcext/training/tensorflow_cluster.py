@@ -1,4 +1,4 @@
-"""The workers of one job as TensorFlow's cluster, formed where ``hpcext launch`` lets them meet."""
+"""The workers of one job as a TensorFlow cluster, formed in the rendezvous of ``hpcext launch``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PAUSE_S = 0.01
 
 
 class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
-    """TensorFlow's strategy, with a ``reduce`` that takes what ``fit`` of Keras 3 gives it.
+    """TensorFlow's strategy, with a ``reduce`` that accepts what ``fit`` of Keras 3 passes.
 
-    Keras 3.15 reduces a whole batch (a tuple, to learn the shapes in it), and scalars along axis
-    0; TensorFlow 2.21 refuses both, so that ``fit`` does not work with its own class.
+    Keras 3.15 reduces a whole batch (a tuple, to learn the shapes in it), and scalars along axis 0;
+    TensorFlow 2.21 refuses both, so that ``fit`` does not work with its own class.
     """
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """As TensorFlow's; of a batch, this worker's part."""
+        """Reduce as TensorFlow does; of a batch, return this worker's part."""
         here = self.experimental_local_results
         if isinstance(value, tuple | list | dict):
             return tf.nest.map_structure(lambda part: here(part)[0], value)
@@ -40,11 +40,11 @@ class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: i
 
 @functools.cache
 def strategy() -> tf.distribute.Strategy:
-    """The strategy to make model and optimizer in: all workers of the job, or this process.
+    """Return the strategy to make model and optimizer in: all workers of the job, or this process.
 
     Call it before anything else of TensorFlow. Under ``hpcext launch`` with several ranks it sets
-    ``TF_CONFIG``, gives each worker a GPU of its own where there are as many, and returns a
-    ``MultiWorkerMirroredStrategy``; otherwise the default strategy.
+    ``TF_CONFIG``, gives each worker a GPU of its own where there are enough, and returns a
+    ``MultiWorkerMirroredStrategy``; otherwise it returns the default strategy.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def strategy() -> tf.distribute.Strategy:
     directory, rank, size = here
     _choose_gpu(rank, size)
     with socket.socket() as holder:
-        # Taken until all know it, and let go just before TensorFlow listens there itself.
+        # The port is held until all know it, and freed just before TensorFlow listens on it.
         holder.bind(("127.0.0.1", 0))
         host, port = holder.getsockname()
         write_file(directory / f"worker-{rank}", f"{host}:{port}".encode(), durable=False)
@@ -71,7 +71,7 @@ def strategy() -> tf.distribute.Strategy:
 
 
 def join() -> Ranks:
-    """The ranks of this job, for a session.
+    """Join the ranks of this job, for a session.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def join() -> Ranks:
 
 
 def _launched() -> tuple[Path, int, int] | None:
-    """Where the workers of this job meet, which one this is, how many; None if it is alone."""
+    """Return the rendezvous directory, this worker's rank and their number; None if it is alone."""
     env = environ()
     size = int(env.get("WORLD_SIZE", "1"))
     place = Rendezvous.from_environ()
@@ -120,7 +120,7 @@ def _choose_gpu(rank: int, size: int) -> None:
 
 
 def _read(path: Path) -> str:
-    # Without an end of its own: whoever started the ranks ends all of them when one fails.
+    # Without a time limit: the launcher ends all ranks when one fails.
     while not path.exists():
         time.sleep(_PAUSE_S)
     return path.read_text(encoding="ascii")

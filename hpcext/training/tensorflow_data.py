@@ -1,4 +1,4 @@
-"""Data for TensorFlow's loops that begin where training is."""
+"""Data for TensorFlow's loops that begins where the training is."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ _reading: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 @atexit.register
 def _end_reading() -> None:
-    """End what an error left half read: later the threads of ``tf.data`` would wait for Python, and
-    the interpreter for them."""
+    """Close iterators that an error left half read.
+
+    Later the threads of ``tf.data`` would wait for Python, and the interpreter for them.
+    """
     for each in list(_reading):
         each.close()
 
 
 class Batches:
-    """Batches of this rank in the order of a sampler, read by ``tf.data`` in its threads.
+    """Batches of this rank in the order of a sampler, read by the threads of ``tf.data``.
 
     Parameters
     ----------
@@ -35,7 +37,8 @@ class Batches:
     batch_size : int
         Samples in a batch of one rank; the last batch may be smaller.
     load : callable
-        Indices, an int64 tensor of shape (batch,) → the batch; made into a graph by ``tf.data``.
+        Given indices, an int64 tensor of shape (batch,), returns the batch; ``tf.data`` makes a
+        graph of it.
     """
 
     def __init__(
@@ -59,16 +62,16 @@ class Batches:
 
 
 class DividedBatches:
-    """Batches of this rank, each as large as it is divided when its samples are chosen.
+    """Batches of this rank, whose sizes follow the division when their samples are drawn.
 
     Parameters
     ----------
     batches : ElasticBatches
     load : callable
-        As of :class:`Batches`.
+        As for :class:`Batches`.
     ahead : int
-        Batches that ``tf.data`` may read ahead in its threads. Their samples are chosen, so a new
-        division holds after them.
+        Batches that ``tf.data`` may read ahead in its threads. Their samples are drawn, so a new
+        division applies after them.
     """
 
     def __init__(self, batches: ElasticBatches, load: Callable[[Any], Any], ahead: int) -> None:
@@ -88,7 +91,7 @@ class DividedBatches:
 
     def _read(self) -> Generator[Any, None, None]:
         chosen = iter(self.batch_sampler)
-        # However far tf.data would read ahead, it waits here: samples are chosen by this thread.
+        # However far tf.data would read ahead, it waits here: this thread draws the samples.
         rows: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
         data = tf.data.Dataset.from_generator(
             lambda: iter(rows.get, None), output_signature=tf.TensorSpec((None,), tf.int64)
@@ -106,17 +109,18 @@ class DividedBatches:
 
 
 class Skipped:
-    """A data set that is begun so many batches later, without reading what comes before.
+    """A data set that begins some batches later, without loading those before.
 
     Parameters
     ----------
     data : tf.data.Dataset
     batches : int
+        Batches to skip.
 
     Raises
     ------
     CheckpointError
-        It has fewer.
+        The data set has fewer.
     """
 
     def __init__(self, data: tf.data.Dataset, batches: int) -> None:
@@ -131,25 +135,25 @@ class Skipped:
         self._batches = batches
 
     def __iter__(self) -> Iterator[Any]:
-        # Whoever opens a loader reads up to its place; only then is the data set begun.
+        # The caller skips up to its place; these batches are not read from the data set.
         yield from (None for _ in range(self._batches))
         yield from self._data.skip(self._batches)
 
 
 def gather(arrays: Any) -> Callable[[Any], Any]:
-    """What loads a batch from arrays in memory.
+    """Return a function that loads a batch from arrays in memory.
 
     Parameters
     ----------
     arrays : array or nested tuple, list, dict of arrays
-        Of one length.
+        Each of shape (samples, ...).
     """
     tensors = tf.nest.map_structure(tf.convert_to_tensor, arrays)
     return lambda rows: tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), tensors)
 
 
 def common_length(arrays: Any) -> int:
-    """The length of all arrays.
+    """Return the common length of arrays.
 
     Raises
     ------
@@ -163,9 +167,9 @@ def common_length(arrays: Any) -> int:
 
 
 def reshuffles(data: Any) -> bool:
-    """Whether a data set draws another order each time it is iterated over.
+    """Return whether a data set draws another order each time it is iterated over.
 
-    TensorFlow has no public name for that; where it keeps it elsewhere the answer is no.
+    TensorFlow has no public name for that; where it stores it elsewhere the answer is no.
     """
     while data is not None:
         if getattr(data, "_reshuffle_each_iteration", False):

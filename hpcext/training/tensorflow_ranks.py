@@ -1,6 +1,6 @@
-"""What the workers of a TensorFlow job tell each other, apart from the training's own traffic.
+"""Communication of the workers of a TensorFlow job, apart from the training's own traffic.
 
-One connection from each worker to rank 0, a socket in the private directory that ``hpcext launch``
+Each worker has one connection to rank 0, a socket in the private directory that ``hpcext launch``
 makes: a few microseconds per message, nothing on a network, and a worker that dies is noticed.
 """
 
@@ -23,7 +23,7 @@ _VECTOR = struct.Struct(f"<{len(Control())}q")
 
 
 class StarRanks(Ranks):
-    """Ranks that meet in a directory of one node, with rank 0 in the middle.
+    """Ranks on one node that meet in a directory, with rank 0 in the middle.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class StarRanks(Ranks):
     Raises
     ------
     RuntimeError
-        From every method: a worker has ended.
+        A worker has ended; every method may raise it.
     """
 
     def __init__(self, directory: Path, rank: int, size: int) -> None:
@@ -42,14 +42,14 @@ class StarRanks(Ranks):
         self.size = size
         self._wish: Control | None = None
         self._wishes: list[Control] = []
-        # Numbers that this rank has begun to tell, and on rank 0 those of the others.
+        # Numbers that this rank has begun to send, and on rank 0 those of the others.
         self._numbers: list[float] | None = None
         self._told: list[list[float]] = []
         with _entry(directory) as path:
             self._peers = self._listen(path) if rank == 0 else {0: self._connect(path)}
 
     def exchange(self, wish: Control) -> Control:
-        """Read what was agreed on since the last call, and send the next wish on its way."""
+        """Return what was agreed on since the last call, and send the next requests."""
         agreed = self._take()
         if not agreed.stop:
             self._wish = wish
@@ -58,18 +58,18 @@ class StarRanks(Ranks):
         return agreed
 
     def settle(self) -> None:
-        """Finish what is under way, whatever it says."""
+        """Finish the exchanges under way, whatever they say."""
         self._take()
         self.gathered()
 
     def begin_gather(self, values: list[float]) -> None:
-        """Begin to tell all ranks some numbers; they travel while the step goes on."""
+        """Begin to send some numbers to all ranks; they travel while the step goes on."""
         self._numbers = values
         if self.rank != 0:
             self._put(0, _packed(values))
 
     def gathered(self) -> list[list[float]] | None:
-        """What was begun, waiting for it."""
+        """Wait for the numbers of all ranks and return them, or None if none were sent."""
         mine = self._numbers
         if mine is None:
             return None
@@ -80,14 +80,14 @@ class StarRanks(Ranks):
         return [told[at : at + len(mine)] for at in range(0, len(told), len(mine))]
 
     def smallest(self, value: int) -> int:
-        """The smallest value of all ranks."""
+        """Return the smallest value of all ranks."""
         parts = self.gather(_LENGTH.pack(value))
         least = min((_LENGTH.unpack(part)[0] for part in parts), default=0)
         result: int = _LENGTH.unpack(self.broadcast(_LENGTH.pack(least)))[0]
         return result
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The data of each rank, by rank; empty except on rank 0."""
+        """Return the data of each rank, by rank; an empty list on all ranks but 0."""
         if self.rank != 0:
             self._put(0, data)
             return []
@@ -95,7 +95,7 @@ class StarRanks(Ranks):
         return [data, *(self._get(peer) for peer in range(1, self.size))]
 
     def broadcast(self, data: bytes) -> bytes:
-        """What rank 0 passed."""
+        """Return what rank 0 passed."""
         if self.rank != 0:
             return self._get(0)
         for peer in range(1, self.size):
@@ -103,7 +103,7 @@ class StarRanks(Ranks):
         return data
 
     def _take(self) -> Control:
-        """What the exchange under way agreed on."""
+        """Return what the exchange under way agreed on."""
         mine, self._wish = self._wish, self._wish if self.rank == 0 else None
         if mine is None:
             return Control()
@@ -116,7 +116,7 @@ class StarRanks(Ranks):
         return agreed
 
     def _collect(self) -> None:
-        """On rank 0: take wishes, then numbers, off the lines, before what was sent after them."""
+        """Receive requests, then numbers, on rank 0, before what was sent after them."""
         if self.rank != 0:
             return
         peers = range(1, self.size)
@@ -133,7 +133,7 @@ class StarRanks(Ranks):
             draft = path.with_name(f".{path.name}")
             listener.bind(str(draft))
             listener.listen(self.size)
-            # Under its own name only when it can be connected to.
+            # It gets its final name only when it accepts connections.
             draft.rename(path)
             while len(peers) < self.size - 1:
                 line, _ = listener.accept()
@@ -143,7 +143,7 @@ class StarRanks(Ranks):
 
     def _connect(self, path: Path) -> socket.socket:
         line = socket.socket(socket.AF_UNIX)
-        # Without an end of its own: whoever started the ranks ends all of them when one fails.
+        # Without a time limit: the launcher ends all ranks when one fails.
         while True:
             try:
                 line.connect(str(path))
@@ -191,7 +191,7 @@ def _read(line: socket.socket, length: int) -> bytes:
 
 @contextlib.contextmanager
 def _entry(directory: Path) -> Iterator[Path]:
-    """The socket's path, short enough however long the directory's is: unix(7) allows 107 bytes."""
+    """Yield a path of the socket that is always short: unix(7) allows 107 bytes."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield Path(f"/proc/self/fd/{fd}/{_SOCKET}")

@@ -1,8 +1,8 @@
 """The state of a TensorFlow process: variables by their place in the object graph, random states.
 
-``tf.train.Checkpoint`` writes files under its own names, with nothing that says whether they are
-whole, and drops seed generators of Keras; so the values are taken here, and go into the one file
-that the store commits and verifies. Slots of optimizers are variables as well.
+``tf.train.Checkpoint`` writes files under names of its own, without checksums, and drops seed
+generators of Keras; so the values are read here, and go into the one file that the store commits
+and verifies. Slots of optimizers are variables as well.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ _Trackable = tf.__internal__.tracking.Trackable
 
 
 class TensorFlowState(KerasState):
-    """As :class:`~hpcext.training.keras_state.KerasState`, and whatever ``tf.train.Checkpoint``
-    takes: ``tf.Module``, ``tf.Variable``, ``tf.train.Checkpoint`` itself.
+    """A :class:`~hpcext.training.keras_state.KerasState` that also takes TensorFlow's objects.
+
+    These are all that ``tf.train.Checkpoint`` takes: ``tf.Module``, ``tf.Variable``,
+    ``tf.train.Checkpoint`` itself.
     """
 
     format = "tensorflow/1"
@@ -41,24 +43,24 @@ class TensorFlowState(KerasState):
                 )
 
     def knows(self, value: Any) -> bool:
-        """Whether this value's state can be taken and given back."""
+        """Return whether this value's state can be saved and restored."""
         return isinstance(value, tf.Variable | _Trackable) or super().knows(value)
 
     def draws(self, value: Any) -> bool:
-        """Whether it is a source of random numbers."""
+        """Return whether a value is a source of random numbers."""
         return isinstance(value, tf.random.Generator) or super().draws(value)
 
     def variables(self, value: Any) -> Named | None:
-        """The variables of an object, by their place in its object graph; None: it has no such."""
+        """List the variables of an object by their place in its graph; None if it has none."""
         named = super().variables(value)
         if named is not None or isinstance(value, np.ndarray | dict):
             return named
         return _tracked(self, value) if isinstance(value, _Trackable) else None
 
     def hold_synchronised(self) -> None:
-        """Read, with the other workers, the variables that are summed up when they are read.
+        """Read, together with the other workers, the variables that are summed when read.
 
-        The worker that writes a checkpoint would otherwise ask alone, and wait for ever.
+        The worker that writes a checkpoint would otherwise read alone, and wait for ever.
         """
         for value in self._objects.values():
             for _, variable in self.variables(value) or ():
@@ -68,7 +70,7 @@ class TensorFlowState(KerasState):
                     self.hold(variable)
 
     def undistributed(self) -> bool:
-        """Whether there are variables to train, and no strategy keeps them equal on all workers."""
+        """Return whether some trained variables are not kept equal by a strategy."""
         every = [
             getattr(each, "_value", each) for each in self._all_variables(self._objects.values())
         ]
@@ -77,14 +79,14 @@ class TensorFlowState(KerasState):
         return bool(trained) and not any(isinstance(each, kind) for each in every)
 
     def outside(self) -> contextlib.AbstractContextManager[Any]:
-        """Where values are assigned at once, also while a function is being traced."""
+        """Return a context that assigns values at once, also while a function is traced."""
         context: contextlib.AbstractContextManager[Any] = tf.init_scope()
         return context
 
     # -- random numbers
 
     def random(self) -> Tree:
-        """The random states of this process: Python, NumPy, TensorFlow."""
+        """Return the random states of this process: Python, NumPy, TensorFlow."""
         generator = _global_generator()
         return {
             **super().random(),
@@ -93,8 +95,8 @@ class TensorFlowState(KerasState):
         }
 
     def set_random(self, states: Tree) -> None:
-        """Set the random numbers to states that :meth:`random` gave."""
-        # First: setting the seed of TensorFlow draws from no other source, but resets its own.
+        """Set the random states to what :meth:`random` returned."""
+        # Set first, because it resets TensorFlow's own sources; it draws from no other source.
         _set_eager_seeds(states["eager"])
         super().set_random(states)
         generator = _global_generator()
@@ -102,7 +104,7 @@ class TensorFlowState(KerasState):
             self._set_generator(generator, states["tensorflow"])
 
     def seed(self, seed: int) -> None:
-        """Seed the global sources."""
+        """Seed the global sources of random numbers."""
         super().seed(seed)
         tf.random.set_seed(seed)
         tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
@@ -120,7 +122,7 @@ class TensorFlowState(KerasState):
 
 
 def _tracked(state: TensorFlowState, root: Any) -> Named:
-    """Every variable below an object, once, by the shortest way there."""
+    """List every variable below an object once, by the shortest path to it."""
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
     queue: list[tuple[str, Any]] = [("", root)]
@@ -131,7 +133,7 @@ def _tracked(state: TensorFlowState, root: Any) -> Named:
         if isinstance(value, tf.Variable):
             found.append((path, value))
             continue
-        # Keras lists more than it tracks.
+        # Keras lists more variables than it tracks.
         below: Iterable[tuple[str, Any]] | None = super(TensorFlowState, state).variables(value)
         if below is not None:
             fresh = [(name, item) for name, item in below if id(item) not in seen]
@@ -152,8 +154,10 @@ def _global_generator() -> Any:
 
 
 def _eager_context() -> Any:
-    """What seeds operations without a seed of their own outside functions; None if TensorFlow
-    keeps it elsewhere by now (it has no public name)."""
+    """Return the object that seeds operations without a seed of their own, outside functions.
+
+    It has no public name; None if TensorFlow stores it elsewhere by now.
+    """
     try:
         from tensorflow.python.eager import context  # noqa: PLC0415
 

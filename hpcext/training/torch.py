@@ -48,18 +48,18 @@ __all__ = ["Session", "accumulated", "microbatches", "shard", "split"]
 
 
 class Session(Balanced):
-    """Makes a PyTorch training loop resumable; see :class:`hpcext.training.session.Session`.
+    """A session that makes a PyTorch training loop resumable.
 
-    Under torchrun it joins the process group, unless the script has done so before (then make the
-    session after ``init_process_group``; :meth:`parallel` is not needed if the script wraps its
-    model itself).
+    See :class:`hpcext.training.session.Session`. Under torchrun it joins the process group, unless
+    the script has done so before (then make the session after ``init_process_group``;
+    :meth:`parallel` is not needed if the script wraps its model itself).
 
     Parameters
     ----------
     deterministic : bool
-        Bit-identical weights however often training is interrupted at one number of ranks:
-        deterministic algorithms, DDP without the rebuilding of its buckets after the first step,
-        and the number of threads that the training began with. Slower.
+        Whether weights are bit-identical however often training is interrupted at one number of
+        ranks: deterministic algorithms, DDP without the rebuilding of its buckets after the first
+        step, and the number of threads that the training began with. Slower.
     learning_rate : {"linear", "sqrt", "none"} or callable, optional
         How the learning rates follow the global batch of a :meth:`batch_sampler`, see
         :class:`~hpcext.training.learning_rate.Rescale`. Not given: they stay.
@@ -68,7 +68,7 @@ class Session(Balanced):
     on_resize : iterable of callables
         Called with this session on every rank when the number of ranks has changed in place.
     **options
-        Those of the base class, and what to save by name: ``model=``, ``optimizer=``,
+        Those of the base class, and objects to save by name: ``model=``, ``optimizer=``,
         ``scheduler=``, ``scaler=``, generators, anything with ``state_dict`` and
         ``load_state_dict``.
 
@@ -80,7 +80,7 @@ class Session(Balanced):
     Attributes
     ----------
     device : torch.device
-        What this rank computes on.
+        Device that this rank computes on.
     """
 
     _use = "use DataLoader(data, batch_sampler=session.batch_sampler(data, global_batch=...))"
@@ -106,7 +106,7 @@ class Session(Balanced):
             torch.cuda.set_device(self.device)
         self._deterministic = deterministic
         if deterministic:
-            # cuBLAS reads it when it is first used; PyTorch refuses to go on without.
+            # cuBLAS reads it at its first use; without it PyTorch refuses deterministic algorithms.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
@@ -114,13 +114,22 @@ class Session(Balanced):
         self._steps = Steps(self._heard_step, self._in_turn)
 
     def parallel(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model on this rank's device, and in DistributedDataParallel if there are others.
+        """Move the model to this rank's device, and wrap it in DDP if there are other ranks.
 
         Optimizers that the session holds follow. The ranks average their gradients; each gets a
         part of the batch.
+
+        Parameters
+        ----------
+        model : torch.nn.Module
+
+        Returns
+        -------
+        torch.nn.Module
+            The model, or its DistributedDataParallel.
         """
         if cast(TorchState, self._state).sharded:
-            # What FSDP does in its own way.
+            # FSDP does all of this in its own way.
             return model
         model.to(self.device)
         cast(TorchState, self._state).follow(model)
@@ -137,7 +146,7 @@ class Session(Balanced):
         )
         self._models.append(parallel)
         if not self._joining:
-            # Each rank drew weights of its own, unless it was seeded or restored a checkpoint.
+            # Ranks have different weights unless they were seeded or restored from a checkpoint.
             parallel.form(equal=False)
         return parallel
 
@@ -151,7 +160,7 @@ class Session(Balanced):
         """Leave the process group that this session formed, and keep nothing of it."""
         if self._phase != AFTER:
             # Ended by an error: an exchange may be under way, and leaving would wait for ranks
-            # that may never answer. Whoever started us must hear of the error now.
+            # that may never answer. The launcher must learn of the error now.
             return
         for model in self._models:
             model.dissolve()
@@ -162,17 +171,23 @@ class Session(Balanced):
             dist.destroy_process_group()
 
     def rate(self, lr: float) -> float:
-        """The learning rate of the next step where the schedule says `lr`."""
+        """Return the learning rate of the next step.
+
+        Parameters
+        ----------
+        lr : float
+            The rate of the schedule.
+        """
         return self._rates.rate(lr)
 
     def validation(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """As the base class has it."""
+        """Yield the batches of a validation, each a place to stop; resumption begins it anew."""
         self._changed()
         self._reporter.register()
         return super().validation(loader)
 
     def finish(self) -> None:
-        """As the base class has it."""
+        """Write the final checkpoint, so that a rerun trains no more."""
         self._changed()
         self._steps.close()
         super().finish()
@@ -187,18 +202,18 @@ class Session(Balanced):
         if not self._joining:
             super()._begin()
             return
-        # All that others would restore from a checkpoint comes from rank 0 at the first epoch.
+        # What others restore from a checkpoint comes from rank 0 at the first epoch.
         self._state.check()
         self._resume, self.resumed = None, True
-        # The others have compared what they train.
+        # The other ranks have compared what they train before.
         self._compared = True
         if self._seed is not None:
             self._state.seed(self._seed + self.rank)
         self._epoch_random = self._state.random()
 
     def _register(self) -> None:
-        # Whether it can change its size in place is known when it has opened its loader; asked to
-        # change before, it would be suspended for it.
+        # Whether the size can change in place is known only once the loader is open; a request
+        # before that would suspend the training.
         if self._member is None:
             super()._register()
 
@@ -240,7 +255,7 @@ class Session(Balanced):
         return 0 if why else group.number
 
     def _why_not(self) -> str:
-        """Why the number of ranks cannot change in place; empty if it can."""
+        """Return why the number of ranks cannot change in place; empty if it can."""
         refusal = self._state.in_place_refusal
         if refusal:
             return refusal
@@ -288,11 +303,11 @@ class Session(Balanced):
     # What a session is to be given.
 
     def _in_turn(self) -> bool:
-        """Whether a step is one of this training."""
+        """Return whether a step of this training is under way."""
         return self._turn is not None
 
     def _heard_step(self, optimizer: torch.optim.Optimizer, scaler: Any) -> None:
-        """An optimizer has made its first step of this attempt."""
+        """Check, after each optimizer's first step in this attempt, that its state is saved."""
         state = cast(TorchState, self._state)
         if self.world_size > 1 and self._seen and not self._stepped and not state.sharded:
             norms = (*self._seen.gradients, norm_of_gradients(optimizer))
@@ -304,7 +319,7 @@ class Session(Balanced):
             return
         if not self._stepped:
             raise ValueError(missing)
-        # Begun late: what was trained so far is not to be lost for it.
+        # The optimizer was used late: do not lose what was trained so far for it.
         if self.rank == 0:
             self._reporter.note(missing)
 
@@ -334,7 +349,7 @@ class Session(Balanced):
             self._reporter.register(in_place=not self._why_not())
 
     def _changed(self) -> None:
-        """Answer for a change after which there was no further step."""
+        """Report the cost of a change of ranks after which no step came."""
         stall_s = self._stall.end()
         if stall_s is not None and self._member is not None and self.rank == 0:
             self._member.answer(stall_s=stall_s)
@@ -364,5 +379,5 @@ class Session(Balanced):
         super()._restore_facts(manifest)
         self._rates.restore(manifest["learning_rate"])
         if self._deterministic:
-            # Sums over another number of threads differ in the last bit.
+            # Sums computed by another number of threads differ in the last bit.
             torch.set_num_threads(manifest["threads"])

@@ -1,7 +1,7 @@
-"""The half of a PyTorch session that adapts the batch; :mod:`hpcext.training.adapt` chooses it.
+"""The part of a PyTorch session that adapts the batch; :mod:`hpcext.training.adapt` chooses it.
 
-A measurement of the noise is summed over the ranks beside the next step, in the group that they
-agree in; a new batch comes with it. So all ranks change at the same boundary, and no step waits.
+A measurement of the noise is summed over the ranks beside the next step, in the control group; a
+new batch size comes with it. So all ranks change at the same boundary, and no step waits.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hpcext.training.ways import Bounds, Split
 Batch = TypeVar("Batch")
 
 NOISE = ("split", "differenced")
-"""How the noise is measured of a step that is one pass of one GPU."""
+"""Ways to measure the noise in a step that is one pass of one GPU."""
 
 
 class Adaptive(BaseSession):
-    """What :class:`hpcext.training.torch.Session` has of it."""
+    """Base class of PyTorch sessions that can adapt the batch."""
 
     device: torch.device
     _models: list[Parallel]
@@ -42,11 +42,11 @@ class Adaptive(BaseSession):
     _saved_agent: Mapping[str, Any] | None = None
     _squared: Squared
     _differenced = False
-    # What this rank measured in the present step.
+    # What this rank measured in the present step: the fields of Squares.
     _mine: tuple[float, float, float, float] | None = None
     _stepping_s: float | None = None
     _halved = False
-    # By which steps are timed.
+    # Clock that times steps.
     _now: Callable[[], float] = staticmethod(time.monotonic)
     _counted: Ranks | None = None
 
@@ -62,7 +62,7 @@ class Adaptive(BaseSession):
         noise: str = "split",
         every_s: float = EVERY_S,
     ) -> None:
-        """Choose the batch while training, so that it gets on best on the GPUs that there are.
+        """Choose the batch while training, for the best goodput on the GPUs at hand.
 
         Call it before :meth:`batch_sampler`, which then needs no size, and make the passes of a
         step in a loop over :meth:`microbatches`. The batch changes between two steps, on all ranks
@@ -71,25 +71,27 @@ class Adaptive(BaseSession):
         Parameters
         ----------
         batch_size : int
-            Samples of a step of all ranks that the learning rate is meant for: the first batch,
+            Samples in a step of all ranks for which the learning rate is meant: the first batch,
             and the smallest.
         max_batch_size : int, optional
-            The largest; 32 times the first one unless stated.
+            Most samples in a step; by default 32 times the first batch.
         gpu_batch_bounds : tuple of int
             Fewest and most samples of a rank in a pass; the most is what its memory has room for.
             None: no bound, but no pass is made more than twice as large as those before.
         accumulate : bool
-            Whether a step may have several passes. It has where the first batch has no room.
+            Whether a step may have several passes. It has where the first batch does not fit in
+            one.
         lr_rule : {"adascale", "sqrt", "linear", "legw", "none"} or callable, optional
-            How the learning rate follows, see :mod:`~hpcext.training.learning_rate`. Unless stated
+            How the learning rate follows, see :mod:`~hpcext.training.learning_rate`. By default
             "sqrt" where the first optimizer is Adam or alike, else "adascale".
         warm_up : int
             Steps over which a larger rate is reached. For "legw", which needs it, those of the
             first batch over which its own rate is reached.
         noise : {"split", "differenced"}
-            How the noise of gradients is measured of a step that is one pass of one GPU, now and
-            then: by making it in two passes, where each has its fewest samples, or by the
-            difference from the step before, which finds too much of it in small problems.
+            How the noise of gradients is measured in a step that is one pass of one GPU, now and
+            then. "split": by making it in two passes, if each has its fewest samples.
+            "differenced": by the difference from the step before, which overestimates it in small
+            problems.
         every_s : float
             Seconds between two choices and reports; at the beginning they are closer together.
 
@@ -123,22 +125,22 @@ class Adaptive(BaseSession):
 
     @property
     def noise_scale(self) -> float | None:
-        """The gradient noise scale in samples, as far as it is known."""
+        """The gradient noise scale in samples; None until it is known."""
         return self._agent.noise.phi() if self._agent else None
 
     @property
     def adapted_batch(self) -> int:
-        """Samples of a step of all ranks, as :meth:`adapt` has chosen."""
+        """Samples in a step of all ranks, as :meth:`adapt` has chosen."""
         return self._adapting().split.total
 
     @property
     def progress(self) -> float:
-        """Steps made, in those of the first batch that teach as much; over all attempts."""
+        """Steps made, as initial-batch steps that teach as much; over all attempts."""
         return self._adapting().progress
 
     @property
     def statistical_epochs(self) -> float:
-        """Passes over the data that would teach as much in steps of the first batch."""
+        """Epochs that would teach as much as the training so far at the first batch."""
         agent = self._adapting()
         lengths = [walk.length for walk in self._walks if isinstance(walk, ElasticBatches)]
         if not lengths:
@@ -146,7 +148,15 @@ class Adaptive(BaseSession):
         return agent.progress * agent.bounds.initial_batch / lengths[0]
 
     def batch_sampler(self, data: Sized | int, **options: Any) -> ElasticBatches:
-        """As the base class has it; without a size its batches are those that adapt() chooses."""
+        """Make batches for this rank; without a size they are those that :meth:`adapt` chooses.
+
+        Parameters
+        ----------
+        data : Sized or int
+            The data set, or its length.
+        **options
+            Those of the base class.
+        """
         agent = self._agent
         if agent is None or "global_batch" in options or "gpu_batch" in options:
             return super().batch_sampler(data, **options)
@@ -156,14 +166,22 @@ class Adaptive(BaseSession):
         return batches
 
     def microbatches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
-        """The passes of a step, each with its share of the samples of this rank's batch.
+        """Yield the passes of a step, each with its share of the samples of this rank's batch.
 
-        Multiply the mean loss of each by its share. Both passes, forward and backward, belong into
-        the loop. What concerns the whole step (clipping, the optimizer) comes after it.
+        Multiply the mean loss of each by its share. Run both the forward and the backward pass
+        inside the loop; what concerns the whole step (clipping, the optimizer) comes after it.
 
         Parameters
         ----------
         batch : tensor, or tuple, list or dict with tensors
+            Tensors of shape (samples, ...).
+
+        Yields
+        ------
+        part
+            Of the same type as `batch`.
+        share : float
+            Its samples divided by those of `batch`.
         """
         agent = self._agent
         if self.world_size > 1 and not self._models:
@@ -174,7 +192,7 @@ class Adaptive(BaseSession):
         alone = self.world_size == 1 and passes == 1
         if agent and measured and alone and not self._differenced and agent.halves(samples):
             passes, alone, self._halved = 2, False, True
-        # As even as can be: some layers want more than one sample.
+        # Passes as even as possible: some layers need more than one sample.
         parts = split(batch, -(-samples // passes))
         counts = [samples_of(part) for part in parts]
         weight = self._weight_of_batch() / self.world_size
@@ -198,7 +216,7 @@ class Adaptive(BaseSession):
             self._by_difference(samples)
         elif measured:
             self._squared.forget()
-            # The same on all ranks; that of the first one counts, to the last bit.
+            # The same on all ranks; rank 0's value is used, so that it agrees to the last bit.
             mean = self._squared.gradients() if self.rank == 0 else 0.0
             self._mine = pieces, samples if weight > 0 else 0, spread, mean
 
@@ -230,7 +248,7 @@ class Adaptive(BaseSession):
         return changed or regrouped
 
     def _between_two(self) -> bool:
-        """Whether the next step is the second one of a difference."""
+        """Return whether the next step is the second one of a difference."""
         return self.world_size == 1 and self._squared.waiting
 
     def _stop_clock(self, agent: Agent, *, due: bool, hears: bool) -> None:
@@ -239,7 +257,7 @@ class Adaptive(BaseSession):
         if self.rank != 0:
             return
         if self.device.type == "cuda" and (hears or agent.due(self.step)):
-            # Steps were begun without waiting for them: a window of them ends when they do.
+            # Steps run asynchronously: wait for them before the window of timed steps ends.
             torch.cuda.synchronize(self.device)
         if due:
             agent.window()
@@ -251,7 +269,7 @@ class Adaptive(BaseSession):
                 agent.window()
 
     def _heard(self, agent: Agent) -> bool:
-        """Take in what was summed up; whether the batch is another one now."""
+        """Take in the summed measurements; return whether the batch size changes."""
         sums = self._ranks.summed()
         if sums is None:
             return False
@@ -263,7 +281,7 @@ class Adaptive(BaseSession):
         return changed
 
     def _tell(self, agent: Agent) -> None:
-        """Begin to sum up what was measured, with what rank 0 has chosen."""
+        """Begin to sum the measurements over the ranks, with the choice of rank 0."""
         measured = self._mine or (0.0, 0.0, 0.0, 0.0)
         said: tuple[int, ...] = (0, 0, 0, 0)
         if self.rank == 0:
@@ -292,13 +310,16 @@ class Adaptive(BaseSession):
 
     def _open(self, loader: Iterable[Batch]) -> tuple[Callable[[int], int], Iterator[Batch]]:
         if self._agent is not None and getattr(loader, "num_workers", 0) > 0:
-            # A worker that is forked beside a thread may inherit its locks, and nobody opens them.
+            # A worker forked beside a thread may inherit locks that nobody releases.
             self._agent.rest()
         return super()._open(loader)
 
     def _work(self, samples: int) -> float:
-        """Samples of the first batch that teach as much: what is left of the work is the same then,
-        whatever batches are chosen, and its rate is the goodput."""
+        """Return the progress of a step, as samples of the first batch that teach as much.
+
+        So the work that is left is the same whatever batches are chosen, and its rate is the
+        goodput.
+        """
         if self._agent is None:
             return super()._work(samples)
         return self._agent.progress * self._agent.bounds.initial_batch - self._done
@@ -307,7 +328,7 @@ class Adaptive(BaseSession):
         super()._opened()
         self._stepping_s = None
         agent = self._agent
-        # Batches of which none is left, after the last step of an epoch, are false.
+        # `is None`, because batches of which none is left, after an epoch's last step, are falsy.
         if agent is not None and (self._elastic is None or not self._elastic.adapted):
             raise ValueError(
                 "batches(loader): the session adapts, and must choose the batches of this loader; "
@@ -318,7 +339,7 @@ class Adaptive(BaseSession):
             agent.on_nodes(max(1, len(set(self._ranks.gather(platform.node().encode())))))
 
     def _follow_ranks(self) -> None:
-        """The ranks are others."""
+        """Adapt to another number of ranks."""
         if self._agent is not None:
             self._agent.resized(self.world_size)
             self._squared.forget()
@@ -334,7 +355,7 @@ class Adaptive(BaseSession):
         return self._agent
 
     def _passes(self, samples: int) -> int:
-        """In how many passes this rank makes so many samples."""
+        """Return in how many passes this rank processes `samples` samples."""
         return self._agent.passes(samples) if self._agent else 1
 
     def _loss_scale(self) -> float:
@@ -344,7 +365,7 @@ class Adaptive(BaseSession):
         return 1.0
 
     def _optimized(self, *_: Any) -> None:
-        """An optimizer has made a step, which a gradient scaler did not skip."""
+        """Count a step of an optimizer; a gradient scaler did not skip it."""
         if self._agent is not None and self._turn is not None:
             self._agent.made(self._samples_of_turn())
 
@@ -358,7 +379,7 @@ class Adaptive(BaseSession):
         elif rule == "legw":
             if warm_up < 1:
                 raise ValueError(f"adapt(lr_rule='legw', warm_up={warm_up}): must be at least 1")
-            # It warms up by itself.
+            # LEGW warms up by itself.
             rule, warm_up = legw(lambda: agent.progress, warm_up), 0
         elif not callable(rule) and rule not in RULES:
             valid = ", ".join((*RULES, "adascale", "legw"))
@@ -373,7 +394,7 @@ class Adaptive(BaseSession):
 
     def _restore_facts(self, manifest: Mapping[str, Any]) -> None:
         super()._restore_facts(manifest)
-        # Written by a release that did not adapt.
+        # The key is missing where a release that could not adapt wrote the manifest.
         self._saved_agent = manifest.get("adapted")
         if self._agent is not None and self._saved_agent is not None:
             self._agent.restore(self._saved_agent)

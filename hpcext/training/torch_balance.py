@@ -1,4 +1,4 @@
-"""What PyTorch adds to balanced batches: its clock, and where the gradients of a rank are there."""
+"""The PyTorch part of balanced batches: its clock, and the moment when gradients are ready."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcext.training.torch_state import TorchState
 
 
 class Balanced(Balancing, Adaptive):
-    """What :class:`hpcext.training.torch.Session` has of it."""
+    """Base class of PyTorch sessions that can balance their batches."""
 
     _deterministic: bool
 
@@ -44,7 +44,7 @@ class Balanced(Balancing, Adaptive):
             )
 
     def _weight_in_backward(self, *, last: bool) -> float:
-        """By how much this rank's gradients count; asked for with each part of them."""
+        """Return the weight of this rank's gradients; called for each bucket of them."""
         return self._weigh() if last else self._weight_of_batch()
 
     def _passes(self, samples: int) -> int:

@@ -1,7 +1,7 @@
-"""The clock of a rank whose GPU comes later than its Python does.
+"""The clock of a rank whose GPU computes behind its Python code.
 
-Events of its stream say when it came to each place; they are read when it has, which may be some
-steps later, so nothing waits for the GPU.
+Events in its stream record when the GPU reached each place. They are read once it has, which may be
+some steps later, so nothing waits for the GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hpcext.training.clock import Clock
 
 
 class CudaClock(Clock):
-    """As :class:`~hpcext.training.clock.Clock`, by the events of a GPU.
+    """A :class:`~hpcext.training.clock.Clock` by the events of a GPU.
 
     Parameters
     ----------

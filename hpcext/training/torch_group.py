@@ -1,8 +1,8 @@
-"""Process groups of ranks that ``hpcext launch`` started: formed, left, formed anew.
+"""Process groups of ranks that ``hpcext launch`` started: formed, left, and formed again.
 
 On one node each group finds its members under a prefix of its own in one store, a file outside
-every rank. On several each has a store of its own, which rank 0 keeps as long as the group lasts,
-behind a door (:mod:`hpcext.training.door`).
+every rank. On several nodes each group has a store of its own, which rank 0 keeps for the life of
+the group, behind a door (:mod:`hpcext.training.door`).
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from hpcext.training.torch_ranks import TorchRanks, init
 from hpcext.training.torch_state import mapped
 
 PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
-"""Between two looks whether the others are ready; the same in a directory of several nodes."""
+"""Seconds between two checks whether the others are ready, on one node and on several."""
 
 FULL_PAUSE_S = 0.5
-"""Before what could not be written is tried again."""
+"""Seconds before a failed write is tried again."""
 
 BUCKET_BYTES = 1 << 20
-"""Smaller tensors are sent together, in pieces of this size; larger ones as they are, uncopied."""
+"""Smaller tensors are sent together, in buckets of this size; larger ones alone, uncopied."""
 
 _TENSOR = "hpcext.tensor"
 
 
 class Member:
-    """This rank, among those that ``hpcext launch`` started.
+    """One rank of those that ``hpcext launch`` started: this process.
 
     Parameters
     ----------
     rendezvous : Rendezvous
     rank, size : int
-        As it was started.
+        Rank and number of ranks at its start.
     device : torch.device
-        What it computes on; decides the backend.
+        Device that it computes on; decides the backend.
 
     Attributes
     ----------
     rank : int
     group : Group
-        The one that it belongs to, or is to join.
+        The group that it belongs to, or is to join.
     joining : bool
-        It was started beside a training that goes on, and has not joined it yet.
+        Whether it was started to join a running training, and has not joined it yet.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Member:
         self._news = News()
         self._next: Group | None = None
         self._store: Store | None = None
-        self._kept: Store | None = None  # on rank 0, that of all ranks
+        self._kept: Store | None = None  # on rank 0, the store of all ranks
         self._services: list[Door | Window] = []
         self._pause_s = FAR_PAUSE_S if rendezvous.host else PAUSE_S
 
     @classmethod
     def here(cls, device: torch.device) -> Member | None:
-        """This process; None if it was started otherwise, or has a process group of its own."""
+        """Make this process a member; None if it was started otherwise, or has its own group."""
         rendezvous = Rendezvous.from_environ()
         if rendezvous is None or not dist.is_available() or dist.is_initialized():
             return None
@@ -82,7 +82,7 @@ class Member:
         return cls(rendezvous, rank=int(env["RANK"]), size=int(env["WORLD_SIZE"]), device=device)
 
     def ranks(self) -> Ranks:
-        """Form the first group with the others; a rank that joins later has no others yet."""
+        """Form the first group with the others; a rank that joins later is alone at first."""
         if not self.joining:
             return self.form(self.group)
         alone = Ranks()
@@ -90,22 +90,22 @@ class Member:
         return alone
 
     def wait(self) -> None:
-        """Say that this rank is ready to join; returns as soon as the others form the group."""
+        """Report that this rank is ready to join, and wait until the others form the group."""
         self._rendezvous.ready(self.rank)
         while not self._rendezvous.has_begun(self.group.number):
-            # Who gives the change up ends this process, and nobody else could.
+            # If the launcher gives the change up it ends this process.
             time.sleep(self._pause_s)
         self.joining = False
 
     def proposal(self) -> Group | None:
-        """The group that the launcher proposes; on rank 0, which alone is told."""
+        """Return the group that the launcher proposes; it tells rank 0 alone."""
         if self._news.came():
             found = self._rendezvous.group()
             self._next = found if found and found.number > self.group.number else None
         return self._next
 
     def proposed(self, number: int) -> Group:
-        """The same on every rank, once rank 0 has said that there is one."""
+        """Return the group with this number, once rank 0 has told the ranks of it."""
         while True:
             found = self._rendezvous.group()
             if found and found.number == number:
@@ -116,7 +116,7 @@ class Member:
             time.sleep(self._pause_s)
 
     def leave(self) -> None:
-        """The present group is over."""
+        """Leave the present group."""
         if dist.is_initialized():
             dist.destroy_process_group()
         self._store = None
@@ -125,13 +125,13 @@ class Member:
         self._services, self._kept = [], None
 
     def begin(self, group: Group) -> None:
-        """On rank 0, which has left the old group: call the new ranks."""
+        """Call the new ranks; on rank 0, which has left the old group."""
         self._insist(lambda: self._rendezvous.begin(group.number))
 
     def form(self, group: Group) -> Ranks:
         """Form a group with its other members; waits for them."""
         if self.group.number < group.number:
-            # One that was there before may have another number now.
+            # A rank that stays may have another number now.
             self.rank = group.stay.index(self.rank)
         self.group, self._next = group, None
         if group.size == 1:
@@ -150,7 +150,7 @@ class Member:
         return FileStore(str(self._rendezvous.store), -1)
 
     def _meet(self, group: Group) -> Store:
-        """The store of a group on several nodes."""
+        """Return the store of a group on several nodes."""
         if self.rank == 0:
             kept, listening = own_socket(_store_at, _is_empty)
             self._kept = kept
@@ -167,9 +167,9 @@ class Member:
 
     @staticmethod
     def _insist(write: Callable[[], None]) -> None:
-        """Write what the others wait for; on a full disk as soon as there is room.
+        """Write what the other ranks wait for; on a full disk, try until there is room.
 
-        Who gives that up ends this process, and the job goes on from its last checkpoint.
+        If the launcher gives up it ends this process, and the job goes on from its last checkpoint.
         """
         while True:
             try:
@@ -183,13 +183,13 @@ class Member:
         number = self._next.number if self._next else self.group.number
         self._rendezvous.formed(Formed(number, why, stall_s))
         if why and self._next:
-            # Not asked again.
+            # The launcher does not propose it again.
             self.group = Group(number, self.group.size)
             self._next = None
 
 
 def _store_at(port: int, listening: int) -> TCPStore:
-    """One that listens at a descriptor, and nowhere else."""
+    """Make a store that listens on a descriptor, and nowhere else."""
     return TCPStore(
         LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening
     )
@@ -205,7 +205,7 @@ def send(tree: Any, joining: Iterable[int]) -> None:
     Parameters
     ----------
     tree : nested dicts, lists and tuples
-        On rank 0; elsewhere it is not looked at.
+        Used on rank 0 only.
     joining : iterable of int
         The new ranks, ascending.
     """
@@ -226,13 +226,14 @@ def send(tree: Any, joining: Iterable[int]) -> None:
 
 
 def receive(device: torch.device, joining: Iterable[int]) -> Any:
-    """On a new rank: the tree that rank 0 sends.
+    """Receive, on a new rank, the tree that rank 0 sends.
 
     Parameters
     ----------
     device : torch.device
-        Where its own tensors are.
+        Device for its tensors.
     joining : iterable of int
+        The new ranks, ascending.
     """
     group = dist.new_group([0, *joining])
     file = io.BytesIO(_broadcast_bytes(b"", group))
@@ -254,7 +255,7 @@ def receive(device: torch.device, joining: Iterable[int]) -> Any:
 
 
 def check_equal(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
-    """Whether all ranks hold the same tensors, by their checksums.
+    """Check by checksums that all ranks hold the same tensors.
 
     Raises
     ------
@@ -264,7 +265,7 @@ def check_equal(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
     mine = 0
     for tensor in tensors:
         mine = (mine * 31 + _checksum(tensor)) % 2**62
-    # Both are asked before any rank looks: a rank that knew earlier would leave the others asking.
+    # Reduce both before any rank compares: one that raised earlier would leave the others waiting.
     least, most = ranks.smallest(mine), -ranks.smallest(-mine)
     if least != most:
         raise CheckpointError(
@@ -274,16 +275,16 @@ def check_equal(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
-    """The sum of a tensor's bytes as 64-bit numbers, and of those that are left."""
+    """Return the sum of a tensor's bytes as 64-bit numbers, plus the remaining bytes."""
     content = tensor.detach().reshape(-1).view(torch.uint8)
-    # A view of numbers of eight bytes must begin at one.
+    # A view as 8-byte numbers must begin at a multiple of 8.
     content = content.clone() if content.storage_offset() % 8 else content
     whole = len(content) // 8 * 8
     return int(content[:whole].view(torch.int64).sum()) + int(content[whole:].sum())
 
 
 def _detached(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The same tree with the large tensors taken out; small and foreign ones stay in it."""
+    """Return the tree without its large tensors; small and foreign ones stay in it."""
     if isinstance(value, torch.Tensor):
         sent = dist.get_backend() == "gloo" or value.device.type == "cuda"
         if not sent or value.numel() < 2 or value.dtype is torch.bool:
@@ -296,7 +297,7 @@ def _detached(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _attached(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
-    """What :func:`_detached` was given, with room for the tensors."""
+    """Return the tree that :func:`_detached` was given, with empty tensors in place."""
     if isinstance(value, dict) and value.keys() == {_TENSOR}:
         shape, dtype = value[_TENSOR]
         tensors.append(torch.empty(shape, dtype=dtype, device=device))
@@ -307,7 +308,7 @@ def _attached(value: Any, tensors: list[torch.Tensor], device: torch.device) -> 
 
 
 def _buckets(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Large tensors alone; small neighbours of one type in pieces worth a message."""
+    """Yield large tensors alone, and small neighbours of one type in buckets."""
     bucket: list[torch.Tensor] = []
     size = 0
     for tensor in tensors:
@@ -325,7 +326,7 @@ def _buckets(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _broadcast_bytes(data: bytes, group: Any) -> bytes:
-    """From rank 0 to the others of a group."""
+    """Send bytes from rank 0 to the other ranks of a group."""
     device = torch.device("cuda") if dist.get_backend(group) == "nccl" else torch.device("cpu")
     length = torch.tensor([len(data)], device=device)
     dist.broadcast(length, src=0, group=group)

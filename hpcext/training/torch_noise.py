@@ -1,12 +1,12 @@
-"""Squared norms of the gradients of a PyTorch step, as :mod:`hpcext.training.noise` wants them.
+"""Squared norms of the gradients of a PyTorch step, for :mod:`hpcext.training.noise`.
 
 A hook on each parameter sees the gradient of every pass before it is added to the others, and
-before DistributedDataParallel averages; what that made of it is read after the last pass. So the
-exchange of gradients is the one that is made anyway, and one number of each rank has to be added.
-It is also before gradients are clipped.
+before DistributedDataParallel averages; the averaged gradient is read after the last pass. So the
+usual exchange of gradients suffices, and only one number of each rank is summed besides. Gradients
+are read before they are clipped.
 
-For Adam and its kin the gradients are those that the optimizer goes by, divided by the root of the
-averaged squares (the preconditioned noise scale of section 3.1).
+For Adam and its kin the gradients are preconditioned as the optimizer does: divided by the root of
+the averaged squares (the preconditioned noise scale of section 3.1).
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import Any
 import torch
 
 _AVERAGES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
-"""State of an optimizer that holds squares; amsgrad keeps two, and divides by the largest."""
+"""Keys of an optimizer's state that hold averaged squares; amsgrad divides by the largest."""
 
 
 SETTLED = 10
-"""Steps before averaged squares are gone by. Of a few they are so small by chance, where a gradient
-was nearly 0, that what is divided by them outweighs all later measurements."""
+"""Steps before averaged squares are used. Over fewer steps some are tiny by chance, where a
+gradient was nearly 0, and a gradient divided by them would outweigh all later measurements."""
 
 
 class Squared:
-    """Squared norms of what an optimizer sees of the gradients.
+    """Squared norms of gradients, as an optimizer sees them.
 
     Parameters
     ----------
     optimizers : iterable of torch.optim.Optimizer
-        Of all parameters that are trained.
+        Optimizers of all parameters that are trained.
     scale_of : Callable[[], float]
-        By what the loss is multiplied at present (a gradient scaler); 1 without.
+        Returns the factor by which the loss is multiplied at present (a gradient scaler); 1
+        without.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Squared:
 
     @property
     def ready(self) -> bool:
-        """Whether an optimizer that goes by averaged squares has averaged enough of them."""
+        """Whether every optimizer with averaged squares has averaged enough steps."""
         return all(
             any(_average(each) and each["step"] >= SETTLED for each in optimizer.state.values())
             for optimizer, _ in self._groups
@@ -68,7 +69,7 @@ class Squared:
         return _averages_squares(self._groups[0][0])
 
     def watch(self) -> None:
-        """See the gradients of the passes to come."""
+        """Begin to measure the gradients of passes."""
         for optimizer, group in self._groups:
             for parameter in group["params"]:
                 if parameter.requires_grad:
@@ -77,31 +78,33 @@ class Squared:
                     )
 
     def leave(self) -> None:
-        """Do not see them any more."""
+        """Stop measuring the gradients of passes."""
         for handle in self._handles:
             handle.remove()
         self._handles, self._norms = [], []
 
     def take(self) -> float:
-        """|g|^2 of the pass that has just been made."""
+        """Return |g|^2 of the last pass."""
         norms, self._norms = self._norms, []
         return _total(norms) / self._scale_of() ** 2
 
     def gradients(self) -> float:
-        """|g|^2 of the gradients that the parameters hold."""
+        """Return |g|^2 of the gradients that the parameters hold."""
         return _total(self._held()) / self._scale_of() ** 2
 
     def forget(self) -> None:
-        """The next step is the first one of a difference."""
+        """Forget the gradients of the step before: a difference begins anew."""
         self._before = None
 
     def difference(self, samples: int) -> tuple[float, float, int] | None:
-        """The gradients of now and of the step before as two pieces (the paper's estimator).
+        """Measure the present gradients and those of the step before as two pieces.
+
+        That is the paper's estimator.
 
         Parameters
         ----------
         samples : int
-            Of the step that the parameters hold the gradients of.
+            Samples in the step whose gradients the parameters hold.
 
         Returns
         -------
@@ -152,7 +155,7 @@ def _norm(
     parameter: torch.Tensor,
     gradient: torch.Tensor,
 ) -> torch.Tensor:
-    """The norm of a gradient, as the optimizer sees it."""
+    """Return the norm of a gradient, as the optimizer sees it."""
     gradient = gradient.detach()
     if gradient.is_sparse:
         gradient = gradient.to_dense()
@@ -163,23 +166,23 @@ def _norm(
         squares = state[found].to(kind)
         decay = group["betas"][1] if "betas" in group else group.get("alpha")
         if decay is not None:
-            # They begin at 0, which most optimizers correct too.
+            # Averages begin at 0; correct that bias, as most optimizers do.
             squares = squares / (1.0 - decay ** float(state["step"]))
         seen = gradient.to(kind) / (squares.sqrt() + group.get("eps", 1e-8))
-        # Of what had no gradient before, as a word that had not come yet, nobody knows what to
-        # divide by; the optimizer itself will include the gradient of now.
+        # For a parameter without an earlier gradient, such as the embedding of a new word, there is
+        # nothing to divide by yet; the optimizer itself will include the present gradient.
         gradient = seen.where(squares > 0, 0.0)
     norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=kind)
     return norm
 
 
 def _average(state: Any) -> str:
-    """The averaged squares that an optimizer keeps of a parameter; empty if it has none."""
+    """Return the key of the averaged squares in a parameter's state; empty if there are none."""
     return next((name for name in _AVERAGES if name in state), "")
 
 
 def _averages_squares(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer will keep averaged squares, also before its first step."""
+    """Return whether an optimizer keeps averaged squares, also before its first step."""
     kin = (
         torch.optim.Adam,
         torch.optim.AdamW,
@@ -191,7 +194,7 @@ def _averages_squares(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _total(norms: list[torch.Tensor]) -> float:
-    """The squared norm of all parts together, which may be on several devices."""
+    """Return the squared norm of all parts together, which may be on several devices."""
     if not norms:
         return 0.0
     devices = {norm.device for norm in norms}

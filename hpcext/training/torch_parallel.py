@@ -1,4 +1,4 @@
-"""DistributedDataParallel whose process group may be replaced while training goes on."""
+"""DistributedDataParallel whose process group can be replaced while training goes on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hpcext.training.torch_weights import WeightOf, attach
 class Parallel(DistributedDataParallel):
     """A model that averages its gradients over the ranks, be they many or one.
 
-    The script keeps this one object; :meth:`form` builds it anew for the present process group,
-    since the reducer of an ordinary DistributedDataParallel goes on in the group that it was made
-    in. With one rank, or before the first group, it is the model and nothing else.
+    The script keeps this one object; :meth:`form` rebuilds it for the present process group,
+    because the reducer of an ordinary DistributedDataParallel stays in the group that it was made
+    in. With one rank, or before the first group, it behaves as the bare model.
 
     Parameters
     ----------
@@ -56,26 +56,26 @@ class Parallel(DistributedDataParallel):
             self.weigh(weight_of)
 
     def weigh(self, weight_of: WeightOf) -> None:
-        """Average over samples and not over ranks, see :mod:`hpcext.training.torch_weights`."""
+        """Average over samples instead of ranks; see :mod:`hpcext.training.torch_weights`."""
         self._weight_of = weight_of
         if self._formed:
             attach(self, weight_of)
 
     @property
     def weighed(self) -> bool:
-        """Whether it averages over samples."""
+        """Whether the average is over samples."""
         return self._weight_of is not None
 
     def dissolve(self) -> None:
-        """Be the bare model. Afterwards nothing holds on to the process group."""
+        """Become the bare model again, without a reference to the process group."""
         if self._formed:
-            # Its end takes the hooks of the old group off the parameters.
+            # Deleting the reducer removes the hooks of the old group from the parameters.
             del self.reducer, self.logger, self.process_group
             self._comm_hooks.clear()
             self._formed = False
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What the model gives."""
+        """Return the output of the model."""
         if not self._formed:
             return self.module(*inputs, **named)
         return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What the ranks of a PyTorch job tell each other, apart from the training's own traffic."""
+"""Communication of the ranks of a PyTorch job, apart from the training's own traffic."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from hpcext.training.ranks import Control, Ranks
 
 
 class TorchRanks(Ranks):
-    """Ranks of an initialised process group, over a gloo group of their own.
+    """Ranks of an initialised process group, which communicate in a gloo group of their own.
 
     The exchange of control vectors is asynchronous: started at one boundary and read at the next,
-    it travels while the step computes. It needs its own group, since messages of one group must
-    be sent in the same order by all, and DistributedDataParallel sends its own in the meantime.
+    it travels while the step computes. It needs its own group, because all ranks must send the
+    messages of one group in the same order, and DistributedDataParallel sends its own in the
+    meantime.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class TorchRanks(Ranks):
         self.size = dist.get_world_size()
         self._group: dist.ProcessGroup = dist.new_group(backend="gloo")
         self._vector = torch.zeros(len(Control()), dtype=torch.int64)
-        # The same memory; setting it through NumPy costs a tenth.
+        # A view of the same memory: setting it through NumPy takes a tenth of the time.
         self._values = self._vector.numpy()
         self._work: dist.Work | None = None
         self._adding: tuple[dist.Work, torch.Tensor] | None = None
@@ -33,11 +34,11 @@ class TorchRanks(Ranks):
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """The group that they speak in; nothing of the training's own goes through it."""
+        """The control group: nothing of the training's own traffic goes through it."""
         return self._group
 
     def exchange(self, wish: Control) -> Control:
-        """Read what was agreed on since the last call, and send the next wish on its way."""
+        """Return what was agreed on since the last call, and send the next requests."""
         agreed = self._take()
         if not agreed.stop and not agreed.resize:
             self._values[:] = wish
@@ -47,19 +48,19 @@ class TorchRanks(Ranks):
         return agreed
 
     def settle(self) -> None:
-        """Finish what is under way, whatever it says."""
+        """Finish the exchanges under way, whatever they say."""
         self._take()
         self.summed()
         self.gathered()
 
     def begin_sum(self, values: list[float]) -> None:
-        """Begin to add up numbers of all ranks, beside the training as the exchange is."""
+        """Begin to add up numbers over all ranks, beside the training."""
         numbers = torch.tensor(values, dtype=torch.float64)
         work = dist.all_reduce(numbers, group=self._group, async_op=True)
         self._adding = work, numbers
 
     def summed(self) -> list[float] | None:
-        """What was begun, waiting for it."""
+        """Wait for the sum that was begun and return it, or None if none was."""
         if self._adding is None:
             return None
         (work, numbers), self._adding = self._adding, None
@@ -68,14 +69,14 @@ class TorchRanks(Ranks):
         return found
 
     def begin_gather(self, values: list[float]) -> None:
-        """Begin to tell all ranks some numbers, beside the training as the exchange is."""
+        """Begin to send some numbers to all ranks, beside the training."""
         mine = torch.tensor(values, dtype=torch.float64)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         work = dist.all_gather(parts, mine, group=self._group, async_op=True)
         self._gathering = work, parts
 
     def gathered(self) -> list[list[float]] | None:
-        """What was begun, waiting for it."""
+        """Wait for the numbers of all ranks and return them, or None if none were sent."""
         if self._gathering is None:
             return None
         (work, parts), self._gathering = self._gathering, None
@@ -83,17 +84,17 @@ class TorchRanks(Ranks):
         return [part.tolist() for part in parts]
 
     def smallest(self, value: int) -> int:
-        """The smallest value of all ranks."""
+        """Return the smallest value of all ranks."""
         number = torch.tensor([value])
         dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group)
         return int(number)
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The data of each rank, by rank; empty except on rank 0."""
+        """Return the data of each rank, by rank; an empty list on all ranks but 0."""
         length = torch.tensor([len(data)])
         lengths = [torch.zeros_like(length) for _ in range(self.size)]
         dist.all_gather(lengths, length, group=self._group)
-        # Messages of one collective have one size.
+        # All messages of one collective have the same size.
         mine = torch.zeros(int(max(lengths)), dtype=torch.uint8)
         mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         parts = [torch.zeros_like(mine) for _ in range(self.size)] if self.rank == 0 else None
@@ -102,7 +103,7 @@ class TorchRanks(Ranks):
         return [part[: int(length)].numpy().tobytes() for part, length in pairs]
 
     def broadcast(self, data: bytes) -> bytes:
-        """What rank 0 passed."""
+        """Return what rank 0 passed."""
         length = torch.tensor([len(data)])
         dist.broadcast(length, src=0, group=self._group)
         if self.rank == 0:
@@ -113,7 +114,7 @@ class TorchRanks(Ranks):
         return content.numpy().tobytes()
 
     def _take(self) -> Control:
-        """What the exchange under way agreed on."""
+        """Return what the exchange under way agreed on."""
         if self._work is None:
             return Control()
         self._work.wait()
@@ -122,12 +123,12 @@ class TorchRanks(Ranks):
 
 
 def join(device: torch.device) -> Ranks:
-    """The ranks of this job: an initialised process group, torchrun's, or this process alone.
+    """Join the ranks of this job: an initialised process group, torchrun's, or this process alone.
 
     Parameters
     ----------
     device : torch.device
-        What this rank computes on; decides the backend.
+        Device that this rank computes on; decides the backend.
     """
     if not dist.is_available():
         return Ranks()
@@ -142,14 +143,14 @@ def join(device: torch.device) -> Ranks:
 def init(device: torch.device, **place: Any) -> None:
     """Form a process group that can be left without a trace.
 
-    DistributedDataParallel imports ``torch._dynamo``, which for ever keeps the group that there is
-    by then (PyTorch 2.13), and with it the group's threads. One that outlives the interpreter may
+    DistributedDataParallel imports ``torch._dynamo``, which keeps for ever the group that exists by
+    then (PyTorch 2.13), and with it the group's threads. A group that outlives the interpreter may
     abort the process at its very end ("terminate called without an active exception").
 
     Parameters
     ----------
     device : torch.device
-        What this rank computes on; decides the backend.
+        Device that this rank computes on; decides the backend.
     **place
         For ``init_process_group``: store, rank, world_size.
     """
@@ -158,7 +159,7 @@ def init(device: torch.device, **place: Any) -> None:
 
 
 def own_device() -> torch.device:
-    """The device of this rank: a GPU of its own if there is one for each rank of this node."""
+    """Return this rank's device: a GPU of its own if this node has one for each rank."""
     env = environ()
     if torch.cuda.is_available():
         here = int(env.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,13 +1,13 @@
-"""Checkpoints of sharded models (FSDP2, tensor parallel): every rank writes the shards it holds.
+"""Checkpoints of sharded models (FSDP2, tensor parallel): every rank writes its own shards.
 
-What is a DTensor goes to files of :mod:`torch.distributed.checkpoint`, one for each rank, all of
-them in the one draft of a checkpoint; the rest goes to the same file as ever. The commit is the
-same, too: rank 0 renames the draft when every rank has flushed its files, and the manifest has
-their checksums. Loading divides the shards anew, so the number of ranks may change between two
-attempts; it cannot change in place.
+DTensors go to files of :mod:`torch.distributed.checkpoint`, one for each rank, all of them in one
+draft of a checkpoint; the rest goes to the same file as without shards. The commit is the same,
+too: rank 0 renames the draft when every rank has flushed its files, and the manifest has their
+checksums. Loading divides the shards anew, so the number of ranks may change between two attempts;
+it cannot change in place.
 
-The index of ``torch.distributed.checkpoint`` is a pickle. It is read by an unpickler that knows
-nothing but that index.
+The index of ``torch.distributed.checkpoint`` is a pickle. It is read by an unpickler that accepts
+only the classes of that index.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Shards = dict[str, torch.Tensor]
 
 
 class ShardedKeeper(Keeper):
-    """As :class:`~hpcext.training.keeper.Keeper`, where every rank writes its own shards.
+    """A :class:`~hpcext.training.keeper.Keeper` where every rank writes its own shards.
 
     Parameters
     ----------
@@ -72,15 +72,15 @@ class ShardedKeeper(Keeper):
 
     def __init__(self, store: Store, state: TorchState, ranks: Ranks) -> None:
         super().__init__(store, state, ranks)
-        # A group of its own: a thread speaks in it, while the training speaks in the others.
+        # A group of its own: a thread communicates in it while the training uses the others.
         self._writers = TorchRanks() if dist.is_initialized() else ranks
 
     def regroup(self, ranks: Ranks) -> None:
-        """Refused."""
+        """Raise RuntimeError: shards cannot be divided anew in place."""
         raise RuntimeError(self._state.in_place_refusal)
 
     def load(self, checkpoint: Checkpoint) -> Tree | None:
-        """Set the state to a checkpoint's; see the base class."""
+        """Set the state to that of a checkpoint; see the base class."""
         path = checkpoint.path / self._state.file
         tree = self._state.read(path)
         live = self._state.capture()
@@ -102,7 +102,7 @@ class ShardedKeeper(Keeper):
 
     def _copy(self, tree: Tree) -> Tree | None:
         copy = super()._copy(tree)
-        # All or none, else some would write in the thread and the others wait in the step.
+        # All or none: else some ranks would write in the thread while the others wait in the step.
         if self._ranks.smallest(0 if copy is None else 1):
             return copy
         self._copier.forget()
@@ -113,7 +113,7 @@ class ShardedKeeper(Keeper):
         if self._writers.rank != 0:
             path = self._writers.broadcast(b"").decode()
             if path:
-                # What goes wrong here, rank 0 knows too, and says.
+                # Rank 0 learns of an error on this rank too, and reports it.
                 with contextlib.suppress(OSError):
                     write_shards(Path(path), tree["shards"], self._writers)
             return None
@@ -130,7 +130,7 @@ class ShardedKeeper(Keeper):
             return self.store.commit(step, {**facts, **self._facts()}, fill)
         finally:
             if not told:
-                # There is no draft: the others wait to hear of one.
+                # There is no draft: tell the other ranks, which wait for its path.
                 self._writers.broadcast(b"")
 
 
@@ -163,7 +163,7 @@ def write_shards(path: Path, shards: Shards, ranks: Ranks) -> list[dict[str, Any
 
 
 def read_shards(checkpoint: Checkpoint, shards: Shards, ranks: Ranks) -> None:
-    """Fill tensors with what a checkpoint has of them, however it was divided; all ranks call it.
+    """Fill tensors from a checkpoint, however it was sharded; all ranks call it.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def _group(ranks: Ranks) -> dist.ProcessGroup | None:
 
 
 def _cause(error: CheckpointException) -> OSError:
-    """What went wrong on the first rank where something did."""
+    """Return the error of the first rank that failed."""
     rank, (cause, _) = next(iter(sorted(error.failures.items())))
     if isinstance(cause, OSError) and cause.errno is not None:
         return OSError(cause.errno, f"rank {rank}: {cause.strerror}")
@@ -204,7 +204,7 @@ def _cause(error: CheckpointException) -> OSError:
 
 
 def _separated(value: Any, path: tuple[str, ...], shards: Shards) -> Any:
-    """The tree with the shards taken out, by name, and a mark in place of each."""
+    """Return the tree with a mark in place of each shard; collect the shards by name."""
     if isinstance(value, DTensor):
         name = ".".join(path)
         if name in shards:
@@ -217,7 +217,7 @@ def _separated(value: Any, path: tuple[str, ...], shards: Shards) -> Any:
 
 
 def _joined(value: Any, shards: Shards) -> Any:
-    """The tree with the shards back in it."""
+    """Return the tree with the shards back in place."""
     mark = _mark(value)
     if mark is not None:
         return shards[mark[0]]
@@ -234,12 +234,12 @@ def _mark(value: Any) -> tuple[str, list[int], torch.dtype] | None:
 
 
 def _targets(tree: Tree, live: Tree, objects: Mapping[str, Any]) -> Shards:
-    """A tensor for each shard of a checkpoint, divided as this attempt's parameters are."""
+    """Return a tensor for each shard of a checkpoint, sharded as this attempt's parameters."""
     targets: Shards = {}
     for name, saved in tree.items():
         value = objects.get(name)
         if isinstance(value, torch.optim.Optimizer):
-            # It may have no state yet: it gets one in the shape of its parameters.
+            # It may have no state yet: the targets have the shapes of its parameters.
             parameters = [each for group in value.param_groups for each in group["params"]]
             for place, state in saved["state"].items():
                 for mark in _marks(state):
@@ -250,7 +250,7 @@ def _targets(tree: Tree, live: Tree, objects: Mapping[str, Any]) -> Shards:
 
 
 def _place(saved: Any, live: Any, targets: Shards, name: str) -> None:
-    """Targets of an object that holds its shards itself: the very tensors that it holds."""
+    """Collect as targets the tensors of an object that holds its shards itself."""
     mark = _mark(saved)
     if mark is not None:
         if not isinstance(live, DTensor):
@@ -275,7 +275,7 @@ def _like_parameter(
     if not isinstance(parameter, DTensor):
         raise _unfit(name, f"{mark[0]} was sharded, and its parameter is not now")
     shape = mark[1]
-    # A state of another shape (a factored moment) is not divided as the parameter is.
+    # A state of another shape (a factored moment) is not sharded as its parameter is.
     placements = [
         each if not isinstance(each, Shard) or list(parameter.shape) == shape else Replicate()
         for each in parameter.placements
@@ -307,7 +307,7 @@ def _unfit(name: str, what: str) -> CheckpointError:
 
 
 class _Stream(io.RawIOBase):
-    """What is written to it goes to a file that is closed by its owner."""
+    """A stream into a file that its owner closes."""
 
     def __init__(self, file: HashingFile) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ class _Stream(io.RawIOBase):
 
 
 class _Files(FileSystem):
-    """Files that are flushed at their end, and their checksums."""
+    """Files that are flushed at their end, with their checksums."""
 
     def __init__(self) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -347,7 +347,7 @@ class _Files(FileSystem):
 
 
 class _Writer(FileSystemWriter):
-    """One file for each rank, and the index."""
+    """A writer of one file for each rank, and the index."""
 
     fs: _Files
 
@@ -361,7 +361,7 @@ class _Writer(FileSystemWriter):
 
 
 class _Reader(FileSystemReader):
-    """The same, read with as little trust as ``weights_only`` has."""
+    """A reader of these files that trusts them as little as ``weights_only`` does."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint.path)
@@ -373,20 +373,20 @@ class _Reader(FileSystemReader):
         if not isinstance(metadata, Metadata):
             raise ValueError("the index of the shards is not one")
         for info in (metadata.storage_data or {}).values():
-            # Nothing but what was verified is opened.
+            # Only files that were verified are opened.
             info.relative_path = self._checkpoint.part(Path(info.relative_path).name).name
         return metadata
 
 
 class _Planner(DefaultLoadPlanner):
-    """Loads tensors only."""
+    """A planner that loads tensors only."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         raise ValueError(f"{read_item.dest_index.fqn} is not a tensor in the checkpoint")
 
 
 class _IndexUnpickler(pickle.Unpickler):
-    """Builds the index of ``torch.distributed.checkpoint`` and nothing else."""
+    """An unpickler that builds the index of ``torch.distributed.checkpoint`` and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name in _KNOWN.get(module, ()):

@@ -1,4 +1,4 @@
-"""The state of a PyTorch process: modules, optimizers, whatever has a state_dict, random states."""
+"""The state of a PyTorch process: modules, optimizers, objects with a state_dict, random states."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MAPPINGS = (dict, OrderedDict, Counter)
 
 
 class TorchState(TorchRandom):
-    """As :class:`~hpcext.training.state.State`, and tensors, modules and torch generators.
+    """A :class:`~hpcext.training.state.State` with tensors, modules and torch generators.
 
-    Written by ``torch.save`` and read with ``weights_only=True``: only plain values and tensors,
-    which is checked when the session begins and not when the first checkpoint is due.
+    It is written by ``torch.save`` and read with ``weights_only=True``: plain values and tensors
+    only, which is checked when the session begins, not when the first checkpoint is due.
     """
 
     format = "torch/1"
@@ -46,7 +46,7 @@ class TorchState(TorchRandom):
             self.format = FORMAT_SHARDED
 
     def refusal(self, value: Any) -> str:
-        """Why this value can be no part of the state; empty if it can."""
+        """Return why this value cannot be part of the state; empty if it can."""
         kind = state_of(value)
         if not kind:
             return super().refusal(value)
@@ -58,45 +58,45 @@ class TorchState(TorchRandom):
         )
 
     def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
-        """What the training has that nobody saves, and what to do; empty where none is known."""
+        """Return which state of the training nobody saves, and what to do; empty if none."""
         given = self.given(unsaved)
         return given.lacks_model() or given.lacks_schedulers()
 
     def given(self, unsaved: Collection[Any]) -> Given:
-        """What is saved, and what is meant not to be."""
+        """Return which objects are saved, and which are deliberately not."""
         named = {name: unwrapped(value) for name, value in self._objects.items()}
         return Given(named, [*map(unwrapped, unsaved)], self.capture())
 
     def present(self) -> Tree:
-        """What this process has, by kind, given to the session or not; slow."""
+        """Return the state of this process by kind, given to the session or not; slow."""
         return {**super().present(), **present()}
 
     def knows(self, value: Any) -> bool:
-        """Whether this value's state can be taken and given back."""
+        """Return whether this value's state can be saved and restored."""
         return isinstance(value, torch.Tensor) or super().knows(value)
 
     def draws(self, value: Any) -> bool:
-        """Whether it is a source of random numbers."""
+        """Return whether a value is a source of random numbers."""
         return isinstance(value, torch.Generator) or super().draws(value)
 
     def check(self) -> None:
-        """Whether all of it can be saved; raises TypeError, and RuntimeError."""
+        """Check that all of the state can be saved; raise TypeError or RuntimeError if not."""
         self.check_order()
         plain(self.capture(), "Session")
 
     @property
     def objects(self) -> Mapping[str, Any]:
-        """What the user named, apart from sources of random numbers."""
+        """Objects that the user named, except sources of random numbers."""
         return self._objects
 
     @property
     def sharded(self) -> bool:
-        """Whether ranks hold different pieces of the parameters (FSDP2, tensor parallel)."""
+        """Whether ranks hold different shards of the parameters (FSDP2, tensor parallel)."""
         return any(is_sharded(parameter) for parameter in self._held())
 
     @property
     def data_parallel(self) -> bool:
-        """Whether, of what is sharded, ranks are to have batches of their own: FSDP2 alone."""
+        """Whether all shards are FSDP2's, so that each rank has batches of its own."""
         module = sys.modules.get("torch.distributed.fsdp")
         kind = getattr(module, "FSDPModule", ())
         meshes = (cast(Any, each).device_mesh for each in self._held() if is_sharded(each))
@@ -110,7 +110,7 @@ class TorchState(TorchRandom):
 
     @property
     def in_place_refusal(self) -> str:
-        """Why not; empty if it may."""
+        """Reason why the number of ranks cannot change in place; empty if it can."""
         if self.sharded or self._old_fsdp():
             return (
                 "the model is sharded, and its shards are divided anew only when a checkpoint is "
@@ -119,7 +119,7 @@ class TorchState(TorchRandom):
         return ""
 
     def check_order(self) -> None:
-        """Whether model, optimizer and session were made in an order that can work.
+        """Check that model, optimizer and session were made in a valid order.
 
         Raises
         ------
@@ -165,19 +165,19 @@ class TorchState(TorchRandom):
         )
 
     def follow(self, model: torch.nn.Module) -> None:
-        """Move optimizers after the parameters of a model that went to another device."""
+        """Move optimizer states to the device of a model that was moved."""
         mine = {id(parameter) for parameter in model.parameters()}
         for value in self._objects.values():
             if isinstance(value, torch.optim.Optimizer) and mine & _parameters(value):
-                # Loading puts every tensor where its parameter is.
+                # Loading moves every tensor to the device of its parameter.
                 value.load_state_dict(value.state_dict())
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those among the objects."""
+        """Return the optimizers among the objects."""
         return [v for v in self._objects.values() if isinstance(v, torch.optim.Optimizer)]
 
     def copier(self) -> Copier:
-        """What copies tensors, and arrays, into memory of the host."""
+        """Make the copier of tensors and arrays to host memory."""
         return TorchCopier()
 
     def _capture(self, value: Any) -> Any:
@@ -201,7 +201,7 @@ class TorchState(TorchRandom):
         try:
             super()._apply(optimizer, saved)
         except Exception:
-            # That of another kind may fail in any way.
+            # The state of another kind of optimizer may fail in any way.
             check_settings(optimizer, saved["param_groups"])
             raise
         check_settings(optimizer, optimizer.param_groups)
@@ -218,14 +218,14 @@ class TorchState(TorchRandom):
             super()._set_generator(generator, state)
 
     def write(self, file: HashingFile, tree: Tree) -> None:
-        """Write a tree."""
+        """Write a tree to a file."""
         torch.save(plain(tree, "Session"), cast(IO[bytes], file))
 
     def read(self, path: Path) -> Tree:
-        """Read a tree; raises CheckpointError."""
+        """Read a tree from a file; raise CheckpointError if it is not one."""
         try:
             tree = torch.load(path, map_location="cpu", weights_only=True)
-        # What torch raises for a file it cannot read has no common base.
+        # The exceptions of torch for a file it cannot read have no common base.
         except Exception as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise CheckpointError(f"cannot be read ({first})", where=path) from error
@@ -234,24 +234,24 @@ class TorchState(TorchRandom):
 
 
 class TorchCopier(Copier):
-    """Copies tensors to host memory, from a GPU into pinned memory."""
+    """A copier of tensors to host memory, from a GPU into pinned memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self._devices: set[torch.device] = set()
 
     def is_array(self, value: Any) -> bool:
-        """Tensors and arrays."""
+        """Return whether a value is a tensor or an array."""
         return isinstance(value, torch.Tensor) or super().is_array(value)
 
     def size(self, array: Any) -> int:
-        """Bytes of its content on this rank."""
+        """Return the size of a tensor's content on this rank, in bytes."""
         if not isinstance(array, torch.Tensor):
             return super().size(array)
         return 0 if _special(array) else _local(array).nbytes
 
     def identity(self, array: Any) -> Any:
-        """Where it lies and how."""
+        """Return a key that is equal for two tensors that are the same memory."""
         if not isinstance(array, torch.Tensor):
             return super().identity(array)
         if _special(array):
@@ -260,7 +260,7 @@ class TorchCopier(Copier):
         return array.device, array.data_ptr(), array.shape, array.stride(), array.dtype
 
     def fits(self, before: Any, array: Any) -> bool:
-        """Whether an earlier copy has the memory for this one."""
+        """Return whether an earlier copy has the right memory for this tensor."""
         if not isinstance(array, torch.Tensor):
             return super().fits(before, array)
         if not isinstance(before, torch.Tensor) or _special(array) or before.shape != array.shape:
@@ -269,18 +269,18 @@ class TorchCopier(Copier):
         return (held.shape, held.dtype, held.stride()) == (mine.shape, mine.dtype, mine.stride())
 
     def fresh(self, array: Any) -> Any:
-        """New memory of the host."""
+        """Allocate host memory for a copy."""
         if not isinstance(array, torch.Tensor):
             return super().fresh(array)
         if _special(array):
-            # Sparse, quantized and the like: rare, and the copy of that very content.
+            # Sparse, quantized and the like are rare: the clone is the copy itself.
             return array.detach().clone().cpu()
         if is_sharded(array):
             return array.detach().clone().cpu()
         return torch.empty_like(array, device="cpu", requires_grad=False, pin_memory=array.is_cuda)
 
     def fill(self, copy: Any, array: Any) -> None:
-        """Copy the content; from a GPU it may go on until :meth:`wait`."""
+        """Copy the content; from a GPU asynchronously until :meth:`wait`."""
         if not isinstance(array, torch.Tensor):
             super().fill(copy, array)
         elif not _special(array):
@@ -289,31 +289,31 @@ class TorchCopier(Copier):
                 self._devices.add(array.device)
 
     def wait(self) -> None:
-        """The copying from GPUs is done when this returns."""
+        """Wait until all content is copied from GPUs."""
         while self._devices:
             torch.cuda.current_stream(self._devices.pop()).synchronize()
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether it is a piece of a tensor that ranks hold together: a DTensor."""
-    # Where nobody has imported them there are none, and the import takes a while.
+    """Return whether a value is a DTensor, a shard of a tensor that ranks hold together."""
+    # If nobody has imported the module there are none, and the import takes a while.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
 
 def _special(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is more than one block of memory."""
+    """Return whether a tensor is more than one block of memory."""
     return tensor.layout != torch.strided or tensor.is_quantized
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """What of it lies on this rank."""
+    """Return the shard of a tensor on this rank, or the tensor itself."""
     piece = tensor.detach()
     return cast(Any, piece).to_local() if is_sharded(piece) else piece
 
 
 def unwrapped(value: Any) -> Any:
-    """The user's own module inside DistributedDataParallel and torch.compile."""
+    """Return the user's own module inside DistributedDataParallel and torch.compile."""
     while isinstance(value, torch.nn.Module):
         if isinstance(value, torch.nn.parallel.DistributedDataParallel):
             value = value.module
@@ -329,7 +329,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> set[int]:
 
 
 def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Whether groups of parameters have the settings that an optimizer needs.
+    """Check that groups of parameters have the settings that an optimizer needs.
 
     An earlier release of PyTorch may have written fewer, which loading adds.
 
@@ -348,12 +348,12 @@ def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[st
 
 
 def plain(value: Any, where: str) -> Any:
-    """The same value if torch can read it back with ``weights_only``; arrays become tensors.
+    """Return a value as torch can read it back with ``weights_only``; arrays become tensors.
 
     Raises
     ------
     TypeError
-        Something is neither plain nor a tensor.
+        A part is neither plain nor a tensor.
     """
     # By exact type: a subclass (an enum is an int) would be pickled as that class.
     if type(value) in _LEAVES or isinstance(value, _TORCH_LEAVES):
@@ -369,7 +369,7 @@ def plain(value: Any, where: str) -> Any:
 
 
 def with_arrays(value: Any) -> Any:
-    """What :func:`plain` was given."""
+    """Undo :func:`plain`."""
     if isinstance(value, Mapping) and value.keys() == {_NDARRAY}:
         return value[_NDARRAY].numpy()
     if isinstance(value, Mapping) or type(value) in (list, tuple):
@@ -378,7 +378,7 @@ def with_arrays(value: Any) -> Any:
 
 
 def mapped(value: Any, change: Callable[[Any, Any], Any]) -> Any:
-    """A container with changed items; the very same one where no item changes."""
+    """Return a container with changed items; the same object where no item changes."""
     if isinstance(value, Mapping):
         items = {key: change(key, item) for key, item in value.items()}
         return value if all(items[key] is value[key] for key in items) else like(value, items)

@@ -1,16 +1,16 @@
 """Averaging gradients over samples where the ranks have unequal batches.
 
 DistributedDataParallel averages the gradients of the ranks as if their batches were equal. The hook
-here multiplies each by the rank's weight first, see
-:meth:`hpcext.training.batching.ElasticBatches.weight`, and nothing changes in the loop.
+here first multiplies each by the rank's weight, see
+:meth:`hpcext.training.batching.ElasticBatches.weight`; the training loop stays the same.
 
-What it cannot see to
----------------------
+Limits
+------
 The loss must be a mean over the samples of a rank, as PyTorch's losses are by default. With several
-backward passes to a step under ``no_sync()`` the sum of all gets one weight, asked for in the last
-one: right for parts of one batch (:mod:`hpcext.training.accumulation`), not for several batches of
-different weights. BatchNorm takes its statistics of the samples of one rank, refuses a single one
-("Expected more than 1 value per channel"), and counts a sample of weight 0 as any other: with
+backward passes to a step under ``no_sync()`` the sum of all gets one weight, that of the last one:
+right for parts of one batch (:mod:`hpcext.training.accumulation`), not for several batches of
+different weights. BatchNorm computes its statistics from the samples of one rank, refuses a single
+one ("Expected more than 1 value per channel"), and counts a sample of weight 0 as any other: with
 BatchNorm, leave no small last batch (``last="carried"`` or ``"dropped"``).
 """
 
@@ -23,24 +23,30 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class WeightOf(Protocol):
-    """The weight of this rank's batch; `last`: it is asked for with the last of its gradients."""
+    """A function that returns the weight of this rank's batch."""
 
     def __call__(self, *, last: bool) -> float:
-        """The same for each part of the gradients of a step."""
+        """Return the weight, the same for each bucket of a step's gradients.
+
+        Parameters
+        ----------
+        last : bool
+            Whether it is called for the last bucket.
+        """
 
 
 def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
-    """Average the gradients of this model over the samples of all ranks.
+    """Make this model average its gradients over the samples of all ranks.
 
-    With equal batches, every weight 1, the result is bit for bit that of the model without.
+    With equal batches (every weight 1) the result is bit for bit that without this hook.
 
     Parameters
     ----------
     model : DistributedDataParallel
         One that has no communication hook, and has not yet made a backward pass. All ranks attach.
     weight_of : WeightOf
-        The weight of this rank's batch in the present step; asked for in the backward pass, with
-        each bucket of gradients.
+        Returns the weight of this rank's batch in the present step; called in the backward pass,
+        for each bucket of gradients.
 
     Raises
     ------
@@ -53,12 +59,12 @@ def attach(model: DistributedDataParallel, weight_of: WeightOf) -> None:
     def average(bucket: Any) -> Any:
         gradients, weight = bucket.buffer(), weight_of(last=bucket.is_last())
         if weight == 0.0:
-            # Not by multiplication: a NaN of a batch that does not count must not count.
+            # Not by multiplication: a NaN in a batch of weight 0 must not count (NaN * 0 is NaN).
             gradients.zero_()
         else:
             gradients.mul_(weight / size)
         work = dist.all_reduce(gradients, group=group, async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
 
-    # PyTorch compares the annotations of a hook with its own classes: a lambda has none.
+    # PyTorch checks the annotations of a hook, which a lambda does not have.
     model.register_comm_hook(None, lambda state, bucket: average(bucket))

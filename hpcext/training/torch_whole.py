@@ -1,6 +1,7 @@
-"""Whether a session is given all that a PyTorch training has, known before anything is lost.
+"""A check that a session is given all state of a PyTorch training, before anything is lost.
 
-What it is not given begins anew at each resumption, and nobody would see more than a worse loss.
+State that it is not given would begin anew at each resumption, and nobody would see more than a
+worse loss.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _STATES = {
     "a scheduler": {"last_epoch", "_last_lr"},
     "a GradScaler": {"scale", "growth_factor"},
 }
-"""What the state_dict of each has."""
+"""Keys by which the state_dict of each kind is recognised."""
 
 _MEANT = "name it in unsaved=[...] (unsaved=True: whatever it is) if that is meant"
 
 _FRAMES = 12
-"""Deeper below GradScaler.step() is no step of an optimizer."""
+"""Frames searched for GradScaler.step(): no optimizer's step is deeper below it."""
 
 
 def state_of(value: Any) -> str:
-    """Of what a collection is the state, which is a copy; empty if it is that of nothing."""
+    """Return the kind of object whose state a collection is, which is a copy; empty if none."""
     if not isinstance(value, Mapping | list | tuple | set | frozenset):
         return ""
     if isinstance(value, Mapping):
@@ -47,7 +48,7 @@ def state_of(value: Any) -> str:
 
 
 def has_state_of(kind: str, captured: Any) -> bool:
-    """Whether the state of such an object is somewhere in what is saved."""
+    """Return whether the state of such an object is somewhere in what is saved."""
     if not isinstance(captured, Mapping | list | tuple):
         return False
     inside = captured
@@ -59,21 +60,21 @@ def has_state_of(kind: str, captured: Any) -> bool:
 
 
 def parameters_of(optimizer: Any) -> list[torch.Tensor]:
-    """What an optimizer trains."""
+    """Return the parameters that an optimizer trains."""
     groups = getattr(optimizer, "param_groups", ())
     return [parameter for group in groups for parameter in group["params"]]
 
 
 class Given:
-    """What a session saves, and what it is told not to save.
+    """The objects that a session saves, and those that are deliberately not saved.
 
     Parameters
     ----------
     objects : Mapping[str, Any]
-        By their names.
+        Objects by their names.
     unsaved : collection
     captured : Mapping[str, Any]
-        Their states, with the live tensors.
+        Their states, with tensors that are not copied.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class Given:
         for value in unsaved:
             self._ids.update(map(id, parameters_of(value)))
         for name, state in captured.items():
-            # An optimizer's state has no parameters.
+            # The state of an optimizer contains no parameters.
             if not isinstance(objects[name], Optimizer):
                 self._memory.update(_addresses(state))
 
     def lacks_model(self) -> str:
-        """Of an optimizer whose parameters nobody saves; empty if there is none."""
+        """Return a message about an optimizer whose parameters nobody saves; empty if none."""
         for name, value in self._objects.items():
             if isinstance(value, Optimizer):
                 trained = parameters_of(value)
@@ -112,7 +113,7 @@ class Given:
         return ""
 
     def lacks_scheduler(self, optimizer: Any) -> str:
-        """Of a scheduler of this optimizer that is not given."""
+        """Return a message about a scheduler of this optimizer that is not given; empty if none."""
         if has_state_of("a scheduler", list(self._captured.values())):
             return ""
         mine = [each for each in alive(LRScheduler) if _sets(each, optimizer)]
@@ -126,12 +127,19 @@ class Given:
         )
 
     def lacks_schedulers(self) -> str:
-        """The same, of any optimizer that is given."""
+        """Return a message about a scheduler of any given optimizer; empty if none."""
         mine = (each for each in self._objects.values() if isinstance(each, Optimizer))
         return next(filter(None, map(self.lacks_scheduler, mine)), "")
 
     def lacks(self, optimizer: Optimizer, scaler: Any) -> str:
-        """Of an optimizer that has made a step, and of who scales its gradients."""
+        """Return a message about an optimizer that has made a step, or its scaler; empty if saved.
+
+        Parameters
+        ----------
+        optimizer : torch.optim.Optimizer
+        scaler : torch.amp.GradScaler or None
+            The scaler that scales its gradients.
+        """
         return (
             self._lacks_optimizer(optimizer)
             or self.lacks_scheduler(optimizer)
@@ -152,8 +160,11 @@ class Given:
         )
 
     def _held_by_others(self, optimizer: Optimizer) -> bool:
-        """Whether optimizers that are given have all of its parameters, as wrappers have, or what
-        is meant not to be saved."""
+        """Return whether all parameters of an optimizer are accounted for by other objects.
+
+        These are optimizers that are given, as where one wraps another, or objects that are
+        deliberately not saved.
+        """
         mine = [each for each in self._objects.values() if isinstance(each, Optimizer)]
         held = {id(each) for value in (*mine, *self._unsaved) for each in parameters_of(value)}
         for value in self._unsaved:
@@ -185,15 +196,15 @@ class Given:
 
 
 class Steps:
-    """Hears of the steps of all optimizers of this process.
+    """An observer of the steps of all optimizers in this process.
 
     Parameters
     ----------
     heard : callable
-        A method, told each optimizer once, with the GradScaler that has it step or None: when it
-        has made its first step that counts.
+        A method, called once for each optimizer with the GradScaler that makes it step or None,
+        when it has made its first step that counts.
     counts : callable
-        A method: whether steps count now.
+        A method that returns whether steps count now.
     """
 
     def __init__(self, heard: Callable[[Optimizer, Any], None], counts: Callable[[], bool]) -> None:
@@ -211,7 +222,7 @@ class Steps:
         self._handle = register_optimizer_step_post_hook(hook)
 
     def close(self) -> None:
-        """Hear of no more."""
+        """Stop observing."""
         self._handle.remove()
 
     def _stepped(self, optimizer: Optimizer) -> None:
@@ -223,7 +234,7 @@ class Steps:
 
 
 def _scaler(frame: FrameType | None) -> Any:
-    """The GradScaler whose step() this is, if it is one's."""
+    """Return the GradScaler whose step() called this frame, or None."""
     for _ in range(_FRAMES):
         if frame is None:
             break
@@ -235,14 +246,14 @@ def _scaler(frame: FrameType | None) -> Any:
 
 
 def norm_of_gradients(optimizer: Optimizer) -> float:
-    """Of all that an optimizer trains."""
+    """Return the norm of all gradients that an optimizer sees."""
     gradients = (each.grad for each in parameters_of(optimizer) if each.grad is not None)
     squares = sum(float(each.detach().float().norm()) ** 2 for each in gradients)
     return math.sqrt(squares)
 
 
 def present() -> dict[str, Any]:
-    """What all the optimizers of this process train, and what goes with that, as fingerprints."""
+    """Return fingerprints of the state of all optimizers in this process and what they train."""
     optimizers = alive(Optimizer)
     trained = {id(each): each for one in optimizers for each in parameters_of(one)}
     modules = alive(torch.nn.Module)
@@ -260,13 +271,13 @@ def present() -> dict[str, Any]:
 
 
 def alive(kind: type) -> list[Any]:
-    """The objects of a class that there are; it looks at all objects of the process."""
-    # By type and not by isinstance, which asks proxies.
+    """Return all objects of a class that exist; it searches all objects of the process."""
+    # By type, because isinstance runs code of proxies.
     return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
 
 def _sets(scheduler: Any, optimizer: Any) -> bool:
-    """Whether it sets the learning rates of this optimizer, or of the one inside it."""
+    """Return whether a scheduler sets the rates of this optimizer, or of the one inside it."""
     theirs = getattr(scheduler, "optimizer", None)
     groups = getattr(theirs, "param_groups", None)
     return theirs is optimizer or (groups is not None and groups is optimizer.param_groups)
@@ -277,7 +288,7 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _addresses(state: Any) -> Iterator[int]:
-    """Where the tensors in a captured state lie."""
+    """Yield the addresses of the tensors in a captured state."""
     if isinstance(state, torch.Tensor):
         address = _address(state)
         if address is not None:
@@ -294,6 +305,6 @@ def _address(tensor: torch.Tensor) -> int | None:
     local = getattr(tensor.detach(), "to_local", None)
     try:
         return int((tensor if local is None else local()).untyped_storage().data_ptr()) or None
-    # Sparse tensors and those of subclasses have none.
+    # Sparse tensors and those of subclasses have no storage.
     except (RuntimeError, NotImplementedError):
         return None

@@ -1,6 +1,6 @@
-"""The callback for the Trainer of Hugging Face Transformers: stops, saves and resumes it.
+"""A callback that makes the Trainer of Hugging Face Transformers suspendable and resumable.
 
-Four lines make a script suspendable and resumable::
+Four lines are enough::
 
     from hpcext.training.transformers import Suspend, per_device
 
@@ -9,13 +9,13 @@ Four lines make a script suspendable and resumable::
     suspend = Suspend(trainer)
     trainer.train(resume_from_checkpoint=suspend.checkpoint)
 
-Where it stops: between an optimizer step and the next one, and in an evaluation, which is then done
-anew before the training goes on. The Trainer writes its own checkpoints; here they go through a
-store that knows which of them are whole, apart from those of ``save_strategy``.
+It stops between an optimizer step and the next one, and in an evaluation, which then begins anew
+before the training goes on. The Trainer writes its own checkpoints; here they go through a store
+that knows which of them are complete, apart from those of ``save_strategy``.
 
-On resumption the Trainer leaves out the batches that it has trained. Its order of samples is that
-of the seed and the epoch, so this is exact at any number of ranks as long as the batch of all ranks
-together stays the same: that is what :func:`per_device` is for, and what is checked.
+On resumption the Trainer skips the batches that it has trained. Its order of samples is determined
+by the seed and the epoch, so this is exact at any number of ranks as long as the batch of all ranks
+together stays the same: :func:`per_device` ensures that, and it is checked.
 """
 
 from __future__ import annotations
@@ -44,19 +44,24 @@ _STOP, _SAVE = "stop", "save"
 
 
 def per_device(global_batch: int, *, accumulate: int = 1) -> int:
-    """For ``TrainingArguments(per_device_train_batch_size=...)``: this rank's part of a batch.
+    """Return this rank's part of a batch for ``per_device_train_batch_size``.
 
     Parameters
     ----------
     global_batch : int
         Samples in an optimizer step of all ranks together.
     accumulate : int
-        The same as ``gradient_accumulation_steps``.
+        Number of passes in an optimizer step, as ``gradient_accumulation_steps``.
+
+    Returns
+    -------
+    int
+        Samples in a pass of one rank.
 
     Raises
     ------
     ValueError
-        The ranks do not divide it.
+        The number of ranks does not divide the batch.
     """
     ranks = whole(environ().get("WORLD_SIZE"))
     ranks = 1 if ranks is None else ranks
@@ -70,7 +75,9 @@ def per_device(global_batch: int, *, accumulate: int = 1) -> int:
 
 
 class Suspend(transformers.TrainerCallback):
-    """Makes a Trainer suspendable; see the module. It adds itself to the trainer's callbacks.
+    """A callback that makes a Trainer suspendable; see the module.
+
+    It adds itself to the trainer's callbacks.
 
     Parameters
     ----------
@@ -93,7 +100,7 @@ class Suspend(transformers.TrainerCallback):
     ------
     CheckpointError
         There are checkpoints and none can be used, or a newer attempt has begun.
-    ValueError
+    TypeError, ValueError
         A parameter is not valid.
     """
 
@@ -112,7 +119,7 @@ class Suspend(transformers.TrainerCallback):
             raise TypeError(
                 f"Suspend({type(trainer).__name__}): give it the Trainer, once that is made"
             )
-        # With the arguments of the trainer the ranks have met.
+        # The ranks met when the trainer's arguments were made.
         ranks = _ranks(trainer.args)
         self._link = Link(
             rank=ranks.rank,
@@ -127,7 +134,7 @@ class Suspend(transformers.TrainerCallback):
         self._link.join(ranks)
         self._trainer: Any = trainer
         self._due = ""
-        # Random states before the evaluation that is running, and batches of it left to look at.
+        # Random states before the running evaluation, and its batches that may still stop.
         self._random = TorchRandom({})
         self._before: Tree | None = None
         self._looks: int | None = None
@@ -136,14 +143,14 @@ class Suspend(transformers.TrainerCallback):
 
     @property
     def checkpoint(self) -> str | None:
-        """What to give ``trainer.train`` as ``resume_from_checkpoint``; None if there is none."""
+        """Path for ``trainer.train(resume_from_checkpoint=...)``; None if there is none."""
         found = self._link.found
         return str(found.part(found.manifest.get("directory"))) if found else None
 
     # -- the beginning
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Model, optimizer, schedule and counters are restored."""
+        """Begin the training, with model, optimizer, schedule and counters restored."""
         self._training = True
         self._check(args, state)
         self._link.begin(state.global_step)
@@ -156,14 +163,14 @@ class Suspend(transformers.TrainerCallback):
         if found.manifest["finished"] and (
             state.global_step >= state.max_steps or found.manifest["stopped_early"]
         ):
-            # The Trainer would do one step more before it looks.
+            # The Trainer would make one more step before it checks.
             self._trainer._run_epoch = _no_epoch
             control.should_training_stop = True
 
     # -- between two steps
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A step is done; whether to stop or save is decided here, and done before the next."""
+        """Count a step, and agree whether to stop or save before the next one."""
         self._link.stepped(state.global_step, {})
         agreed = self._link.ask()
         if agreed.stop:
@@ -173,25 +180,25 @@ class Suspend(transformers.TrainerCallback):
         self._evaluation_comes(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation may follow."""
+        """Keep the random states if an evaluation follows."""
         self._evaluation_comes(control)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Everything of the last epoch has run."""
+        """Stop or save if agreed, after the last epoch's logs, evaluation and checkpoints."""
         self._carry_out()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Everything of the last step has run: logs, evaluation, checkpoints of its own."""
+        """Stop or save if agreed, after the last step's logs, evaluation and checkpoints."""
         self._carry_out()
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation can be left too; it is done anew on resumption."""
+        """Stop in an evaluation if requested; it begins anew on resumption."""
         if not self._training or not control.should_evaluate or self._before is None:
             return
         loader = kwargs.get("eval_dataloader")
         if self._looks is None:
             length = len(loader) if isinstance(loader, Sized) else 0
-            # A rank with fewer batches must not answer a later question than the others ask.
+            # All ranks must exchange equally often, also those with fewer batches.
             self._looks = self._link.ranks.smallest(length)
         if self._due != _STOP and (self._looks > 0 or self._link.ranks.size == 1):
             self._looks -= 1
@@ -201,18 +208,18 @@ class Suspend(transformers.TrainerCallback):
             now = self._random.random()
             self._random.set_random(self._before)
             self._suspend(pending={"save": bool(control.should_save)})
-            # Still here: it could not be saved, and the evaluation goes on.
+            # _suspend() returns only if the state could not be saved: the evaluation goes on.
             self._random.set_random(now)
             self._due = ""
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The numbers of an evaluation go into the report."""
+        """Report the metrics of an evaluation."""
         self._before = self._looks = None
         if self._training:
             self._link.reporter.metrics(kwargs.get("metrics") or {})
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """So do those that the Trainer logs."""
+        """Report the metrics that the Trainer logs."""
         if self._training:
             self._link.reporter.metrics(kwargs.get("logs") or {})
 
@@ -256,10 +263,10 @@ class Suspend(transformers.TrainerCallback):
         }
 
     def _write(self, draft: Path) -> None:
-        """Have the Trainer write its checkpoint; on every rank."""
+        """Make the Trainer write its checkpoint; call it on every rank."""
         changes = {
             "output_dir": str(draft),
-            # Ours are no candidates for the best model, are never rotated away, and stay here.
+            # Our checkpoints are no candidates for the best model, and are never rotated away.
             "save_strategy": SaveStrategy.NO,
             "save_only_model": False,
             "save_total_limit": None,
@@ -275,7 +282,7 @@ class Suspend(transformers.TrainerCallback):
             self._before = self._random.random()
 
     def _evaluate_again(self, control: Any, pending: dict[str, bool]) -> None:
-        """Do the evaluation that was left, with all that follows it, and go on from there."""
+        """Run the evaluation that was left, and what follows it, then go on from there."""
         trainer = self._trainer
         trainer._load_rng_state(self.checkpoint)
         self._before = self._random.random()
@@ -285,7 +292,7 @@ class Suspend(transformers.TrainerCallback):
             trainer._tr_loss, None, trainer.model_wrapped, None, trainer.state.epoch, None, 0.0
         )
         control.should_evaluate = control.should_save = False
-        # The Trainer is about to load the random states of the checkpoint: those before it.
+        # The Trainer is about to load the checkpoint's random states, which precede the evaluation.
         after = self._random.random()
         trainer._load_rng_state = lambda _checkpoint: self._random.set_random(after)
 
@@ -327,17 +334,17 @@ def _ranks(args: Any) -> Ranks:
 
 
 def _global_batch(args: Any) -> int:
-    """Samples in an optimizer step of all ranks together."""
+    """Return the number of samples in an optimizer step of all ranks together."""
     return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
 
 def _no_epoch(**_: Any) -> None:
-    """In place of an epoch, when there is nothing left to train."""
+    """Do nothing: it replaces an epoch when there is nothing left to train."""
 
 
 @contextmanager
 def _changed(target: Any, changes: dict[str, Any]) -> Iterator[None]:
-    """Attributes of an object, changed for a while."""
+    """Change attributes of an object within this context."""
     before = {name: getattr(target, name) for name in changes}
     try:
         for name, value in changes.items():

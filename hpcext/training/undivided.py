@@ -1,8 +1,8 @@
-"""Whether several ranks train what they should: batches of their own, and one model.
+"""A check that several ranks train what they should: batches of their own, and one model.
 
-What each has seen in its first step is compared at the boundary after it, once in an attempt. So
-it is known, and not guessed from how a script looks, that ranks had the very same batch, or that
-their gradients are not averaged.
+What each rank has seen in its first step is compared at the boundary after it, once in an attempt.
+So a training whose ranks had the same batch, or whose gradients are not averaged, is recognised by
+facts and not by how its script looks.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from hpcext.training.loading import elastic
 from hpcext.training.sampler import ResumableSampler
 
 _UNEQUAL = 1e-3
-"""Norms of averaged gradients that differ by more than this part are of different gradients."""
+"""Relative difference of norms beyond which averaged gradients are not the same gradients."""
 
 _MAX_NORMS = 8
 
 
 class Seen(NamedTuple):
-    """What one rank has seen in its first step.
+    """The observations of one rank in its first step.
 
     Attributes
     ----------
     batch : str or None
-        What its batch is recognised by; None where nothing is known of it, or need be.
+        Fingerprint of its batch; None if unknown or not needed.
     samples : int
-        Of the data set that its loader goes through from end to end; 0: it does not.
+        Samples in the data set that its loader traverses completely; 0: it does not.
     gradients : tuple of float
-        Norms of the gradients, an optimizer each.
+        Norms of the gradients, one for each optimizer.
     """
 
     batch: str | None = None
@@ -39,26 +39,26 @@ class Seen(NamedTuple):
     gradients: tuple[float, ...] = ()
 
     def norms(self, gradients: Sequence[float]) -> Seen:
-        """The same, and these gradients."""
+        """Return these observations with norms of gradients."""
         return self._replace(gradients=tuple(gradients[:_MAX_NORMS]))
 
 
 def first_batch(loader: Any, batch: Any) -> Seen:
-    """What is to be known of the first batch of a rank among several."""
+    """Return the observations of a rank's first batch."""
     if _divides(loader):
         return Seen()
     return Seen(fingerprint(batch), _all_samples(loader))
 
 
 def verdict(ranks: Sequence[Seen], *, use: str, wrap: str) -> Iterator[str]:
-    """What is wrong, a sentence each.
+    """Yield a sentence for each thing that is wrong.
 
     Parameters
     ----------
     ranks : sequence of Seen
-        Of all ranks.
+        Observations of all ranks.
     use, wrap : str
-        What divides the data, and what makes one model of many.
+        What divides the data, and what averages the models, for the messages.
     """
     first = ranks[0]
     several = f"the {len(ranks)} ranks"
@@ -85,19 +85,19 @@ def _differ(norms: Sequence[float]) -> bool:
 
 
 def _divides(loader: Any) -> bool:
-    """Whether it is known to give each rank a part."""
+    """Return whether a loader is known to give each rank a part of the data."""
     if elastic(loader) is not None:
         return True
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
     samplers += [getattr(each, "sampler", None) for each in samplers]
-    # num_replicas: DistributedSampler, and those that are made in its image.
+    # num_replicas: DistributedSampler, and samplers modelled on it.
     return any(
         isinstance(each, ResumableSampler) or hasattr(each, "num_replicas") for each in samplers
     )
 
 
 def _all_samples(loader: Any) -> int:
-    """The length of the data of a DataLoader whose own sampler goes through all of it."""
+    """Return the length of a DataLoader's data if its own sampler traverses all of it; else 0."""
     sampler = getattr(loader, "sampler", None)
     data = getattr(loader, "dataset", None)
     plain = type(sampler).__module__ == "torch.utils.data.sampler"

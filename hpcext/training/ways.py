@@ -1,4 +1,4 @@
-"""Ways to make a step of a training that adapts its batch, and how long each took.
+"""Ways to make a step of a training that adapts its batch, and the time of each.
 
 No framework is needed.
 """
@@ -10,19 +10,19 @@ import statistics
 from typing import Any, NamedTuple
 
 KEPT = 15
-"""Times that are kept of a way to train. Their median stands for it, whatever a pause did."""
+"""Newest times kept for a way. Their median stands for it, so that a pause does not matter."""
 
 WAYS = 256
-"""Ways to train that are kept, so that a checkpoint stays small."""
+"""Most ways to keep, so that a checkpoint stays small."""
 
 
 class Split(NamedTuple):
-    """How the samples of a step are divided.
+    """The division of a step's samples.
 
     Attributes
     ----------
     total : int
-        Of all GPUs.
+        Samples of all GPUs in a step.
     per_gpu : int
         Most samples of a GPU in a pass.
     """
@@ -31,12 +31,12 @@ class Split(NamedTuple):
     per_gpu: int
 
     def passes(self, gpus: int) -> int:
-        """Of a GPU in a step."""
+        """Return the number of passes of a GPU in a step."""
         return ceil(ceil(self.total, gpus), self.per_gpu)
 
 
 class Bounds(NamedTuple):
-    """What a user allows; fields as those of :class:`hpcext.core.estimate.GoodputReport`."""
+    """The user's bounds on batches; fields as in :class:`hpcext.core.estimate.GoodputReport`."""
 
     initial_batch: int
     most_batch: int
@@ -45,16 +45,22 @@ class Bounds(NamedTuple):
     accumulates: bool = True
 
     def split(self, total: int, gpus: int, tried: int | None = None) -> Split:
-        """A total batch on so many GPUs, or the next one that these bounds allow.
+        """Split a total batch over GPUs, or the nearest batch that these bounds allow.
 
-        With `tried`, so many samples of a GPU in a pass are known to have room.
+        Parameters
+        ----------
+        total : int
+            Samples in a step.
+        gpus : int
+        tried : int, optional
+            Samples of a GPU in a pass that are known to fit in its memory.
         """
         total = min(max(total, self.initial_batch, self.least_per_gpu * gpus), self.most_batch)
         room = self.most_per_gpu
         if tried is not None:
             room = tried if room is None else min(tried, room)
         if room is not None and not self.accumulates:
-            # One that was chosen for more GPUs. The initial batch is taken in passes if need be.
+            # The batch was chosen for more GPUs. The initial batch takes several passes if need be.
             total = max(self.initial_batch, min(total, room * gpus))
         share = ceil(total, gpus)
         passes = 1 if room is None else ceil(share, room)
@@ -62,7 +68,7 @@ class Bounds(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to train whose steps were timed."""
+    """A way to make a step: GPUs, nodes, samples of a GPU in a pass, further passes."""
 
     gpus: int
     nodes: int
@@ -71,34 +77,34 @@ class Way(NamedTuple):
 
 
 class Profile:
-    """Seconds of a step, by the way it was made."""
+    """Seconds per step, by the way it was made."""
 
     def __init__(self) -> None:
         self._times: dict[Way, list[float]] = {}
 
     def add(self, way: Way, step_s: float) -> None:
-        """Take a time in, if it is one."""
+        """Add the time of a step, if it is positive and finite."""
         if not (math.isfinite(step_s) and step_s > 0):
             return
         times = self._times.pop(way, [])
-        # The newest last: the oldest way goes first.
+        # The newest way is last; the oldest is dropped first.
         self._times[way] = [*times[1 - KEPT :], step_s]
         if len(self._times) > WAYS:
             del self._times[next(iter(self._times))]
 
     def times(self) -> dict[Way, float]:
-        """The time of each way."""
+        """Return the median time of each way, in seconds."""
         return {way: statistics.median(times) for way, times in self._times.items()}
 
     def state(self) -> list[Any]:
-        """As JSON values."""
+        """Return the state as JSON values."""
         return [[list(way), times] for way, times in self._times.items()]
 
     def restore(self, saved: list[Any]) -> None:
-        """Go on from what :meth:`state` gave."""
+        """Restore what :meth:`state` returned."""
         self._times = {Way(*way): list(times) for way, times in saved}
 
 
 def ceil(above: int, below: int) -> int:
-    """A quotient of whole numbers, rounded up."""
+    """Return a quotient of integers, rounded up."""
     return -(-above // below)

@@ -20,7 +20,7 @@ ADMIN = ("-c", "import sys; from hpcext.__main__ import admin; sys.exit(admin())
 KNOWN_S = 5.0
 """So old is a job whose processes the engine knows; a real one takes half a minute."""
 
-ONLY = "time limit,requeue,migrate,notice,stop,kill,suspend,flags,preemption,lease,pilot"
+ONLY = "time limit,requeue,migrate,notice,stop,kill,suspend,flags,preemption,lease,pilot,silence"
 """The engine plays no job arrays."""
 
 

@@ -1,4 +1,4 @@
-"""The papers' experiments on the simulator, and what the papers say came out; their registry.
+"""Registry of the papers' experiments on the simulator, and of the papers' results.
 
 A paper is a module with a function ``study(how: How) -> Study``, imported when it is asked for.
 Installed packages bring more of them (:data:`hpcext.seams.PAPERS`).
@@ -18,8 +18,10 @@ from hpcext.text import did_you_mean, shown
 
 
 class Paper(NamedTuple):
-    """A paper: what it is called, the module of this package that reproduces it, and an extra's
-    module without which some of it is left out."""
+    """A paper: its title, and the module of this package that reproduces it.
+
+    `wants` is the module of an extra without which some of it is left out.
+    """
 
     title: str
     module: str
@@ -44,12 +46,12 @@ ALL = "all"
 
 
 def find_papers(name: str, where: str) -> Sequence[str]:
-    """Find the papers that a name stands for: the one of this name, or all of ours.
+    """Return the names of the papers that a name stands for: its own, or all of hpcext's.
 
     Raises
     ------
     InputError
-        There is none.
+        There is no such paper.
     """
     if name == ALL:
         return tuple(PAPERS)

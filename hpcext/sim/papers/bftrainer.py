@@ -1,8 +1,8 @@
 """Liu et al., *BFTrainer: Low-Cost Training of Neural Networks on Unfillable Supercomputer Nodes*.
 
-HPC resources that the main queue leaves idle, the trainers of §4.2 on them, and how well they are
-used: Figures 7 to 16, Tables 3 and 4; the replay that the authors' published program does; and what
-comes of a policy that looks at how long nodes stay.
+Resources that the main queue of an HPC system leaves idle, the trainers of §4.2 on them, and their
+utilisation: Figures 7 to 16, Tables 3 and 4; the replay of the authors' published program; and a
+policy that considers how long nodes stay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcext.sim.papers.many import many
 from hpcext.sim.papers.study import How, Study
 
 NODES = 1024
-"""Section 4.3: arbitrarily chosen nodes of Summit."""
+"""Number of nodes in section 4.3, arbitrarily chosen ones of Summit."""
 
 QUICK_S = 86_400.0
 
@@ -33,7 +33,7 @@ HPO, MIXTURE = "trainers_hpo_shufflenet.csv", "trainers_imagenet_mix.csv"
 
 
 def study(how: How) -> Study:
-    """All of it; quick: one day of idle nodes, and of each figure its ends.
+    """Run all experiments; quick: one day of idle nodes, and the ends of each figure.
 
     Raises
     ------

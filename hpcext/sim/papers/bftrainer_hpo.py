@@ -1,4 +1,4 @@
-"""BFTrainer §5.1 and 5.4: one network, the forward-looking time, and what changes of size cost."""
+"""BFTrainer §5.1 and 5.4: one network, the forward-looking time, and the cost of rescaling."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ WHY_SINGLE = (
 WINDOW_S = 6 * HOUR_S
 
 FIRST_S = 60 * HOUR_S
-"""Of Figure 15."""
+"""Length of the time in Figure 15."""
 
 
 def times(setup: Setup) -> tuple[float, ...]:
-    """Values of T_fwd."""
+    """Return the values of T_fwd to try."""
     return (10.0, FORWARD_S) if setup.quick else (10.0, 30.0, 60.0, 120.0, 180.0, 300.0)
 
 
 def forward(setup: Setup) -> Part:
-    """Figures 7 to 9: the forward-looking time."""
+    """Reproduce Figures 7 to 9: the forward-looking time."""
     policies = {f"T_fwd {each:g} s": milp(forward_s=each) for each in times(setup)}
     policies["heuristic"] = HEURISTIC
     cases = {name: marked(setup, policy) for name, policy in policies.items()}
@@ -64,7 +64,7 @@ def forward(setup: Setup) -> Part:
 
 
 def marked(setup: Setup, policy: str, *, known: bool = False) -> Case:
-    """HPO, of which is known what was done in each window, and for two policies at each change."""
+    """Return the case of HPO with marks at window ends, and at all changes for two policies."""
     marks = set(window_ends(setup))
     if policy in {HEURISTIC, milp()}:
         marks.update(_instants(setup))
@@ -73,24 +73,24 @@ def marked(setup: Setup, policy: str, *, known: bool = False) -> Case:
 
 
 def dearer(setup: Setup, policy: str, times: float, *, known: bool = False) -> Case:
-    """HPO with changes of size that cost so many times as much."""
+    """Return the case of HPO with the cost of rescaling multiplied by `times`."""
     if times == 1:
         return marked(setup, policy, known=known)
     return Case(setup.hpo, policy, setup.idle, setup.until_s, rescale=times, known=known)
 
 
 def multiples(setup: Setup) -> tuple[float, ...]:
-    """How many times as much changes of size cost, in Figure 16."""
+    """Return the factors on the cost of rescaling in Figure 16."""
     return (1.0, 10.0) if setup.quick else (1.0, 2.0, 5.0, 10.0)
 
 
 def window_ends(setup: Setup) -> list[float]:
-    """Of the windows of six hours."""
+    """Return the ends of the windows of six hours."""
     return [WINDOW_S * number for number in range(1, int(setup.until_s / WINDOW_S) + 1)]
 
 
 def _instants(setup: Setup) -> list[float]:
-    """Of all changes, but the first one."""
+    """Return the instants of all changes but the first one."""
     changes = itertools.islice(setup.idle.changes(), 1, None)
     return [c.time_s for c in itertools.takewhile(lambda c: c.time_s < setup.until_s, changes)]
 
@@ -110,7 +110,7 @@ def _preempted(setup: Setup) -> Table:
 
 
 def preempted(idle: Idle, until_s: float, forward_s: float) -> float:
-    """Share of the changes of idle nodes after which a node leaves within a time."""
+    """Return the share of changes of idle nodes after which a node leaves within a time."""
     changes = list(itertools.takewhile(lambda c: c.time_s < until_s, idle.changes()))
     follows, next_s = 0, math.inf
     for change in reversed(changes):
@@ -153,7 +153,7 @@ _WHY_COST = (
 
 
 def hpo_use(setup: Setup, done: Done) -> Use:
-    """U of HPO at most ten at once."""
+    """Return U of HPO with at most ten trainers at once."""
     (offered,) = offered_node_s(setup.idle, (setup.until_s,))
     return equal_use(setup.hpo, done, offered, setup.until_s, AT_ONCE)
 
@@ -170,7 +170,7 @@ def _uses(setup: Setup, ran: Ran) -> Table:
 
 
 def windows(setup: Setup) -> Part:
-    """Figures 10 and 11: U in windows of six hours, and what is gained from change to change."""
+    """Reproduce Figures 10 and 11: U in windows of six hours, and the gain between changes."""
     cases = {"MILP": marked(setup, milp()), "heuristic": marked(setup, HEURISTIC)}
 
     def tables(found: Found) -> tuple[Table, ...]:
@@ -181,7 +181,7 @@ def windows(setup: Setup) -> Part:
 
 
 def _at(case: Case, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
-    """The outcome from each mark to the next, the first one from the beginning."""
+    """Return the outcome from each mark to the next, the first one from the beginning."""
     places = {mark_s: number for number, mark_s in enumerate(case.marks_s)}
     reached = [Done(), *(ran.outcomes[places[mark_s]] for mark_s in marks_s)]
     return [
@@ -191,7 +191,7 @@ def _at(case: Case, ran: Replayed, marks_s: Sequence[float]) -> list[Done]:
 
 
 def window_uses(setup: Setup, case: Case, ran: Replayed) -> list[Use]:
-    """U in each window in which a node is idle."""
+    """Return U in each window in which a node is idle."""
     marks = window_ends(setup)
     reached = (0.0, *offered_node_s(setup.idle, tuple(marks)))
     offered = [later - before for before, later in itertools.pairwise(reached)]
@@ -261,7 +261,7 @@ _WHY_EACH = (
 
 
 def networks(setup: Setup) -> Part:
-    """Figure 15: HPO of each network, over the first 60 hours."""
+    """Reproduce Figure 15: HPO of each network, over the first 60 hours."""
     until_s = min(FIRST_S, setup.until_s)
     names = ("AlexNet", "DenseNet") if setup.quick else BY_SCALING
     cases = {name: Case(name, milp(), setup.idle, until_s) for name in names}
@@ -280,7 +280,7 @@ def networks(setup: Setup) -> Part:
 
 
 def rescaling(setup: Setup) -> Part:
-    """Figure 16: changes of size that cost more."""
+    """Reproduce Figure 16: rescaling that costs more."""
     cases = {each: dearer(setup, milp(), each) for each in multiples(setup)}
 
     def tables(found: Found) -> tuple[Table, ...]:

@@ -1,8 +1,8 @@
-"""What it gives to look at how long idle nodes stay, which BFTrainer does not.
+"""The gain of considering how long idle nodes stay, which BFTrainer does not.
 
-Three of one kind stand side by side everywhere: BFTrainer; the policy that learns from the nodes
-that have left how long others stay; and the same policy told when each node will leave, which
-nobody knows.
+Three variants are compared everywhere: BFTrainer; the policy that learns from nodes that have left
+how long others stay; and the same policy with knowledge of when each node will leave, which nobody
+has.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from hpcext.sim.papers.bftrainer_replay import Case, Replayed
 from hpcext.sim.papers.study import Row, Table
 
 PUBLISHED_H, BY_HAND_H = 65.8, 62.2
-"""HPO at most ten at once: what BFTrainer's published program takes, and a bound without costs,
-both of others."""
+"""Hours of HPO with at most ten at once: those of BFTrainer's published program, and a bound
+without costs; both are of others."""
 
 _KNOWN = "all ends known is what nobody can have: each node is said to leave when it will"
 
 
 class Way(NamedTuple):
-    """One of the three.
+    """One of the three variants.
 
     Attributes
     ----------
     learns : bool
-        It looks at how long nodes stay.
+        Whether it considers how long nodes stay.
     known : bool
-        It is told when each will leave.
+        Whether it knows when each node will leave.
     """
 
     learns: bool = False
     known: bool = False
 
     def words(self, objective: str = "throughput", parallel: int = AT_ONCE) -> str:
-        """The policy, as on a command line."""
+        """Return the policy, as on a command line."""
         name = lifetime if self.learns else milp
         return name(objective, parallel=parallel)
 
@@ -67,7 +67,7 @@ WAYS = {
 
 
 def lifetimes(setup: Setup) -> Part:
-    """The whole week, and the paper's nodes: Pjmax, costs of changes, and windows of six hours."""
+    """Compare on the whole week, and the paper's nodes: Pjmax, costs, and six-hour windows."""
     parts = (_week(setup), _mixture(setup), _dearer(setup), _windows(setup))
     cases = itertools.chain.from_iterable(part.cases for part in parts)
 
@@ -78,7 +78,7 @@ def lifetimes(setup: Setup) -> Part:
 
 
 def _week(setup: Setup) -> Part:
-    """What the authors' program replays, to the end; nothing without data."""
+    """Replay the week of the authors' program to the end; nothing without data."""
     if setup.whole is None:
         return Part((), lambda _: ())
     files = {"hpo": setup.hpo, "mix": setup.mix}
@@ -122,14 +122,14 @@ class Bounds(NamedTuple):
 
 
 def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: Bounds) -> list[Row]:
-    """Hours of the three, the bounds, and which part of the gap the other two close.
+    """Return the hours of the three, the bounds, and the part of the gap that the others close.
 
     Parameters
     ----------
     kind : str
         A key of :data:`~hpcext.sim.papers.bftrainer_program.NAMES`.
     ran : Mapping[str, Replayed]
-        By a key of :data:`WAYS`.
+        Key of :data:`WAYS` → replay.
     bounds : Bounds
     """
     of, hpo = NAMES[kind], kind == "hpo"
@@ -149,8 +149,10 @@ def week_rows(kind: str, ran: Mapping[str, Replayed], bounds: Bounds) -> list[Ro
 
 
 def _closed(what: str, ran: Sequence[Replayed], bound: float, before_h: float | None = None) -> Row:
-    """How far the last one comes on the way from so many hours, or those of the first, to a
-    bound."""
+    """Return the part of a gap in hours that the last run closes.
+
+    The gap is from `before_h`, or the first run, to the bound.
+    """
     if not all(one.finished for one in ran):
         return Row(what, None, None, "%", "not all trainers are done when the trace ends")
     if before_h is None:
@@ -162,11 +164,11 @@ def _closed(what: str, ran: Sequence[Replayed], bound: float, before_h: float | 
 
 
 def _mixture(setup: Setup) -> Part:
-    """The mixture of networks by how many trainers are at once, for both objectives."""
+    """Compare on the mixture of networks by Pjmax, for both objectives."""
     most = (AT_ONCE,) if setup.quick else PARALLEL
     keys = [(objective, each, name) for objective in OBJECTIVES for each in most for name in WAYS]
     cases = {key: _mixed(setup, WAYS[key[2]], *key[:2]) for key in keys}
-    # All three are measured by the same A_s.
+    # All three are measured against the same A_s.
     ideals = [
         staying(setup, milp(objective, parallel=each), setup.until_s)
         for objective in OBJECTIVES
@@ -191,13 +193,13 @@ def _mixture(setup: Setup) -> Part:
 def _mixed(setup: Setup, way: Way, objective: str, parallel: int) -> Case:
     policy = way.words(objective, parallel)
     if not way.learns and not setup.quick:
-        # It is run to the end for Tables 3 and 4.
+        # Tables 3 and 4 need the same run to the end.
         return to_the_end(setup, policy)
     return Case(setup.mix, policy, setup.idle, setup.until_s, known=way.known)
 
 
 def _dearer(setup: Setup) -> Part:
-    """HPO, by what changes of size cost: as Figure 16."""
+    """Compare on HPO by the cost of rescaling, as in Figure 16."""
     cases = {
         (each, name): dearer(setup, way.words(), each, known=way.known)
         for each in multiples(setup)
@@ -219,7 +221,7 @@ def _dearer(setup: Setup) -> Part:
 
 
 def _windows(setup: Setup) -> Part:
-    """U in windows of six hours, as Figure 10."""
+    """Compare U in windows of six hours, as in Figure 10."""
     cases = {name: marked(setup, way.words(), known=way.known) for name, way in WAYS.items()}
 
     def tables(found: Found) -> tuple[Table, ...]:
@@ -235,7 +237,7 @@ def _windows(setup: Setup) -> Part:
 
 
 def _said_of(used: Sequence[Use]) -> Iterable[tuple[str, Use]]:
-    """Of several windows."""
+    """Yield summaries of several windows."""
     ascending = [sorted(values) for values in zip(*used, strict=True)]
     yield "mean", Use(*(statistics.fmean(each) for each in ascending))
     yield "worst", Use(*(each[0] for each in ascending))

@@ -1,4 +1,4 @@
-"""BFTrainer §5.2 and 5.3: several networks, two objectives, and how many trainers are at once."""
+"""BFTrainer §5.2 and 5.3: several networks, two objectives, and the number of trainers at once."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ TABLE_4 = {
     "AlexNet": (0.94, 2.4, 3.9, 5.3, 6.8, 7.6, 8.8),
 }
 PAPER = {"throughput": TABLE_3, "efficiency": TABLE_4}
-"""Hours, by Pjmax."""
+"""Hours of trainers by Pjmax, in the paper."""
 
 
 def objectives(setup: Setup) -> Part:
-    """Figure 13: U by objective and forward-looking time."""
+    """Reproduce Figure 13: U by objective and forward-looking time."""
     times = (120.0,) if setup.quick else (10.0, 60.0, 120.0, 300.0)
     policies = {(name, each): milp(name, each) for name in OBJECTIVES for each in times}
     until_s = setup.until_s
@@ -80,7 +80,7 @@ def objectives(setup: Setup) -> Part:
 
 
 def parallel(setup: Setup) -> Part:
-    """Tables 3 and 4, Figure 14; quick: nothing, since all trainers must come to their end."""
+    """Reproduce Tables 3 and 4 and Figure 14; nothing if quick, as all trainers must end."""
     if setup.quick:
         return Part((), lambda _: ())
     until_s = setup.until_s
@@ -105,7 +105,7 @@ def parallel(setup: Setup) -> Part:
 
 
 def to_the_end(setup: Setup, policy: str) -> Case:
-    """The mixture until all trainers are done, looked at when utilisation is."""
+    """Return the case of the mixture until all trainers are done, with a mark for U."""
     return Case(setup.mix, policy, setup.idle, marks_s=(setup.until_s,))
 
 
@@ -113,7 +113,7 @@ Ran = Mapping[tuple[str, int], Replayed]
 
 
 def hours(ran: Replayed, name: str = "") -> list[float]:
-    """From its first node to its end each trainer took so many hours; of one network."""
+    """Return the hours that each trainer took from its first node to its end; of one network."""
     return [
         (each.ended_s - each.started_s) / HOUR_S
         for each in ran.ran
@@ -140,7 +140,7 @@ def _times(idle: Idle, objective: str, ran: Ran) -> Table:
 
 
 def poorest(idle: Idle) -> float:
-    """The least mean of idle nodes in one of the 14 half days of a week (Figure 6), in percent."""
+    """Return the least mean of idle nodes in a half day of the week (Figure 6), in percent."""
     marks_s = [HALF_DAY_S * number for number in range(15)]
     reached = node_s(idle.changes(), marks_s)
     fewest = min(after - before for before, after in itertools.pairwise(reached)) / HALF_DAY_S
@@ -181,7 +181,7 @@ _WHY_BEYOND = "a property of the trace alone: the paper's 1,024 nodes are others
 
 
 def _beyond(idle: Idle, until_s: float, most: int) -> float:
-    """Share of the node-time that is of more nodes than so many."""
+    """Return the share of node-time of nodes beyond the first `most`."""
     beyond = now_s = 0.0
     nodes = 0
     for level in levels(idle.changes()):

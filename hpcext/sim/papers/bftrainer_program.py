@@ -1,4 +1,4 @@
-"""BFTrainer's replayer on the recorded week, and ours: the same trainers on the same nodes."""
+"""BFTrainer's program on the recorded week, and hpcext's: the same trainers and nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcext.sim.papers.bftrainer_setup import WEEK_S, Idle, levels, trainers
 from hpcext.sim.papers.study import Row, Table
 
 SKIP = 1000
-"""Changes that its authors leave out at the beginning."""
+"""Changes at the beginning that its authors leave out."""
 
 MANY = 35
 
@@ -22,13 +22,13 @@ BOTH = {"BFTrainer": milp(), "the heuristic": HEURISTIC}
 
 HOURS = {"hpo": (65.8, 75.4), "mix": (86.0, 89.1)}
 COSTS = {"hpo": (0.99, 13.0), "mix": (1.5, 11.8)}
-"""Of that program, for both."""
+"""Figures of that program, for both."""
 
 NAMES = {"hpo": "HPO of ShuffleNet", "mix": "ImageNet mixture"}
 
 
 def program(setup: Setup) -> Part:
-    """The replay; nothing without data."""
+    """Replay the week of the program; nothing without data."""
     if setup.whole is None:
         return Part((), lambda _: (_without(),))
     files = {"hpo": setup.hpo, "mix": setup.mix}
@@ -64,21 +64,21 @@ def _without() -> Table:
 
 @functools.lru_cache(maxsize=16)
 def bound_h(trained: str, idle: Idle, parallel: int) -> float:
-    """Before this nobody is done: no costs, nodes in parts, and all that comes is known."""
+    """Return a bound in hours: no costs, divisible nodes, and a known future."""
     nodes = Nodes(levels(idle.changes()))
     return fluid_end_s(_kinds(trained), nodes, parallel, until_s=WEEK_S) / HOUR_S
 
 
 @functools.lru_cache(maxsize=4)
 def paying_h(trained: str, idle: Idle) -> float:
-    """The same of who pays for each change at least what the cheapest one of all costs."""
+    """Return a bound in hours if each change costs at least as much as the cheapest one."""
     costs_s = (min(each.rescale_up_s, each.rescale_down_s) for _, each in trainers(trained))
     nodes = Nodes(levels(idle.changes()))
     return clairvoyant_end_s(_kinds(trained), nodes, AT_ONCE, min(costs_s), WEEK_S) / HOUR_S
 
 
 def _kinds(trained: str) -> list[Kind]:
-    """The trainers of a file, those together that are as fast."""
+    """Return the trainers of a file, grouped by equal speed."""
     works: dict[tuple[tuple[int, float], ...], float] = {}
     for job, physics in trainers(trained):
         key = tuple(job.estimate.stated.items())
@@ -122,7 +122,7 @@ def _hours(
 
 
 def until_row(what: str, ran: Replayed, paper: float | None = None) -> Row:
-    """How long it took, in hours."""
+    """Return a row of the hours that a replay took."""
     if not ran.finished:
         return Row(what, None, paper, "h", "not all trainers are done when the trace ends")
     return Row(what, ran.end_s / HOUR_S, paper, "h")

@@ -1,6 +1,6 @@
-"""A replay of trainers on idle nodes, and what it cost them to change their size.
+"""A replay of trainers on idle nodes, and the cost of their rescaling.
 
-It decides nothing: the engine of the simulator, under a policy, is watched.
+It decides nothing: it observes the engine of the simulator under a policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hpcext.sim.sources import facts
 from hpcext.sim.traces.idle import Change
 
 BEYOND_S = WEEK_S
-"""So long after the end of a replay ends of nodes are known, where all are."""
+"""Seconds after the end of a replay up to which ends of nodes are known, if all are."""
 
 
 class Case(NamedTuple):
@@ -30,19 +30,19 @@ class Case(NamedTuple):
     Attributes
     ----------
     trainers : str
-        As :func:`~hpcext.sim.papers.bftrainer_setup.trainers` takes them.
+        Trainers, as :func:`~hpcext.sim.papers.bftrainer_setup.trainers` takes them.
     policy : str
     idle : Idle or int
-        Nodes that come and go, or so many that stay.
+        Nodes that come and go, or a number of nodes that stay.
     until_s : float
-        When to end; infinite: when all trainers are done.
+        Time at which to end; if infinite, when all trainers are done.
     marks_s : tuple of float
-        Instants, ascending, at which the outcome is looked at.
+        Instants, ascending, at which the outcome is recorded.
     rescale : float
-        What changes of size cost, as a multiple.
+        Factor on the cost of rescaling.
     known : bool
-        Policies are told when each node will leave, which nobody knows. Of nodes that come and go
-        for ever it needs `until_s`.
+        Whether policies know when each node will leave, which nobody does. With nodes that come and
+        go for ever it needs `until_s`.
     """
 
     trainers: str
@@ -55,23 +55,23 @@ class Case(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """What came of a replay.
+    """The outcome of a replay.
 
     Attributes
     ----------
     end_s : float
-        When the last trainer was done; else `until_s`.
+        Time at which the last trainer was done; else `until_s`.
     done : Done
     outcomes : tuple of Done
-        The same at each mark.
+        Work done by each mark.
     lost : Lost
     lost_at : tuple of Lost
-        The same at each mark.
+        Losses by each mark.
     ran : tuple of Ran
     held_node_s, trained_node_s : float
-        That trainers had, and of these in which they made progress.
+        Node-seconds that trainers held, and those in which they made progress.
     events : int
-        How often the engine was stepped.
+        Number of the engine's steps.
     """
 
     end_s: float
@@ -96,9 +96,9 @@ def replay(case: Case) -> Replayed:
     Raises
     ------
     RuntimeError
-        The policy failed, or its answer was refused.
+        The policy failed, or its target was refused.
     ValueError
-        All ends are to be known of nodes that come and go for ever.
+        The ends of nodes that come and go for ever are to be known.
     """
     changes: Iterable[Change]
     if isinstance(case.idle, Idle):
@@ -112,7 +112,7 @@ def replay(case: Case) -> Replayed:
 
 
 def _before(changes: Iterable[Change], end_s: float) -> Iterator[Change]:
-    """Those up to an instant."""
+    """Yield the changes up to an instant."""
     if math.isinf(end_s):
         raise ValueError("the ends of nodes that come and go for ever cannot all be known")
     return itertools.takewhile(lambda change: change.time_s <= end_s, changes)
@@ -136,7 +136,7 @@ def watched(
 
     how = How(until_s=until_s, looks_s=marks_s)
     if math.isfinite(until_s):
-        # What happens at the very end does not count: what trains has said by then what it did.
+        # What happens at the very end does not count: trainers have reported their work by then.
         how = How(until_s=math.nextafter(until_s, -math.inf), looks_s=[*marks_s, until_s])
     scenario = Scenario(jobs, changes=facts(changes, 1, known=known))
     found = run(scenario, find_policy(policy), Named(policy), how, watcher)

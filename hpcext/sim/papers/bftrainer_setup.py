@@ -1,7 +1,7 @@
-"""What BFTrainer's evaluation replays: idle nodes (§4.3) and trainers (§4.2).
+"""The setting of BFTrainer's evaluation: idle nodes (§4.3) and trainers (§4.2).
 
 Trainers are those of a published file, or of the paper's Table 2; idle nodes those of a recorded
-trace, or of one that is made up after the paper's figures of Summit.
+trace, or of one that is generated after the paper's figures of Summit.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ TABLE_2 = {
     "ShuffleNet": (2.8, 5.3, 10.0, 20.4, 38.9, 74.1, 145.1),
     "MobileNets": (3.0, 5.9, 11.4, 22.0, 42.5, 82.3, 155.2),
 }
-"""Thousands of samples per second on :data:`NODES`; in the order of the published mixture."""
+"""Thousands of samples per second on :data:`NODES`, in the order of the published mixture."""
 
 BY_SCALING = (
     "AlexNet", "ResNet18", "MnasNet", "MobileNets", "ShuffleNet", "VGG-16", "DenseNet",
 )  # fmt: skip
-"""The worst first, as in Figure 15; by speed it is the same, as in Table 3."""
+"""Networks by scaling efficiency, the worst first, as in Figure 15; by speed the order is the same,
+as in Table 3."""
 
 SAMPLES = 130e6
-"""100 epochs (§4.2)."""
+"""Samples of a training: 100 epochs (§4.2)."""
 
 TRAINERS = 1000
 GAP_S = 36.0
 UP_S, DOWN_S = 18.0, 12.0
-"""Between submissions, and what a change of size costs: as the published files have it, in the
-mean."""
+"""Mean seconds between submissions (`GAP_S`), and of a change of size, in the published files."""
 
 MIX = "mix"
-"""All of Table 2, in turn."""
+"""Name of the mixture: all networks of Table 2, in turn."""
 
 
 class Idle(NamedTuple):
@@ -61,15 +61,15 @@ class Idle(NamedTuple):
     Attributes
     ----------
     trace : str
-        A file; empty: one that is made up, like Summit's.
+        A file; empty: a generated trace, like Summit's.
     seed : int
-        Of what is made up.
+        Seed of a generated trace.
     lowest : int or None
-        Only the nodes with so many lowest numbers.
+        Use only this many nodes, those with the lowest numbers.
     skip : int
-        Changes before the beginning.
+        Changes to skip at the beginning.
     again : bool
-        After its week it is gone through again, and so on.
+        Whether the week is repeated for ever.
     """
 
     trace: str = ""
@@ -79,7 +79,7 @@ class Idle(NamedTuple):
     again: bool = False
 
     def changes(self) -> Iterator[Change]:
-        """From the beginning on: the first one, at 0 s, has all nodes that are there."""
+        """Yield the changes; the first one, at 0 s, has all nodes that are there."""
         if self.lowest is None and not self.again:
             return _begun(_week(self.trace, self.seed), self.skip)
         week = _kept(self.trace, self.seed, self.lowest)
@@ -87,19 +87,19 @@ class Idle(NamedTuple):
 
 
 def _week(trace: str, seed: int) -> Iterator[Change]:
-    """What is recorded, or made up."""
+    """Yield the changes of the recorded or generated week."""
     return read_idle(Path(trace)) if trace else generate(find_machine("summit"), seed, WEEK_HOURS)
 
 
 @functools.lru_cache(maxsize=2)
 def _kept(trace: str, seed: int, lowest: int | None) -> tuple[Change, ...]:
-    """The same, to be gone through often."""
+    """Return the changes of a week, cached for repeated use."""
     week = _week(trace, seed)
     return tuple(week if lowest is None else _lowest(week, lowest))
 
 
 def _lowest(changes: Iterable[Change], nodes: int) -> Iterator[Change]:
-    """Of those nodes alone that have a number below this."""
+    """Yield the changes of the nodes whose number is below `nodes`."""
     for change in changes:
         joined = tuple(node for node in change.joined if node < nodes)
         left = tuple(node for node in change.left if node < nodes)
@@ -108,7 +108,7 @@ def _lowest(changes: Iterable[Change], nodes: int) -> Iterator[Change]:
 
 
 def _again(week: Sequence[Change], period_s: float) -> Iterator[Change]:
-    """One week after the other; where one begins nodes change as if they had been idle before."""
+    """Repeat a week; where one begins, nodes change as if they had been idle before."""
     there: set[int] = set()
     for number in itertools.count():
         for change in week:
@@ -121,7 +121,7 @@ def _again(week: Sequence[Change], period_s: float) -> Iterator[Change]:
 
 
 def _begun(changes: Iterable[Change], skip: int) -> Iterator[Change]:
-    """Without what lies before the beginning, but for the nodes that it leaves there."""
+    """Skip changes, but keep the nodes that they leave idle at the beginning."""
     following = iter(changes)
     there: set[int] = set()
     for change in itertools.islice(following, skip + 1):
@@ -133,14 +133,14 @@ def _begun(changes: Iterable[Change], skip: int) -> Iterator[Change]:
 
 
 class Level(NamedTuple):
-    """So many nodes from an instant on."""
+    """A number of nodes from an instant on."""
 
     time_s: float
     nodes: int
 
 
 def levels(changes: Iterable[Change]) -> Iterator[Level]:
-    """How many nodes there are."""
+    """Yield the number of nodes over time."""
     nodes = 0
     for change in changes:
         nodes += len(change.joined) - len(change.left)
@@ -148,7 +148,7 @@ def levels(changes: Iterable[Change]) -> Iterator[Level]:
 
 
 def node_s(changes: Iterable[Change], until_s: Iterable[float]) -> list[float]:
-    """Node-seconds from the beginning to each of some instants that ascend: Eq. 17, in seconds."""
+    """Return node-seconds from the beginning to each of ascending instants (Eq. 17)."""
     marks = sorted(until_s)
     found: list[float] = []
     now_s = total = 0.0
@@ -164,14 +164,14 @@ def node_s(changes: Iterable[Change], until_s: Iterable[float]) -> list[float]:
 
 
 def trainers(text: str, rescale: float = 1.0) -> Jobs:
-    """The trainers of a file, 1,000 of one network of Table 2, or as many of all of them in turn.
+    """Return the trainers of a file, or 1,000 of one network of Table 2, or of all in turn.
 
     Parameters
     ----------
     text : str
         A path, a key of :data:`TABLE_2`, or :data:`MIX`.
     rescale : float
-        What changes of size cost, as a multiple.
+        Factor on the cost of rescaling.
     """
     if text != MIX and text not in TABLE_2:
         return find_workload(text, Setting(costs=Costs(rescale=rescale))).jobs(0)
@@ -180,7 +180,7 @@ def trainers(text: str, rescale: float = 1.0) -> Jobs:
 
 
 def curve(name: str) -> dict[int, float]:
-    """Nodes → samples per second, by Table 2."""
+    """Return samples per second by number of nodes, from Table 2."""
     return {nodes: 1000 * speed for nodes, speed in zip(NODES, TABLE_2[name], strict=True)}
 
 
@@ -196,7 +196,9 @@ ALIASES = {"vgg16": "VGG-16", "resnet18": "ResNet18", "mnasnet1": "MnasNet",
 
 
 def network(name: str) -> str:
-    """Of a trainer, by its name: a key of :data:`TABLE_2`; published files have some of their
-    own."""
+    """Return the network of a trainer, by its name: a key of :data:`TABLE_2`.
+
+    Published files have some networks of their own.
+    """
     _, _, found = name.partition("-")
     return ALIASES.get(found, found)

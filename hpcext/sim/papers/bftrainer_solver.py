@@ -1,4 +1,4 @@
-"""BFTrainer §3.6: the paper's programme and the exact division give answers worth the same."""
+"""BFTrainer §3.6: the paper's programme and the exact division give equally good answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = Limit(nodes=10_000)
 
 
 def solver() -> Part:
-    """Random maps of the networks of Table 2 to nodes, of which some were just lost or came."""
+    """Compare them on random maps of networks of Table 2 to nodes, some just lost or gained."""
     return Part((), lambda _: (_compared(),))
 
 
@@ -46,7 +46,7 @@ def _compared() -> Table:
 
 
 def _ratio(seed: int) -> float | None:
-    """How much more the exact division is worth; None if the programme's optimum is not proven."""
+    """Return the exact division's value over the programme's; None if its optimum is not proven."""
     rng = np.random.default_rng([seed, 36])
     trainers = [
         Trainer(1, NODES[-1], {0: 0.0, **curve(name)}, UP_S, DOWN_S)

@@ -1,8 +1,8 @@
-"""How long idle nodes stay: what the survival model says, what came, and what else would tell it.
+"""How long idle nodes stay: predictions of the survival model, outcomes, and better predictors.
 
-Not in the paper, which plans with one time for all nodes (T_fwd, §3.3). What a node's age tells is
-compared with what the time of day and the number of idle nodes tell beside it: each model is made
-of one half of the trace and says what happens in the other one.
+It is not in the paper, which plans with one time for all nodes (T_fwd, §3.3). The information in a
+node's age is compared with that in the time of day and in the number of idle nodes: each model is
+learned from one half of the trace and predicts the other one.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hpcext.sim.sources import facts
 from hpcext.sim.traces.idle import Change
 
 LATER_S = (120.0, 600.0, 1800.0)
-"""How far ahead the models are compared."""
+"""Horizons at which the models are compared, in seconds."""
 
 DAY_S = 24 * HOUR_S
 PARTS_OF_DAY = 4
 MOST_IDLE = (40, 160, 640)
-"""Numbers of idle nodes that are told apart: up to each of these, and more."""
+"""Upper limits of the strata by number of idle nodes; one more stratum is above them."""
 
 POOLED = 20.0
-"""Nodes of each age that a stratum takes from all of them: few nodes say little of it alone."""
+"""Nodes of each age that a stratum borrows from all strata, because few nodes say little."""
 
 PREDICTED = "How long nodes stay: predicted and seen"
 COMPARED = "What tells how long nodes stay: log loss of three models"
@@ -48,7 +48,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def calibrated(setup: Setup) -> Part:
-    """Of all idle nodes where these are recorded, else of the made-up ones."""
+    """Calibrate on all idle nodes if these are recorded, else on generated ones."""
 
     def tables(_: Found) -> tuple[Table, ...]:
         changes = (setup.whole or setup.idle).changes()
@@ -62,7 +62,7 @@ def calibrated(setup: Setup) -> Part:
 
 
 def predicted(changes: Sequence[Change]) -> Table:
-    """What the model said during the trace, and what came."""
+    """Return a table of the model's predictions during the trace, and the outcomes."""
     return Table(
         PREDICTED,
         tuple(row for each in calibration(changes) for row in _reliability(each)),
@@ -73,7 +73,7 @@ def predicted(changes: Sequence[Change]) -> Table:
 
 
 def calibration(changes: Iterable[Change]) -> tuple[Reliability, ...]:
-    """What came of the predictions along a trace, for each horizon."""
+    """Return the outcome of the predictions along a trace, for each horizon."""
     world = World()
     watch = Calibration(world)
     for when_s, told in facts(changes, 1):
@@ -97,34 +97,36 @@ def _reliability(each: Reliability) -> Iterator[Row]:
 
 
 class Stays(NamedTuple):
-    """Each stay of a node: when it began, and when it ended; infinite if it did not."""
+    """Each stay of a node: its beginning and its end; infinite if it did not end."""
 
     start_s: Floats
     end_s: Floats
 
 
 class Strata(NamedTuple):
-    """Stretches of time, one behind the other, and of which stratum each is.
+    """Stretches of time in order, and the stratum of each.
 
     Attributes
     ----------
     edges_s : array of float, shape (n + 1,)
     stratum : array of int, shape (n,)
-        From 0 on.
+        Index of each interval's stratum, from 0.
     """
 
     edges_s: Floats
     stratum: Ints
 
     def at(self, when_s: Floats) -> Ints:
-        """The stratum at each instant; an edge is of the stretch that ends there, as a node that
-        leaves there is."""
+        """Return the stratum at each instant.
+
+        An edge belongs to the stretch that ends there, as a node that leaves there does.
+        """
         found = np.searchsorted(self.edges_s, when_s, side="left") - 1
         return np.asarray(self.stratum[np.clip(found, 0, len(self.stratum) - 1)])
 
 
 class Looked(NamedTuple):
-    """Nodes that are looked at: when, how old they are, and how long they still stay."""
+    """Observed nodes: the instant, their age, and for how long they still stay."""
 
     when_s: Floats
     ages_s: Floats
@@ -132,7 +134,7 @@ class Looked(NamedTuple):
 
 
 def compared(changes: Sequence[Change]) -> Table:
-    """Log loss of predictions by age alone, and by age and something else."""
+    """Return a table of the log loss of predictions by age alone, and with other information."""
     end_s = changes[-1].time_s
     halves = ((0.0, end_s / 2), (end_s / 2, end_s))
     stays = stays_of(changes)
@@ -159,7 +161,7 @@ def compared(changes: Sequence[Change]) -> Table:
 
 
 def stays_of(changes: Iterable[Change]) -> Stays:
-    """How long each node stayed, each time."""
+    """Return the stays of all nodes."""
     since: dict[int, float] = {}
     found: list[tuple[float, float]] = []
     for change in changes:
@@ -184,7 +186,7 @@ def _day(changes: Sequence[Change]) -> Strata:
 def _idle(changes: Sequence[Change]) -> Strata:
     times_s, nodes = np.array(list(levels(changes))).T
     stratum = np.searchsorted(MOST_IDLE, nodes, side="left")
-    # Most changes change no stratum.
+    # Most changes do not change the stratum.
     new = np.flatnonzero(np.diff(stratum, prepend=-1))
     return Strata(np.append(times_s[new], times_s[-1]), stratum[new].astype(np.int64))
 
@@ -192,8 +194,10 @@ def _idle(changes: Sequence[Change]) -> Strata:
 def _loss(
     stays: Stays, strata: Strata, halves: Sequence[tuple[float, float]], later_s: float
 ) -> float | None:
-    """Log loss over the nodes of both halves, each said by the model of the other half;
-    None if nobody is asked about."""
+    """Return the log loss over the nodes of both halves, or None if there are none.
+
+    The model of each half predicts the other one.
+    """
     total, nodes = 0.0, 0
     for learned, asked in (halves, halves[::-1]):
         models = [Survival(each, _NONE, _NONE) for each in learn(stays, strata, learned)]
@@ -209,7 +213,7 @@ def _loss(
 
 
 def look(stays: Stays, part: tuple[float, float], later_s: float) -> Looked:
-    """The nodes that are there now and then in a part of the trace, so long before its end."""
+    """Return the nodes of a part of the trace at regular instants, `later_s` before its end."""
     from_s, until_s = part
     instants = np.arange(from_s, until_s - later_s, EVERY_S)
     there = [np.flatnonzero((stays.start_s <= t) & (t < stays.end_s)) for t in instants]
@@ -219,7 +223,7 @@ def look(stays: Stays, part: tuple[float, float], later_s: float) -> Looked:
 
 
 def learn(stays: Stays, strata: Strata, part: tuple[float, float]) -> list[Fragments]:
-    """What a part of the trace tells of each stratum, nodes that did not leave in it among them."""
+    """Learn from a part of the trace for each stratum, including nodes that did not leave."""
     count = int(strata.stratum.max()) + 1
     ended, stayed_s = np.zeros((count, len(_EDGES))), np.zeros((count, len(_EDGES)))
     for (from_s, until_s), number in _stretches(strata, part):
@@ -232,7 +236,7 @@ def learn(stays: Stays, strata: Strata, part: tuple[float, float]) -> list[Fragm
         at = np.searchsorted(_EDGES, gone_s, side="right") - 1
         ended[number] += np.bincount(at, minlength=len(_EDGES))
     if count > 1:
-        # Of an age at which fewer have left in all, all that is known.
+        # At an age at which fewer have left in all, pool everything.
         weight = POOLED / np.maximum(ended.sum(0), POOLED)
         ended, stayed_s = ended + weight * ended.sum(0), stayed_s + weight * stayed_s.sum(0)
     return [
@@ -244,7 +248,7 @@ def learn(stays: Stays, strata: Strata, part: tuple[float, float]) -> list[Fragm
 def _stretches(
     strata: Strata, part: tuple[float, float]
 ) -> Iterator[tuple[tuple[float, float], int]]:
-    """Those within a part of the trace."""
+    """Yield the stretches within a part of the trace."""
     edges_s = np.clip(strata.edges_s, *part).tolist()
     for (from_s, until_s), number in zip(
         itertools.pairwise(edges_s), strata.stratum.tolist(), strict=True
@@ -254,5 +258,5 @@ def _stretches(
 
 
 def _spent_s(ages_s: Floats) -> Floats:
-    """Seconds of each age that nodes have behind them."""
+    """Return the seconds of each age interval that nodes have spent."""
     return np.asarray(np.clip(ages_s[:, None] - _EDGES, 0.0, _WIDTHS))

@@ -1,4 +1,4 @@
-"""What trainers do and what they lose, by what a simulated engine is told and what it orders."""
+"""The work and the losses of trainers, observed from the facts and actions of an engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Done(NamedTuple):
     ----------
     samples : float
     alone_s : float
-        Seconds that each sample took its trainer on a single node, summed up.
+        Sum of the seconds that each sample would take its trainer on a single node.
     """
 
     samples: float = 0.0
@@ -36,19 +36,19 @@ class Done(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What was not done because trainers made no progress, in samples.
+    """Work that was not done because trainers made no progress, in samples.
 
     Attributes
     ----------
     rescaling : float
-        While they changed their size by choice of the policy, suspensions included, at the speed
-        before: what the paper subtracts (Eq. 16).
+        Work lost while they changed their size by choice of the policy, suspensions included, at
+        the speed before: what the paper subtracts (Eq. 16).
     preemption : float
-        The same, where lost nodes made it necessary. Where a trainer gets others in the same
-        moment, what growing takes longer than shrinking is `rescaling`.
+        Work lost while lost nodes made a change necessary. If a trainer gets other nodes at the
+        same instant, the time by which growing takes longer than shrinking is `rescaling`.
     starts : float
-        While they started, at the speed with which they went on. For the paper and its own program
-        a start from nothing is free.
+        Work lost while they started, at the speed with which they went on. For the paper and its
+        own program a start from nothing is free.
     """
 
     rescaling: float = 0.0
@@ -57,7 +57,7 @@ class Lost(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What became of one trainer, by its name."""
+    """The times of one trainer, with its name."""
 
     name: str
     submitted_s: float
@@ -66,15 +66,15 @@ class Ran(NamedTuple):
 
 
 class _Pause(NamedTuple):
-    """It makes no progress.
+    """A pause, in which a trainer makes no progress.
 
     Attributes
     ----------
     since_s : float
     rate : float
-        Speed that counts.
+        Speed at which lost work counts.
     forced_s : float
-        So much of it at most is preemption.
+        Most of its seconds that are preemption.
     start : bool
     """
 
@@ -85,12 +85,12 @@ class _Pause(NamedTuple):
 
 
 class Watch:
-    """Told of each step of an engine.
+    """An observer of the steps of an engine.
 
     Attributes
     ----------
     done : Done
-        By all trainers, as far as they have said.
+        The work of all trainers, as far as they have reported it.
     """
 
     def __init__(self, engine: Engine, marks_s: Sequence[float] = ()) -> None:
@@ -101,28 +101,28 @@ class Watch:
         self._marks_s = marks_s
         self._ran: dict[str, Ran] = {}
         self._done: dict[str, float] = {}
-        self._nodes: dict[str, int] = {}  # that it trained on last, by job
+        self._nodes: dict[str, int] = {}  # by job, the nodes it trained on last
         self._pauses: dict[str, _Pause] = {}
         self.lost = Lost()
 
     @property
     def ran(self) -> tuple[Ran, ...]:
-        """All trainers that were submitted, in this order."""
+        """All trainers, in the order of submission."""
         return tuple(self._ran.values())
 
     def __call__(self, now_s: float, facts: Iterable[Fact], actions: Iterable[Action]) -> None:
-        """Note one step."""
+        """Observe one step."""
         self.mark(now_s)
         for fact in facts:
             self._hear(now_s, fact)
         for action in actions:
             self._order(now_s, action)
-        # Of who has lost all its nodes no end is told.
+        # A job that has lost all its nodes ends without a fact.
         for job in [job for job in self._pauses if not self._engine.world.jobs[job].state.active]:
             self._go_on(now_s, job)
 
     def mark(self, now_s: float) -> None:
-        """Nothing more will be said of instants before this one."""
+        """Record the outcome at marks before this instant."""
         while len(self.outcomes) < len(self._marks_s) and (
             self._marks_s[len(self.outcomes)] < now_s
         ):
@@ -174,7 +174,7 @@ class Watch:
         self._pauses[job.id] = pause
 
     def _go_on(self, now_s: float, job: str) -> None:
-        """It makes progress again, or begins another pause."""
+        """End a trainer's pause: it makes progress again, or begins another pause."""
         pause = self._pauses.pop(job, None)
         if pause is None:
             return

@@ -1,7 +1,7 @@
 """Capes et al., *Dynamic Scheduling of MPI-based Distributed Deep Learning Training Jobs*, 2019.
 
-Table 3: the average completion time of equal jobs on 64 GPUs, under six strategies and three
-contentions, by the simulator of section 7. The jobs are those of Table 2: ResNet-110 on CIFAR-10.
+Table 3: the average completion time of equal jobs on 64 GPUs, under six strategies and three levels
+of contention, by the simulator of section 7. The jobs are those of Table 2: ResNet-110 on CIFAR-10.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from hpcext.sim.workloads.capes import (
 )
 
 NODES, GPUS = 8, 8
-"""64 GPUs (section 7), on nodes as that of section 5."""
+"""Nodes, and GPUs of each: 64 GPUs (section 7), on nodes like that of section 5."""
 
 TURN_S = 600.0
-"""Of a job of a fixed size while others wait: an interval of Optimus, which the paper extends."""
+"""Turn of a job of fixed size while others wait, in seconds: an interval of Optimus, which the
+paper extends."""
 
 REPORT_S = 30.0
-"""Time between reports of a job that is explored; it is measured from the first one on."""
+"""Seconds between reports of a job that is explored; it is measured from the first one on."""
 
 
 class Strategy(NamedTuple):
@@ -44,13 +45,13 @@ class Strategy(NamedTuple):
     Attributes
     ----------
     policy : str
-        As :func:`~hpcext.policies.find_policy` takes it.
+        Name and options, as :func:`~hpcext.policies.find_policy` takes them.
     paper : tuple of float
-        Its hours, by contention; empty where the paper does not have it.
+        The paper's hours, by contention; empty where it has none.
     stated : bool
-        Whether the policy is told the speeds of Table 2, as *precompute* is.
+        Whether the policy knows the speeds of Table 2, as *precompute* does.
     reports : bool
-        Whether it needs to hear of jobs while they train.
+        Whether it needs reports of jobs while they train.
     """
 
     policy: str
@@ -77,7 +78,7 @@ PAPERS: Mapping[str, Strategy] = {
         for name, (gpus, hours) in _FIXED.items()
     },
 }
-"""Table 3."""
+"""The strategies of Table 3."""
 
 EXACT = "Exact (total_time)"
 OURS: Mapping[str, Strategy] = {
@@ -87,13 +88,13 @@ OURS: Mapping[str, Strategy] = {
         for name, (gpus, hours) in _FIXED.items()
     },
 }
-"""What the paper does not have."""
+"""Strategies that the paper does not have."""
 
 ALL = {**PAPERS, **OURS}
 
 
 class Case(NamedTuple):
-    """One run."""
+    """One run: a strategy, a contention, and a seed."""
 
     strategy: str
     contention: str
@@ -101,7 +102,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came out: hours that a job took in the mean, and the most jobs that were there."""
+    """The outcome of a run: mean hours of a job, and the most jobs at once."""
 
     mean_h: float
     peak: int
@@ -129,7 +130,7 @@ def run(case: Case) -> Outcome:
 
 
 def _peak(begins: Sequence[float], ends: Sequence[float]) -> int:
-    """The most that were there at once."""
+    """Return the most jobs that were there at once."""
     events = sorted([(when, -1) for when in ends] + [(when, 1) for when in begins])
     most = here = 0
     for _, change in events:
@@ -139,7 +140,7 @@ def _peak(begins: Sequence[float], ends: Sequence[float]) -> int:
 
 
 def study(how: How) -> Study:
-    """Table 3; quick: without extreme contention, and with one seed."""
+    """Reproduce Table 3; quick: without extreme contention, and with one seed."""
     contentions = [name for name in JOBS if not how.quick or name != "extreme"]
     seeds = how.seeds[:1] if how.quick else how.seeds
     # Extreme contention comes first and takes longest.
@@ -160,7 +161,7 @@ def study(how: How) -> Study:
 
 
 Found = Mapping[tuple[str, str], Sequence[Outcome]]
-"""Strategy and contention → what came out, by seed."""
+"""Outcomes by seed, for each strategy and contention."""
 
 
 def _mean_h(found: Found, name: str, level: str) -> float:
@@ -191,7 +192,7 @@ def _table(level: str, found: Found) -> Table:
 
 
 def _why(name: str, level: str) -> str:
-    """Why a figure is far from the paper's."""
+    """Return why a figure is far from the paper's."""
     if name.endswith("without turns"):
         return _why_turns(name.removesuffix(", without turns"), level)
     if name == "Exploratory" and level == "extreme":
@@ -230,7 +231,7 @@ def _why_turns(name: str, level: str) -> str:
 
 
 def _claims(levels: Sequence[str], found: Found) -> Table:
-    """What section 7 says of them."""
+    """Return a table of the claims of section 7."""
     rows = []
     for level in levels:
         at = list(JOBS).index(level)

@@ -1,4 +1,4 @@
-"""Chen et al., *Semi-Dynamic Load Balancing* (LB-BSP), SoCC 2020: what needs no cluster."""
+"""Chen et al., *Semi-Dynamic Load Balancing* (LB-BSP), SoCC 2020: the parts without a cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hpcext.sim.papers.study import How, Study
 
 
 def study(how: How) -> Study:
-    """Figure 8, Table 3 on speeds that were recorded, and what was measured of real workers."""
+    """Reproduce Figure 8, Table 3 on recorded speeds, and show measurements of real workers."""
     return Study(
         "lb-bsp",
         "Semi-dynamic load balancing in non-dedicated environments (Chen et al., SoCC 2020)",

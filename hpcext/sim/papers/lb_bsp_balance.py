@@ -1,4 +1,4 @@
-"""Figure 8 of LB-BSP: four unlike GPUs are balanced, and once more after one of them gets slower.
+"""Figure 8 of LB-BSP: four unlike GPUs are balanced, and again after one of them gets slower.
 
 The rules that size the batches are those of a training (:mod:`hpcext.scaling.balance`); workers and
 their times are arithmetic.
@@ -16,7 +16,7 @@ from hpcext.scaling.balance_lines import RULES
 from hpcext.sim.papers.study import How, Row, Table
 
 EQUILIBRIUM: Sizes = (89, 21, 12, 6)
-"""Of V100, M60, K80 and K520, section 5.2."""
+"""Sizes of V100, M60, K80 and K520 at the equilibrium, section 5.2."""
 
 INITIAL = 32
 LEVEL_S = 1.0
@@ -27,18 +27,18 @@ GPUS: dict[str, Line] = {
     "K80": Line(LEVEL_S - 0.034 * 12, 0.034),
     "K520": Line(LEVEL_S - 2.0 / 26 * 6, 2.0 / 26),
 }
-"""The slopes of V100 and K520 are those of section 5.2: 57 samples more took half a second, 26 less
-saved nearly two. The others lie between them, and all meet at the equilibrium."""
+"""The GPUs as lines. The slopes of V100 and K520 are those of section 5.2: 57 samples more took
+half a second, 26 less saved nearly two. The others lie between, and all meet at the equilibrium."""
 
 SLOWER_S = 0.3
-"""By which the communication of the M60 grows with a quarter of its bandwidth."""
+"""Seconds by which the communication of the M60 grows at a quarter of its bandwidth."""
 
 DROP, END = 150, 300
 NEAR = 1.02
-"""A division is as good as the best one if its iteration takes at most so many times as long."""
+"""Factor on the best iteration time within which a division is as good as the best one."""
 
 NOISE = 0.03
-"""Standard deviation of a worker's times as a share of them, where they tremble."""
+"""Relative standard deviation of a worker's times, where they are noisy."""
 
 NAMES = {"leader": "Algorithm 2", "affine": "lines (ours)", "speeds": "Algorithm 1, memoryless"}
 
@@ -49,11 +49,11 @@ class Ran(NamedTuple):
     Attributes
     ----------
     sizes : sequence
-        Of each iteration.
+        Sizes in each iteration.
     taken : sequence of float
-        What each takes in the mean, as a multiple of the best division's.
+        Mean time of each iteration, as a multiple of the best division's.
     fine_at : int or None
-        When Algorithm 2 begins to fine-tune.
+        Iteration at which Algorithm 2 begins to fine-tune.
     """
 
     sizes: Sequence[Sizes]
@@ -61,12 +61,12 @@ class Ran(NamedTuple):
     fine_at: int | None
 
     def near(self, begin: int, end: int) -> int | None:
-        """Iterations after `begin` until all further ones are as good as the best."""
+        """Return the iterations after `begin` until all further ones are as good as the best."""
         last = max((k for k in range(begin, end) if self.taken[k] > NEAR), default=begin - 1)
         return None if last == end - 1 else last + 1 - begin
 
     def mean(self, begin: int, end: int) -> float:
-        """What the iterations took, as a multiple of the best."""
+        """Return the mean time of iterations, as a multiple of the best."""
         return statistics.fmean(self.taken[begin:end])
 
 
@@ -92,14 +92,14 @@ def run(name: str, noise: float = 0.0, seed: int = 0) -> Ran:
 
 
 def best_s(gpus: Sequence[Line]) -> float:
-    """What an iteration takes that is divided best."""
+    """Return the seconds of an iteration with the best division."""
     total = INITIAL * len(gpus)
     sizes = level(gpus, total, [1] * len(gpus), [total] * len(gpus))
     return max(gpu.at(size) for gpu, size in zip(gpus, sizes, strict=True))
 
 
 def tables(how: How) -> tuple[Table, ...]:
-    """Figure 8, and what noise makes of it."""
+    """Return Figure 8, and the effect of noise."""
     even_s = max(gpu.at(INITIAL) for gpu in GPUS.values())
     return (
         Table(

@@ -1,7 +1,7 @@
-"""What balanced batches gain real workers under unequal CPU quotas, beside the paper's figures.
+"""The gain of balanced batches on real workers under unequal CPU quotas, beside the paper's.
 
-``benchmarks/balance.py`` and ``benchmarks/balance_tensorflow.py`` measure them, with ``--quotas``,
-and say how; here they are data, as a reproduction does not start trainings.
+``benchmarks/balance.py`` and ``benchmarks/balance_tensorflow.py`` measure it, with ``--quotas``;
+they document how. Here the measurements are data, because a reproduction starts no trainings.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ BSP, IDEAL = "x BSP", "x ideal"
 
 
 class Way(msgspec.Struct, frozen=True):
-    """A training by one way.
+    """A training in one of several ways.
 
     Attributes
     ----------
     ms : float
-        Of an iteration, in the mean.
+        Mean milliseconds of an iteration.
     of_ideal, of_ideal_second_half, of_plain : float
-        The same as a multiple of the ideal one, of all iterations and of the second half, and of
-        plain training's.
+        `ms` as a multiple of the ideal iteration's, over all iterations and over the second half,
+        and of plain training's.
     straggler_gap : float
         How much sooner the fastest worker is done than the slowest, as a share of the latter's
         time.
@@ -40,7 +40,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """What was measured in one run, on what, and beside what."""
+    """The measurements of one run, with its conditions."""
 
     name: str
     date: str
@@ -53,8 +53,9 @@ class Run(msgspec.Struct, frozen=True):
 
 
 PAPER = {"static": 0.46, "changing": 0.42}
-"""An iteration as a multiple of plain BSP's: 54 % less on unequal GPUs (the abstract; against the
-second best in its Figure 6), 58 % less on a shared CPU cluster (section 5.3, ResNet-32)."""
+"""The paper's iteration time as a multiple of plain BSP's: 54 % less on unequal GPUs (abstract;
+against the second best in its Figure 6), 58 % less on a shared CPU cluster (section 5.3,
+ResNet-32)."""
 
 WHY = (
     "the gain depends on how unequal the workers are: here 0.6, 0.4, 0.25 and 0.15 of a core; "
@@ -63,13 +64,13 @@ WHY = (
 
 
 def measured() -> list[Run]:
-    """All runs that there are."""
+    """Return all runs."""
     text = importlib.resources.files(__package__).joinpath(MEASURED).read_bytes()
     return msgspec.json.decode(text, type=list[Run])
 
 
 def tables() -> tuple[Table, ...]:
-    """A table for each run."""
+    """Return a table for each run."""
     return tuple(
         Table(
             f"Real workers, {run.name}",

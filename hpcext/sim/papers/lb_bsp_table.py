@@ -1,8 +1,8 @@
 """Table 3 of LB-BSP: how well six predictors know a worker's speed, and what that is worth.
 
-On speeds that were recorded from trainings beside load that comes and goes
+The speeds were recorded from trainings beside load that comes and goes
 (``benchmarks/record_speeds.py``): four workers, of which each predictor sees one at a time,
-iteration after iteration. With what they say the batches are divided as Algorithm 1 does, and an
+iteration after iteration. With its predictions the batches are divided as Algorithm 1 does, and an
 iteration takes as long as its slowest worker.
 """
 
@@ -27,15 +27,15 @@ RECORDING = "lb_bsp_speeds.csv.gz"
 SERIES = ("speed", "cpu", "running", "memory")
 
 BATCH = 128
-"""Of a worker under BSP (section 5.3, ResNet-32)."""
+"""Batch of a worker under BSP (section 5.3, ResNet-32)."""
 
 SHARE, QUEUE = "cpu", "running"
-"""What stands for a worker's CPU: the share of the last iteration that it had, or how many others
-want its core at the boundary."""
+"""Two measures of a worker's CPU: the share that it had in the last iteration, or the number of
+processes waiting for its core at the boundary."""
 
 
 class Published(NamedTuple):
-    """A row of Table 3: samples a second, and iteration time as a multiple of BSP's."""
+    """A row of Table 3: error in samples per second, and iteration time in multiples of BSP's."""
 
     rmse: float
     time: float
@@ -60,7 +60,7 @@ TITLES = {
 }
 
 DRAWN = ("rnn", "lstm", "narx")
-"""Those whose first weights are random."""
+"""The predictors whose initial weights are random."""
 
 
 class Case(NamedTuple):
@@ -73,7 +73,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came out: mean over the workers of the error, and the mean time of an iteration."""
+    """The mean error over the workers, and the mean time of an iteration."""
 
     rmse: float
     time: float
@@ -94,12 +94,12 @@ ASSUMED = (
 
 
 def recorded(quick: bool = False) -> list[Floats]:
-    """Rows of :data:`SERIES` of each worker; all workers have as many.
+    """Return rows of :data:`SERIES` of each worker, equally many for all workers.
 
     Parameters
     ----------
     quick : bool
-        Fewer iterations.
+        Whether to use fewer iterations.
     """
     packed = importlib.resources.files(__package__).joinpath(RECORDING).read_bytes()
     lines = csv.DictReader(gzip.decompress(packed).decode("ascii").splitlines())
@@ -113,7 +113,7 @@ def recorded(quick: bool = False) -> list[Floats]:
 
 
 def predictions(predictor: Predictor, rows: Floats, usage: str) -> Floats:
-    """What is said of each iteration but the first, before it."""
+    """Return the predictions for each iteration but the first."""
     used = rows[:, SERIES.index(usage)]
     memory = rows[:, SERIES.index("memory")]
     found = []
@@ -124,12 +124,12 @@ def predictions(predictor: Predictor, rows: Floats, usage: str) -> Floats:
 
 
 def rmse(said: Floats, true: Floats) -> float:
-    """Root of the mean squared error."""
+    """Return the root of the mean squared error."""
     return float(np.sqrt(np.mean((said - true) ** 2)))
 
 
 def batches(speeds: Floats, total: int) -> Floats:
-    """Algorithm 1: shares of the samples as speeds are, in whole numbers of the same sum.
+    """Divide samples in proportion to speeds by Algorithm 1, in integers of the same sum.
 
     Examples
     --------
@@ -145,13 +145,13 @@ def batches(speeds: Floats, total: int) -> Floats:
 
 
 def time_s(said: Floats, true: Floats) -> float:
-    """Mean length of an iteration: predicted and true speeds, a column for each worker."""
+    """Return the mean time of an iteration, given predicted and true speeds by worker."""
     total = BATCH * true.shape[1]
     return float(np.mean([np.max(batches(a, total) / b) for a, b in zip(said, true, strict=True)]))
 
 
 def run(case: Case) -> Outcome:
-    """One predictor on the recording."""
+    """Run one predictor on the recording."""
     traces = recorded(case.quick)
     true = np.stack([rows[LEAST + 1 :, 0] for rows in traces], axis=1)
     said = np.stack(
@@ -168,7 +168,7 @@ def run(case: Case) -> Outcome:
 
 
 def tables(how: How) -> list[Table]:
-    """Table 3, and what NARX owes to what it is told of the CPU."""
+    """Return Table 3, and the part of NARX that is due to CPU usage."""
     seeds = how.seeds[:1] if how.quick else how.seeds
     cases = [
         Case(name, usage, seed, how.quick)
@@ -183,13 +183,13 @@ def tables(how: How) -> list[Table]:
 
 
 Kind = tuple[str, str]
-"""A predictor, and what stands for the CPU."""
+"""A predictor, and the measure of the CPU."""
 
 ERRORS, TIMES = "x EMA", "x BSP"
 
 
 def _why(name: str, row: Row) -> str:
-    """Why a figure is far from the paper's."""
+    """Return why a figure is far from the paper's."""
     if not row.far:
         return ""
     if row.unit == TIMES:

@@ -1,4 +1,4 @@
-"""The same simulation of many cases, on several processes where that is asked for."""
+"""Simulation of many cases, on several processes if requested."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ Answer = TypeVar("Answer")
 def many(
     simulate: Callable[[Case], Answer], cases: Sequence[Case], workers: int = 1
 ) -> list[Answer]:
-    """What each case gives, in their order, however many processes there are.
+    """Return the result for each case, in their order, on any number of processes.
 
     Parameters
     ----------
     simulate : callable
         A function of a module, which depends on its case alone.
     cases : sequence
-        Those that take longest should come first.
+        The cases; those that take longest should come first.
     workers : int
+        Number of processes.
     """
     workers = min(workers, len(cases))
     if workers < 2:
         return [simulate(case) for case in cases]
-    # Not forked: the libraries beneath have threads of their own.
+    # Not forked, because libraries have threads of their own.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         return list(pool.map(simulate, cases))

@@ -25,28 +25,28 @@ from hpcext.sim.workloads import marble as sets
 MULTI_NODE, OPTIMUS_SETS = (4, 5, 6), (7, 8, 9)
 
 REDUCTION = {1: 48.3, 2: 35.3, 3: 29.1, 4: 21.1, 5: 30.5, 6: 30.5}
-"""Section VII-B: by how much MARBLE shortens a set against LSF, percent."""
+"""Section VII-B: percent by which MARBLE shortens a set against LSF."""
 
 UTILISATION = {1: 86.0, 2: 51.0, 3: 37.0}
-"""Figure 6b: by how much more the GPUs are used, percent."""
+"""Figure 6b: percent by which utilisation of GPUs is higher."""
 
 SUSPENDED = {1: 13.2, 3: 26.6}
-"""Section VII-D1: suspensions and resumptions, percent of a set's time."""
+"""Section VII-D1: suspensions and resumptions in percent of a set's time."""
 
 AGAINST_OPTIMUS = 47.0
-"""Section VII-C: by how much MARBLE shortens a set against Optimus at most, percent."""
+"""Section VII-C: most percent by which MARBLE shortens a set against Optimus."""
 
 LSF, MARBLE, OPTIMUS = "exclusive", "marble", "optimus, whole nodes"
 
 TOLD = ("marble", "fixed", "equal_share", "bftrainer", "optimus", "doubling:strategy=precompute",
         "total_time", "pollux")  # fmt: skip
-"""All policies, each with the speeds, the work and the cost of a change stated."""
+"""Policies that know the speeds, the work and the cost of a change."""
 
 REPORT_S = 60.0
-"""Time between what Optimus hears of jobs, from which it learns their speeds."""
+"""Seconds between reports of jobs, from which Optimus learns their speeds."""
 
 CURVES, QUICK_CURVES = 100, 10
-"""Of each seed: how many curves at random that agree with the text."""
+"""Number of random curves for each seed that agree with the text."""
 
 
 class Case(NamedTuple):
@@ -55,13 +55,13 @@ class Case(NamedTuple):
     Attributes
     ----------
     number : int
-        Of the set.
+        Number of the set.
     policy : str
     curves : (int, int) or None
         Seed and number of the random curves; None: the middle of all ranges.
     told : bool
-        Whether speeds and the costs of changes are stated to the policy. MARBLE gets the best
-        number of GPUs alone.
+        Whether the policy knows speeds and the costs of changes. MARBLE knows only the best
+        number of GPUs.
     """
 
     number: int
@@ -71,14 +71,14 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """When the last job ended, and how many suspensions there were."""
+    """The end of the last job, and the number of suspensions."""
 
     time_s: float
     suspends: int
 
 
 def networks_of(case: Case) -> sets.Networks:
-    """The curves of a case."""
+    """Return the curves of a case."""
     return sets.networks() if case.curves is None else sets.at_random(*case.curves)
 
 
@@ -103,7 +103,7 @@ def _job(
     case: Case, order: int, network: str, steps: float, known: sets.Networks
 ) -> tuple[Job, Physics]:
     if case.policy == OPTIMUS:
-        # It gives jobs more or fewer workers, each of which is a node.
+        # Optimus changes a job's workers, each of which is a node.
         speed = {
             sets.GPUS * workers: known.on_workers(network, workers, sets.GPUS)
             for workers in range(1, sets.WORKERS + 1)
@@ -119,14 +119,14 @@ def _job(
 
 @functools.lru_cache(maxsize=64)
 def bound_s(number: int) -> float:
-    """No schedule of a set is shorter, with the curves in the middle of all ranges."""
+    """Return a bound that no schedule of a set is below, with curves in the middle of ranges."""
     known = sets.networks()
     jobs = [Work(_any_size(number, network, known), steps) for network, steps in sets.SETS[number]]
     return least_s(jobs, sets.GPUS * sets.nodes_of(number))
 
 
 def _any_size(number: int, network: str, known: sets.Networks) -> Mapping[int, float]:
-    """The best speed on so many GPUs, however they are spread; nobody else on the link."""
+    """Return the best speed by number of GPUs, however spread, without others on the link."""
     if number in sets.ONE_NODE:
         return known.speed[network]
     best: dict[int, float] = {}
@@ -138,7 +138,7 @@ def _any_size(number: int, network: str, known: sets.Networks) -> Mapping[int, f
 
 
 def study(how: How) -> Study:
-    """Tables II to IV, Figures 6 to 8; quick: with fewer random curves."""
+    """Reproduce Tables II to IV and Figures 6 to 8; quick: with fewer random curves."""
     number_of_curves = QUICK_CURVES if how.quick else CURVES
     curves = [(seed, index) for seed in how.seeds for index in range(number_of_curves)]
     cases = [
@@ -178,18 +178,18 @@ Found = Mapping[Case, Outcome]
 
 
 def _shorter(found: Found, better: Case, than: Case) -> float:
-    """Percent."""
+    """Return by how many percent a case is shorter."""
     return 100 * (1 - found[better].time_s / found[than].time_s)
 
 
 def _with(row: Row, *more: str, far: str = "") -> Row:
-    """The row and what is to be said of it, a reason first if it is far from the paper's."""
+    """Return a row with remarks, a reason first if it is far from the paper's."""
     why = "; ".join(filter(None, (far if row.far else "", *more)))
     return Row(row.what, row.ours, row.paper, row.unit, why)
 
 
 def _over(values: Sequence[float], unit: str) -> str:
-    """Where nine of ten lie."""
+    """Return the range of nine in ten of the values."""
     cuts = statistics.quantiles(values, n=20, method="inclusive")
     return (
         f"{cuts[0]:.0f} to {cuts[-1]:.0f} {unit} for nine of ten of {len(values)} random curves "
@@ -291,7 +291,7 @@ _WHY_SUSPENDED = {
 
 
 def _possible(found: Found) -> Table:
-    """How near to the optimum, as far as that is known."""
+    """Return a table of how near the policies are to the optimum, as far as that is known."""
     rows = []
     for number in sets.SETS:
         least = bound_s(number)

@@ -1,9 +1,9 @@
-"""How soon a set of jobs can be done at all, by somebody who knows everything.
+"""A lower bound on the time of a set of jobs under a clairvoyant schedule.
 
 Jobs are there from the beginning and may be given any number of GPUs at any time. So it only
 matters how long each *configuration* lasts, the numbers of GPUs that all jobs have at one time, and
-not in which order they come: a linear programme. If nothing were lost by changing sizes its answer
-would be the optimum; as it is, no schedule is shorter.
+not in which order they come: a linear programme. If changes of size cost nothing its answer would
+be the optimum; as it is, no schedule is shorter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.optimize import linprog
 from hpcext.policies.apportion import Table, apportion
 
 NEAR = 1e-9
-"""A bound that is so near to the schedule, as a part of it, is proven."""
+"""Relative distance of the bound from the schedule within which it is proven."""
 
 
 class Work(NamedTuple):
@@ -27,7 +27,7 @@ class Work(NamedTuple):
     Attributes
     ----------
     speed : Mapping[int, float]
-        GPUs → work per second.
+        Work per second by number of GPUs.
     work : float
     """
 
@@ -36,7 +36,7 @@ class Work(NamedTuple):
 
 
 def least_s(jobs: Sequence[Work], gpus: int) -> float:
-    """Seconds in which all jobs can be done together at best, without any cost of changes.
+    """Return the seconds in which all jobs can be done at best, without any cost of changes.
 
     Configurations are added until none is left that would help: the one that helps most is the
     exact division of the GPUs (:mod:`hpcext.policies.apportion`) at the prices of the programme.
@@ -44,7 +44,7 @@ def least_s(jobs: Sequence[Work], gpus: int) -> float:
     Raises
     ------
     RuntimeError
-        The programme has no solution: some job can run on no such number of GPUs.
+        The programme has no solution: some job can run on no possible number of GPUs.
     """
     tables = [_table(job, gpus) for job in jobs]
     found = [
@@ -58,7 +58,7 @@ def least_s(jobs: Sequence[Work], gpus: int) -> float:
         solved = linprog(np.ones(len(found)), A_ub=-rates, b_ub=-work, method="highs")
         if not solved.success:
             raise RuntimeError(f"no schedule: {solved.message}")
-        # What a unit of each job's work is worth, in seconds.
+        # The value of a unit of each job's work, in seconds.
         prices = -solved.ineqlin.marginals
         priced = [
             Table(table.sizes, table.values * price)
@@ -75,10 +75,10 @@ def least_s(jobs: Sequence[Work], gpus: int) -> float:
 
 
 def shortest_unsuspended_s(jobs: Sequence[Work], gpus: int) -> float:
-    """The shortest schedule in which each job has one size from its start to its end.
+    """Return the shortest schedule in which each job keeps one size from start to end.
 
     All of them are tried: every size of each job, and every order, in which each job starts as soon
-    as there is room (such schedules contain an optimal one). For few jobs.
+    as there is room (such schedules contain an optimal one). It is for few jobs.
     """
     best = np.inf
     options = [[(n, job.work / speed) for n, speed in job.speed.items()] for job in jobs]
@@ -89,7 +89,7 @@ def shortest_unsuspended_s(jobs: Sequence[Work], gpus: int) -> float:
 
 
 def _ends_s(order: Sequence[tuple[int, float]], gpus: int, enough_s: float) -> float:
-    """When the last job ends if each, in this order, starts as soon as there is room for it."""
+    """Return when the last job ends if each, in this order, starts as soon as there is room."""
     placed: list[tuple[float, float, int]] = []
     ends_s = 0.0
     for size, takes_s in order:
@@ -105,7 +105,7 @@ def _ends_s(order: Sequence[tuple[int, float]], gpus: int, enough_s: float) -> f
 
 
 def _room(placed: Sequence[tuple[float, float, int]], begin: float, end: float, gpus: int) -> int:
-    """GPUs that are free all the time from one instant to another."""
+    """Return the GPUs that are free throughout an interval."""
     changes = [begin, *(start for start, _, _ in placed if begin < start < end)]
     return min(
         gpus - sum(size for start, stop, size in placed if start <= when < stop) for when in changes

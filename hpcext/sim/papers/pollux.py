@@ -22,10 +22,10 @@ from hpcext.sim.workloads.generated import FOLDER
 
 EXACT, GENETIC = "pollux", "pollux:search=genetic"
 JCT = "pollux:objective=jct"
-"""What hpcext has beside the paper."""
+"""A policy of hpcext that the paper does not have."""
 
 OPTIMUS, TIRESIAS = "optimus:interval_s=60", "tiresias"
-"""All look every 60 s, as in the authors' simulator."""
+"""Policies to compare with. All decide every 60 s, as in the authors' simulator."""
 
 NAMES = {
     GENETIC: "pollux, genetic search",
@@ -42,7 +42,7 @@ PUBLISHED: Mapping[str, Sequence[float]] = {
     TIRESIAS: (2473.6, 5145.0, 3876.3, 3280.3),
     EXACT: (2088.8, 3322.9, 2188.5, 2721.0),
 }
-"""Average JCT, seconds, of the authors' own simulator, by workload: their published results."""
+"""Average JCT in seconds by workload, as published from the authors' own simulator."""
 
 TABLE_2: Mapping[str, tuple[str, float, float, float]] = {
     EXACT: ("Pollux (p = -1)", 0.76, 11.0, 16.0),
@@ -51,24 +51,24 @@ TABLE_2: Mapping[str, tuple[str, float, float, float]] = {
     "pollux:p=1": ("Pollux (p = +1)", 0.83, 10.0, 16.0),
     "pollux:p=-10": ("Pollux (p = -10)", 0.84, 12.0, 18.0),
 }
-"""Average and 99th percentile of JCT, makespan: hours, on the testbed."""
+"""Average and 99th percentile of JCT, and makespan, in hours on the testbed."""
 
 MADE_LOADS = (0.5, 1.0, 1.5)
-"""At which objective=jct is compared."""
+"""Loads at which objective=jct is compared."""
 
 INTERVALS: Mapping[float, float] = {30.0: 2729.1, 120.0: 2805.9, 240.0: 2968.5, 480.0: 3354.2}
 BASE_S = 2751.0
-"""Figure 8b: scheduling interval → average JCT over the authors' eight workloads; at 60 s."""
+"""Figure 8b: average JCT over the authors' eight workloads by scheduling interval; and at 60 s."""
 
 LOADS: Mapping[float, float] = {0.5: 1534.0, 1.5: 3685.4, 2.0: 5289.2}
-"""Figure 8a: load → the same, under Pollux."""
+"""Figure 8a: the same by load, under Pollux."""
 
 SLOWDOWNS: Mapping[float, float] = {0.0: 2757.9, 0.25: 3177.1, 0.5: 3903.1}
-"""Figure 8c: interference → the same, where jobs are not kept apart."""
+"""Figure 8c: the same by interference, where jobs are not kept apart."""
 
 
 class Found(NamedTuple):
-    """What came of one run."""
+    """The figures of one run."""
 
     jct_s: float
     p99_s: float
@@ -77,7 +77,7 @@ class Found(NamedTuple):
 
 
 def summed(case: Case) -> Found:
-    """Simulate a case, in figures."""
+    """Simulate a case and return its figures."""
     run = simulated(case)
     known = figures(run)
     if known.jct_mean_s is None or known.jct_p99_s is None or known.makespan_s is None:
@@ -90,7 +90,7 @@ Runs = Mapping[Case, Found]
 
 
 class _Plan:
-    """The runs that tables ask for: first all are collected, then they are looked up."""
+    """The runs that tables need: first all are collected, then they are looked up."""
 
     def __init__(self, data: Path | None, how: How) -> None:
         self.data, self.how = data, how
@@ -100,27 +100,27 @@ class _Plan:
 
     @property
     def workloads(self) -> Sequence[int]:
-        """Numbers of the workloads that are looked at."""
+        """Numbers of the workloads to run."""
         return WORKLOADS[:1] if self.how.quick else WORKLOADS
 
     def mean(self, policy: str, field: str = "jct_s", **more: float) -> float | None:
-        """The mean of a figure over the workloads; None as long as it is not known."""
+        """Return the mean of a figure over the workloads; None as long as it is unknown."""
         each = [self.one(policy, field, workload=number, **more) for number in self.workloads]
         return statistics.fmean(known) if (known := [x for x in each if x is not None]) else None
 
     def made(self, policy: str, load: float) -> float | None:
-        """Average JCT over made workloads."""
+        """Return the average JCT over generated workloads."""
         seeds = self.how.seeds[:1] if self.how.quick else self.how.seeds
         each = [self.one(policy, "jct_s", seed=seed, load=load) for seed in seeds]
         return statistics.fmean(known) if (known := [x for x in each if x is not None]) else None
 
     def one(self, policy: str, field: str, **more: float) -> float | None:
-        """A figure of one run."""
+        """Return a figure of one run."""
         found = self.run(policy, **more)
         return None if found is None else float(getattr(found, field))
 
     def run(self, policy: str, **more: float) -> Found | None:
-        """One run."""
+        """Return the figures of one run; None as long as they are unknown."""
         if self.data is None:
             return None
         case = Case(self.data, policy, **more)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ class _Plan:
 
 
 def study(how: How) -> Study:
-    """Average JCT by workload, Table 2, Figures 7 to 9.
+    """Reproduce average JCT by workload, Table 2, and Figures 7 to 9.
 
     Quick: one workload, without the genetic search, one seed and one load.
     """

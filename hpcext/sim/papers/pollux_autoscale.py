@@ -24,10 +24,10 @@ from hpcext.sim.workloads.applications import DELAY_S, REPORT_S, application
 MODEL = "imagenet"
 
 PAPER = Band(1 / 3, 2 / 3)
-"""Its U is the upper end, its L the middle."""
+"""The paper's band: its U is the upper end, its L the middle."""
 
 LATER = Band(0.25, 0.55)
-"""Of five that were tried the one by which it takes about as much longer as in the paper."""
+"""The band, of five tried, whose training takes about as much longer as in the paper."""
 
 HOUR_S = 3600.0
 
@@ -40,11 +40,11 @@ class Rented(NamedTuple):
     data : Path
         The folder of the measurements.
     blind : bool
-        It scales by its throughput (Or et al.), and not by its goodput.
+        Whether it scales by its throughput (Or et al.), not by its goodput.
     nodes : int
-        On which it stays; 0: as many as are worth it.
+        Number of nodes to stay on; 0: as many as are worth it.
     band : Band
-        By which there are so many.
+        Band of auto-scaling.
     """
 
     data: Path
@@ -54,15 +54,15 @@ class Rented(NamedTuple):
 
 
 class Bill(NamedTuple):
-    """What came of a training.
+    """The outcome of a training.
 
     Attributes
     ----------
     hours : float
     node_h : float
-        Node-hours that it had, which are to be paid.
+        Node-hours that it had, which are to be paid for.
     first, last : float
-        Nodes in the mean over the first and the last quarter of its time.
+        Mean nodes over the first and the last quarter of its time.
     """
 
     hours: float
@@ -72,12 +72,12 @@ class Bill(NamedTuple):
 
 
 def rented(case: Rented) -> Bill:
-    """Simulate a training, in figures.
+    """Simulate a training and return its figures.
 
     Raises
     ------
     InputError
-        The measurements are not there, or not what they should be.
+        The measurements are missing, or not valid.
     """
     found = simulated(case)
     if any(row.state != "completed" for row in found.jobs):
@@ -104,7 +104,7 @@ def simulated(case: Rented) -> Run:
 
 
 Bills = Mapping[str, Bill]
-"""By the names of :data:`WAYS`."""
+"""Outcomes by the names of :data:`WAYS`."""
 
 BLIND, GOODPUT = "throughput", "goodput"
 
@@ -144,7 +144,7 @@ def bills(data: Path, how: Thoroughly) -> Bills:
 
 
 def figure_9(found: Bills, why: str) -> Table:
-    """What trainings cost and how long they take, beside the paper.
+    """Return a table of the cost and time of trainings, beside the paper's.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def figure_9(found: Bills, why: str) -> Table:
 
 
 def _node_s(found: Run, start_s: float, end_s: float) -> float:
-    """Node-seconds in a part of a run; a node is had until its job has left it."""
+    """Return the node-seconds in a part of a run; a node is had until its job has left it."""
     return sum(
         max(span.offered, span.held)
         * max(0.0, min(span.end_s, end_s) - max(span.start_s, start_s))

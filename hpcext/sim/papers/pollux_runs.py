@@ -14,7 +14,7 @@ from hpcext.sim.workloads.philly import Asked, make_philly, read_philly
 from hpcext.sim.workloads.workload import Costs, Jobs, Setting, changed
 
 NODES, GPUS = 16, 4
-"""The machine (section 5.1)."""
+"""Nodes of the machine, and GPUs of each (section 5.1)."""
 
 NEEDS = "needs --data DIR, with the measurements of Pollux in DIR/pollux"
 
@@ -27,13 +27,13 @@ class Case(NamedTuple):
     data : Path
         The folder of the measurements.
     policy : str
-        With its options.
+        Name of the policy, with its options.
     workload : int
-        Number of a published workload; 0: one that is made.
+        Number of a published workload; 0: a generated one.
     seed : int
-        Of the one that is made, and of a genetic search.
+        Seed of a generated workload, and of a genetic search.
     load : float
-        How many times as many jobs come as in the paper; for one that is made.
+        Factor on the paper's rate of jobs, for a generated workload.
     interference : float
         Share of its speed that a job loses where another one on several nodes is on one of its.
     """
@@ -47,7 +47,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the policy, without its options."""
+        """Name of the policy, without its options."""
         return self.policy.partition(":")[0]
 
     @property
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
 
 def asked(case: Case) -> tuple[Asked, ...]:
-    """The jobs of a case."""
+    """Return the jobs of a case."""
     if not case.workload:
         return make_philly(case.seed, load=case.load)
     return read_philly(case.data / f"workload-{case.workload}.csv")
@@ -69,7 +69,7 @@ def simulated(case: Case) -> Run:
     Raises
     ------
     InputError
-        The measurements are not there, or not what they should be.
+        The measurements are missing, or not valid.
     """
     nodes = tuple(Node(f"node{number:02}", GPUS) for number in range(1, NODES + 1))
     policy = case.policy
@@ -84,7 +84,7 @@ def simulated(case: Case) -> Run:
 
 
 def _jobs(case: Case) -> Jobs:
-    """As the authors have it: Optimus alone has an oracle."""
+    """Return the jobs as the authors have them: only Optimus has an oracle."""
     way = Way(Machine(NODES, GPUS), case.policy, oracle=case.name == "optimus")
     setting = Setting(costs=Costs(interference=case.interference))
     return changed(application_jobs(asked(case), case.data, way), setting)

@@ -1,4 +1,4 @@
-"""What the reproduction of a paper says: its figures, ours beside, and what was assumed."""
+"""The reproduction of a paper: its figures, hpcext's beside them, and the assumptions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 FAR = 0.15
-"""A figure that differs from the paper's by more than this share needs a reason beside it."""
+"""Relative difference from the paper's figure beyond which a figure needs a reason."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -17,12 +17,12 @@ class Row(msgspec.Struct, frozen=True):
     ----------
     what : str
     ours : float or None
-        None: not measured, and `why` says why not.
+        Our figure; None if it was not measured, for the reason in `why`.
     paper : float or None
-        None: the paper does not have it.
+        The paper's figure; None if it has none.
     unit : str
     why : str
-        Why ours differs, or what the reader should know of it.
+        Why ours differs, or what else the reader should know.
     """
 
     what: str
@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def ratio(self) -> float | None:
-        """Ours as a multiple of the paper's."""
+        """Our figure as a multiple of the paper's."""
         return None if self.ours is None or not self.paper else self.ours / self.paper
 
     @property
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Figures of one table or figure of a paper."""
+    """The figures of one table or figure of a paper."""
 
     title: str
     rows: tuple[Row, ...]
@@ -60,17 +60,17 @@ class Study(msgspec.Struct, frozen=True):
 
 
 class How(msgspec.Struct, frozen=True):
-    """How thoroughly a paper is reproduced.
+    """The extent of a reproduction.
 
     Attributes
     ----------
     data : Path or None
-        The folder of recorded data (``--data``); without it, what needs none is reproduced.
+        The folder of recorded data (``--data``); without it, only what needs none is reproduced.
     seeds : tuple of int
     workers : int
         Processes that simulate at once.
     quick : bool
-        A representative part, in a minute or so.
+        Whether to reproduce only a representative part, in a minute or so.
     """
 
     data: Path | None = None

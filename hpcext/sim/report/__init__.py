@@ -1,1 +1,1 @@
-"""The report of simulated runs: one page that needs nothing else, and the figures behind it."""
+"""The report of simulated runs: one self-contained page, and the figures behind it."""

@@ -1,4 +1,4 @@
-"""How every picture looks that is drawn here, on a page or in a file (matplotlib)."""
+"""The common look of all pictures, on a page or in a file (matplotlib)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 INCHES_WIDE = 8.6
 
 LABEL_CHARS = 30
-"""A longer label is cut beside a bar; tables have it whole."""
+"""Most characters of a label beside a bar; tables have the whole label."""
 
 _SETTINGS = {
-    # Words stay words, so that they can be read aloud and searched.
+    # Text stays text, so that it can be read aloud and searched.
     "svg.fonttype": "none",
     # A name such as "$x$" is a name.
     "text.parse_math": False,
@@ -51,12 +51,12 @@ _SETTINGS = {
 
 @contextlib.contextmanager
 def styled(name: str) -> Iterator[None]:
-    """Draw and write in its body, by settings that are ours alone.
+    """Draw and write in this context with hpcext's own settings.
 
     Parameters
     ----------
     name : str
-        Names of parts of an SVG are made of it.
+        Ids of parts of an SVG are derived from it.
 
     Raises
     ------
@@ -66,20 +66,20 @@ def styled(name: str) -> Iterator[None]:
     styles = need("matplotlib.style")
     settings = {**_SETTINGS, "svg.hashsalt": name}
     with styles.context(["default", settings]), warnings.catch_warnings():
-        # Its own fonts lack a letter of some name: the reader has it.
+        # matplotlib's fonts may lack a letter of some name; the reader's fonts have it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
 
 
 def new_figure(inches_high: float) -> Figure:
-    """An empty figure, as wide as all of ours."""
+    """Return an empty figure of the common width."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import; an extra)
 
     return Figure(figsize=(INCHES_WIDE, inches_high), layout="constrained")
 
 
 def cut(label: str) -> str:
-    """A label that has room beside a bar."""
+    """Shorten a label to fit beside a bar."""
     label = clean(label)
     if columns(label) <= LABEL_CHARS:
         return label

@@ -1,4 +1,4 @@
-"""The parts of the page that have a plot: what is drawn of the runs, and the words around it."""
+"""The parts of the page that have a plot, with the text around it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hpcext.sim.report.thin import distribution
 from hpcext.sim.words import UNKNOWN, number, time_scale
 
 MOST_RUNS = 12
-"""More plots of one kind than this are left out; tables have all labels."""
+"""Most plots of one kind; tables have all labels."""
 
 Group = tuple[Run, ...]
 
 
 def completion(every: Sequence[Group]) -> str:
-    """How job completion times are distributed, for each label."""
+    """Plot the distribution of job completion times, for each label."""
     values = [_pooled(group, _jct_s) for group in every]
     longest = max((float(each.max()) for each in values if len(each)), default=None)
     if longest is None:
@@ -40,7 +40,7 @@ def completion(every: Sequence[Group]) -> str:
 
 
 def fairness(every: Sequence[Group]) -> str:
-    """How finish-time fairness is distributed; nothing where it is not known."""
+    """Plot the distribution of finish-time fairness; nothing where it is unknown."""
     values = [_pooled(group, fairness_of) for group in every]
     if not any(len(each) for each in values):
         return ""
@@ -57,7 +57,7 @@ def fairness(every: Sequence[Group]) -> str:
 
 
 def use(rows: Sequence[Row]) -> str:
-    """What became of the GPU time that was offered."""
+    """Plot the use of the GPU time that was offered."""
     known = [(row, held) for row in rows if (held := row.figures["utilisation"])]
     if not known:
         return _without("use", "Utilisation", "No GPU was offered.") if rows else ""
@@ -76,7 +76,7 @@ def use(rows: Sequence[Row]) -> str:
 
 
 def efficiency(rows: Sequence[Row]) -> str:
-    """How much of the GPU time that was held made progress."""
+    """Plot the share of the held GPU time that made progress."""
     bars = []
     for row in rows[: style.MOST_CURVES]:
         if share := row.figures["efficiency"]:
@@ -97,7 +97,7 @@ def efficiency(rows: Sequence[Row]) -> str:
 
 
 def allocation(every: Sequence[Group]) -> str:
-    """What was done with the GPUs over time: the first seed of each label."""
+    """Plot the use of GPUs over time, for the first seed of each label."""
     firsts = [group[0] for group in every if _lasts(group[0])]
     shown = firsts[:MOST_RUNS]
     if not shown:
@@ -144,7 +144,7 @@ def _curves(
     words: str,
     mark: float | None = None,
 ) -> str:
-    """Distributions; the description of `plot` is what its axis says."""
+    """Plot distributions; the description of `plot` is the label of its axis."""
     labels = labels[: style.MOST_CURVES]
     shown = list(zip(labels, values, of, strict=False))
     told = "; ".join(

@@ -1,4 +1,4 @@
-"""Everything that a folder of runs gets beside the runs: the page, and the figures behind it."""
+"""The files that a folder of runs gets beside the runs: the page, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
     Parameters
     ----------
     folder : Path
-        Is there already.
+        An existing folder.
     runs : sequence of Run
-        Those of one label together; the first label is the baseline.
+        Runs, those of one label together; the first label is the baseline.
     about : About
 
     Returns
@@ -46,19 +46,19 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
     Raises
     ------
     InputError
-        matplotlib is not installed: nothing was written. Two runs have the same label and seed.
+        matplotlib is not installed (nothing was written), or two runs have the same label and seed.
     HpcextError
         A file cannot be written.
     """
     ordered = [run for group in by_label(runs).values() for run in group]
     rows = compared(ordered, about.watts)
-    # The page first, for it may fail; the files of figures are whole in themselves.
+    # The page first, because it may fail; the files of figures do not depend on it.
     made = {
         PAGE: page(ordered, about, rows).encode(),
         "jobs.csv": as_csv(_job_lines(ordered)),
         "spans.csv": as_csv(_span_lines(ordered)),
         "summary.csv": as_csv(_summary_lines(ordered)),
-        # Not by msgspec, which has no escape for bytes of a command line that were not UTF-8.
+        # Not by msgspec, which cannot encode bytes of a command line that are not UTF-8.
         "summary.json": json.dumps(summary(rows, about), indent=2).encode() + b"\n",
     }
     for name, data in made.items():
@@ -70,7 +70,7 @@ def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
 
 
 def summary(rows: Sequence[Row], about: About) -> dict[str, Any]:
-    """What the tables of the page say, as a document; schema hpcext.summary/1."""
+    """Return the tables of the page as a document; schema hpcext.summary/1."""
     return {
         "schema": SUMMARY,
         "version": __version__,
@@ -116,7 +116,7 @@ def _summary_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
 
 
 def as_csv(lines: Iterable[Sequence[object]]) -> bytes:
-    """Lines as CSV; what is not known is empty."""
+    """Return lines as CSV; unknown values are empty."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     for line in lines:
@@ -125,9 +125,9 @@ def as_csv(lines: Iterable[Sequence[object]]) -> bytes:
 
 
 def _cell(words: str) -> str:
-    """Words as a cell: one line, and no formula of a spreadsheet's.
+    """Return text as a cell: one line, and not a formula of a spreadsheet.
 
-    The names of other people's jobs must not do anything in the programme of who opens the file;
-    the runs themselves have them as they are.
+    The names of other people's jobs must not do anything in the program that opens the file; the
+    runs themselves have them unchanged.
     """
     return clean(f"'{words}" if words.startswith(_FORMULA) else words)

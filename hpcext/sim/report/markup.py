@@ -1,4 +1,4 @@
-"""Pieces of HTML. Whatever is given as text is escaped here, and nowhere else."""
+"""Pieces of HTML. All text is escaped here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from hpcext.sim.report.style import CSS
 from hpcext.text import clean
 
-# Nothing is fetched, nothing runs: a name that were to slip through could still do no harm.
+# Nothing is fetched and nothing runs: even a name that escaped escaping could do no harm.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def text(words: object) -> str:
-    """Words of any origin, to stand between tags or in an attribute.
+    """Escape text of any origin for use between tags or in an attribute.
 
-    What does not print (control characters, changes of the direction of writing, bytes that were
-    not UTF-8) is shown as an escape.
+    Unprintable characters (control characters, changes of the direction of writing, bytes that were
+    not UTF-8) are shown as escapes.
     """
     return html.escape(clean(str(words)), quote=True)
 
 
 def page(title: str, body: Iterable[str]) -> str:
-    """A whole document."""
+    """Return a whole document."""
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -46,14 +46,14 @@ def page(title: str, body: Iterable[str]) -> str:
 
 
 def section(name: str, title: str, *body: str) -> str:
-    """A part of the page with its heading; `name` is its id."""
+    """Return a part of the page with its heading; `name` is its id."""
     inner = "\n".join(part for part in body if part)
     heading = f'<h2 id="{name}">{text(title)}</h2>'
     return f'<section aria-labelledby="{name}">\n{heading}\n{inner}\n</section>'
 
 
 def paragraph(words: str, kind: str = "") -> str:
-    """Plain words."""
+    """Return a paragraph of plain text."""
     return f'<p class="{kind}">{text(words)}</p>' if kind else f"<p>{text(words)}</p>"
 
 
@@ -64,7 +64,7 @@ def table(
     *,
     words: Sequence[int] = (),
 ) -> str:
-    """A table; the first cell of a row is its heading.
+    """Return a table; the first cell of a row is its heading.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def table(
     columns : sequence of str
     rows : iterable of sequence of str
     words : sequence of int
-        Columns that are words, not figures.
+        Columns that hold text, not figures.
     """
     kinds = [' class="words"' if column in words else "" for column in range(len(columns))]
     head = "".join(
@@ -85,7 +85,7 @@ def table(
             f"<td{kind}>{text(cell)}</td>" for kind, cell in zip(kinds[1:], cells, strict=True)
         )
         lines.append(f'<tr><th scope="row">{text(first)}</th>{inner}</tr>')
-    # A wide table is moved by itself, also with the keyboard.
+    # A wide table scrolls by itself, also with the keyboard.
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
         f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead>\n<tbody>"
@@ -95,13 +95,13 @@ def table(
 
 
 def figure(svg: str, caption: str, title: str = "", before: str = "") -> str:
-    """A plot with its words; `svg` and `before` are HTML."""
+    """Return a plot with its caption; `svg` and `before` are HTML."""
     heading = f"<h3>{text(title)}</h3>" if title else ""
     return f"<figure>{heading}{before}\n{svg}\n<figcaption>{text(caption)}</figcaption></figure>"
 
 
 def legend(entries: Sequence[tuple[str, str, Sequence[float] | None]]) -> str:
-    """What the colours mean.
+    """Return the legend of the colours.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def legend(entries: Sequence[tuple[str, str, Sequence[float] | None]]) -> str:
 
 
 def terms(entries: Mapping[str, Sequence[str]], kind: str = "") -> str:
-    """A list of what something is called and what it is."""
+    """Return a list of terms and their descriptions."""
     given = f' class="{kind}"' if kind else ""
     lines = [
         f"<dt>{text(name)}</dt><dd>{'<br>'.join(text(words) for words in described)}</dd>"
@@ -130,7 +130,7 @@ def terms(entries: Mapping[str, Sequence[str]], kind: str = "") -> str:
 
 
 def bullets(entries: Iterable[str]) -> str:
-    """A list of plain words."""
+    """Return a list of plain texts."""
     return f"<ul>{''.join(f'<li>{text(words)}</li>' for words in entries)}</ul>"
 
 

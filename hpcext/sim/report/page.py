@@ -1,4 +1,4 @@
-"""The report as one page of HTML that needs nothing else: no network, no script."""
+"""The report as one self-contained page of HTML: no network, no script."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hpcext.sim.words import UNKNOWN
 from hpcext.text import listed
 
 FILES = ("jobs.csv", "spans.csv", "summary.csv", "summary.json")
-"""What is written beside the page."""
+"""Names of the files that are written beside the page."""
 
 
 class About(msgspec.Struct, frozen=True):
-    """What a report says besides its figures.
+    """The contents of a report besides its figures.
 
     Attributes
     ----------
     title : str
     assumed : tuple of str
-        What was assumed, in sentences.
+        The assumptions, in sentences.
     stated : dict of str to str
-        What else a reader must know to make the same again: options, digests of files.
+        Whatever else a reader must know to reproduce it: options, digests of files.
     watts : Watts or None
-        Of one GPU; with it the page has the energy.
+        Power of one GPU; with it the page has the energy.
     """
 
     title: str = "Simulated runs"
@@ -40,7 +40,7 @@ class About(msgspec.Struct, frozen=True):
 
 
 def page(runs: Iterable[Run], about: About, rows: Sequence[Row] | None = None) -> str:
-    """The report of some runs.
+    """Return the report of some runs.
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ def page(runs: Iterable[Run], about: About, rows: Sequence[Row] | None = None) -
         The first label is the baseline.
     about : About
     rows : sequence of Row, optional
-        :func:`~hpcext.sim.comparison.compared` of them, where that is at hand.
+        The result of :func:`~hpcext.sim.comparison.compared` for them, if at hand.
 
     Raises
     ------
     InputError
-        matplotlib is not installed; two runs have the same label and seed.
+        matplotlib is not installed, or two runs have the same label and seed.
     """
     groups = by_label(runs)
     every = list(groups.values())

@@ -1,7 +1,8 @@
 """The plots, as SVG that stands in a page and takes its colours from there (matplotlib).
 
-The same values give the same bytes with the same matplotlib: no dates, no settings of the user's,
-names of parts from the plot's own. Words stay words, so that they can be read aloud and searched.
+The same values give the same bytes with the same matplotlib: there are no dates and no settings of
+the user, and ids derive from the plot's name. Text stays text, so that it can be read aloud and
+searched.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ if TYPE_CHECKING:
 BAR_INCHES = 0.36
 ROW_INCHES = 0.22
 CHARS_WIDE = 130
-"""So many small letters are as wide as a timeline."""
+"""Width of a timeline in small letters."""
 
 LEAST_POINT, MOST_POINT = 6.0, 150.0
-"""Square points of a mark, and how many more one has that stands for all predictions."""
+"""Area of the smallest mark in square points, and what one of all predictions has in addition."""
 
 LOG_RATIO = 50.0
-"""Times that differ by more than this are shown on a logarithmic axis."""
+"""Ratio of times beyond which the axis is logarithmic."""
 
 _COLOURS = {value: name for name, value in LIGHT.items()}
 
 
 class Plot(NamedTuple):
-    """What every plot has.
+    """The common properties of plots.
 
     Attributes
     ----------
     name : str
-        Its own in the page: letters, digits, dashes.
+        Unique in the page: letters, digits, dashes.
     title, description : str
         Read aloud in its place.
     """
@@ -57,15 +58,15 @@ class Plot(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar: its label, its parts, and what is written behind it.
+    """One bar: its label, its parts, and the text behind it.
 
     Attributes
     ----------
     label : str
     parts : sequence of float
-        In 0 to 1, from the left.
+        Shares in 0 to 1, from the left.
     end, spread : float
-        Where the whisker is, and how far it reaches to both sides; no whisker if 0.
+        Position of the whisker, and its reach to both sides; no whisker if 0.
     words : str
     """
 
@@ -83,11 +84,11 @@ class Stretch(NamedTuple):
     ----------
     row : int
     start, end : float
-        On the axis of time.
+        Begin and end on the axis of time.
     colour : str
-        Its name.
+        Name of the colour.
     words : str
-        Stand in it where there is room.
+        Text in it, where there is room.
     """
 
     row: int
@@ -98,7 +99,7 @@ class Stretch(NamedTuple):
 
 
 class Most(NamedTuple):
-    """How far the axes of an allocation go."""
+    """The ends of the axes of an allocation."""
 
     end_s: float
     gpus: float
@@ -106,7 +107,7 @@ class Most(NamedTuple):
 
 
 def allocation(plot: Plot, run: Run, time: Scale, most: Most) -> str:
-    """GPUs offered, held and training over time, and below them the jobs that wait.
+    """Plot GPUs offered, held and training over time, and below them the waiting jobs.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ def allocation(plot: Plot, run: Run, time: Scale, most: Most) -> str:
     run : Run
     time : Scale
     most : Most
-        The same for all runs of a page, so that they can be compared.
+        Upper ends of the axes, equal for all runs of a page so that they can be compared.
     """
     edges, offered, held, training, waiting = thinned(
         run.spans, ("offered", "held", "training", "waiting")
@@ -145,7 +146,7 @@ def allocation(plot: Plot, run: Run, time: Scale, most: Most) -> str:
 def timeline(
     plot: Plot, rows: Sequence[str], stretches: Sequence[Stretch], end: float, xlabel: str
 ) -> str:
-    """What was where, and when: a row for each place, the first one above.
+    """Plot a row for each place over time, the first one above.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ def timeline(
     rows : sequence of str
     stretches : sequence of Stretch
     end : float
-        Of the axis of time, which begins at 0.
+        End of the axis of time, which begins at 0.
     xlabel : str
     """
 
@@ -187,17 +188,17 @@ def curves(
     ylabel: str,
     mark: float | None = None,
 ) -> str:
-    """Cumulative distributions, one for each label; empty ones are left out.
+    """Plot cumulative distributions, one for each label; empty ones are left out.
 
     Parameters
     ----------
     plot : Plot
     series : sequence of (x, y)
-        As :func:`~hpcext.sim.report.thin.distribution` gives them; the place in the sequence
-        decides the look.
+        Curves, as returned by :func:`~hpcext.sim.report.thin.distribution`; the place in the
+        sequence decides the look.
     xlabel, ylabel : str
     mark : float, optional
-        Where a line stands that means something.
+        Position of a line to mark a meaningful value.
     """
     shown = [(index, x, y) for index, (x, y) in enumerate(series) if len(x)]
     lowest = min(float(x[0]) for _, x, _ in shown)
@@ -219,7 +220,7 @@ def curves(
                 [0, *y, y[-1]],
                 where="post",
                 color=LIGHT[colour],
-                # Whole lines lie under broken ones, which would hide behind them.
+                # Solid lines are drawn below dashed ones, which would else be hidden.
                 zorder=2 + bool(dash),
                 dashes=dash or (None, None),
             )
@@ -231,7 +232,7 @@ def curves(
 
 
 def reliability(plot: Plot, series: Sequence[Sequence[Bin]]) -> str:
-    """What was seen against what was predicted, percent: on the diagonal where they agree.
+    """Plot observed against predicted shares in percent; they agree on the diagonal.
 
     Parameters
     ----------
@@ -262,7 +263,7 @@ def reliability(plot: Plot, series: Sequence[Sequence[Bin]]) -> str:
 
 
 def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -> str:
-    """Shares, one bar below the other, from 0 to 100 %."""
+    """Plot shares, one bar below the other, from 0 to 100 %."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -290,7 +291,7 @@ def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -
 
 
 def _drawn(plot: Plot, inches_high: float, draw: Callable[[Figure], None]) -> str:
-    """Let a figure be drawn, and make it a part of a page."""
+    """Draw a figure, and return it as a part of a page."""
     with canvas.styled(plot.name):
         figure = canvas.new_figure(inches_high)
         draw(figure)
@@ -301,10 +302,10 @@ def _drawn(plot: Plot, inches_high: float, draw: Callable[[Figure], None]) -> st
 
 
 def _inline(plot: Plot, svg: str) -> str:
-    """SVG as it stands in a page: no head, names of parts that are its own, colours of the page."""
+    """Return an SVG for use in a page: no head, unique ids, and colours of the page."""
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     _, box, inner = re.split(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', svg, maxsplit=1)
-    # Words between tags stay as they are: a label may look like a colour.
+    # Text between tags stays as it is: a label may look like a colour.
     inner = re.sub(r"<[^>]+>", lambda tag: _tag(tag[0]), inner)
     inner = re.sub(r"\s*\n\s*", "\n", inner.strip())
     name = plot.name
@@ -318,7 +319,7 @@ def _inline(plot: Plot, svg: str) -> str:
 def _tag(tag: str) -> str:
     if tag.startswith("<g id="):
         return re.sub(r' id="[^"]*"', "", tag)
-    # A hundredth of a point is less than can be seen, and halves the page.
+    # Rounding to a hundredth of a point is invisible, and halves the page.
     if tag.startswith("<path"):
         tag = re.sub(r"(\.[0-9]{2})[0-9]+", r"\1", tag)
     return re.sub(r"#[0-9a-f]{6}\b", _variable, tag)

@@ -1,4 +1,4 @@
-"""How long nodes that come and go stay: what policies were told of it, and what came."""
+"""The part of the page on how long nodes stay: predictions, and outcomes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTE = (
 
 
 def section(every: Sequence[Group]) -> str:
-    """The part of the page; nothing where nodes stay, or none was looked at for long enough."""
+    """Return the part of the page; nothing where nodes stay, or were not observed long enough."""
     found = pooled(run.stays for run in _longest(every))
     if not found:
         return ""
@@ -47,12 +47,12 @@ def section(every: Sequence[Group]) -> str:
 
 
 def horizon(seconds: float) -> str:
-    """A length of time in minutes."""
+    """Return a length of time in minutes, as text."""
     return f"{seconds / 60:g} min"
 
 
 def _longest(every: Sequence[Group]) -> list[Run]:
-    """Of runs on the same nodes the one that saw most of them."""
+    """Return for each set of nodes the run that observed most of it."""
     longest: dict[tuple[str, int], Run] = {}
     for run in (run for group in every for run in group):
         before = longest.get((run.source, run.seed))

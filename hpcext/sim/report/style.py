@@ -1,8 +1,8 @@
-"""How the report looks: its colours, in daylight and at night, and its style sheet.
+"""The look of the report: its colours, light and dark, and its style sheet.
 
-The colours of curves were chosen so that every two of them differ to people who see no red, no
-green or no blue (distance in OKLab of at least 0.1 after the simulation of Machado et al. 2009),
-and stand out from the page by a contrast of 3:1 or more. Each curve has a dash of its own besides.
+The colours of curves were chosen so that every two of them differ for people with any kind of
+colour blindness (distance in OKLab of at least 0.1 after the simulation of Machado et al. 2009),
+and stand out from the page by a contrast of 3:1 or more. Each curve also has its own dashes.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ DARK: dict[str, str] = {
 }
 
 DASHES: tuple[tuple[float, ...], ...] = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5))
-"""Lengths of line and gap, in widths of the line; () is a whole line."""
+"""Lengths of dashes and gaps, in widths of the line; () is a solid line."""
 
 MOST_CURVES = len(CURVES) * len(DASHES)
-"""So many curves look different."""
+"""Most curves that look different."""
 
 
 def look(index: int) -> tuple[str, tuple[float, ...]]:
-    """The colour (its name) and the dash of a curve; no two below :data:`MOST_CURVES` agree."""
+    """Return the colour name and dash of a curve; unique below :data:`MOST_CURVES`."""
     row = index // len(CURVES)
     return CURVES[index % len(CURVES)], DASHES[(index + row) % len(DASHES)]
 

@@ -1,4 +1,4 @@
-"""Curves with so many points that a page can hold them, whatever the run."""
+"""Reduction of curves to a number of points that a page can hold, whatever the run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hpcext.sim.metrics import Floats
 from hpcext.sim.outcome import Span
 
 MOST_POINTS = 600
-"""More than a plot is wide in the smallest step that can be seen."""
+"""Most points of a curve: more than the visible resolution of a plot."""
 
 
 def thinned(spans: Sequence[Span], fields: Sequence[str], most: int = MOST_POINTS) -> Floats:
-    """Fields of the spans over time, as means over at most so many stretches.
+    """Average fields of the spans over at most `most` stretches of time.
 
     Parameters
     ----------
     spans : sequence of Span
-        One behind the other.
+        In order, without gaps.
     fields : sequence of str
     most : int
 
@@ -27,7 +27,7 @@ def thinned(spans: Sequence[Span], fields: Sequence[str], most: int = MOST_POINT
     -------
     ndarray of shape (1 + len(fields), n + 1)
         Row 0: where each stretch begins, in seconds, and where the last one ends. The others:
-        the mean over it, weighted by time, and once more the last one. n is 0 without spans
+        the mean over it, weighted by time, and the last one repeated. n is 0 without spans
         that last.
     """
     spans = [span for span in spans if span.end_s > span.start_s]
@@ -36,7 +36,7 @@ def thinned(spans: Sequence[Span], fields: Sequence[str], most: int = MOST_POINT
     edges = np.array([span.start_s for span in spans] + [spans[-1].end_s])
     values = np.array([[getattr(span, field) for span in spans] for field in fields])
     if len(spans) > most:
-        # The integral is a line between the edges, so that its differences are exact means.
+        # The integral is linear between the edges, so that its differences are exact means.
         area = np.concatenate(
             [np.zeros((len(fields), 1)), np.cumsum(values * np.diff(edges), axis=1)], axis=1
         )
@@ -47,21 +47,21 @@ def thinned(spans: Sequence[Span], fields: Sequence[str], most: int = MOST_POINT
 
 
 def distribution(values: Floats, of: int, most: int = MOST_POINTS) -> tuple[Floats, Floats]:
-    """The cumulative distribution of some values, as the corners of a curve of steps.
+    """Return the cumulative distribution of values, as the corners of a step curve.
 
     Parameters
     ----------
     values : ndarray
     of : int
-        All of which the shares are taken: with more than there are values, the curve ends
+        Total of which the shares are taken: if it exceeds the number of values, the curve ends
         below 1.
     most : int
-        Of more values, so many are taken: the least, the greatest and what is evenly between.
+        Most points: of more values, the least, the greatest and evenly spaced ones are taken.
 
     Returns
     -------
     x, y : ndarray
-        At x the share rises to y, in 0 to 1.
+        Values, and the shares, 0 to 1, to which the distribution rises at each.
     """
     ordered = np.sort(values)
     if len(ordered) > most:

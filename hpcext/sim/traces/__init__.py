@@ -1,1 +1,1 @@
-"""What machines did: when their nodes were idle, and which jobs were submitted to them."""
+"""Traces of machines: when their nodes were idle, and which jobs were submitted."""

@@ -1,4 +1,4 @@
-"""What a trace of idle nodes is like: the figures of BFTrainer's Table 1 and Figure 1."""
+"""Statistics of a trace of idle nodes: the figures of BFTrainer's Table 1 and Figure 1."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import msgspec
 from hpcext.sim.traces.idle import Change
 
 MINUTES = (1, 2, 5, 10, 20, 30, 40, 50, 60, 90, 120, 240, 480, 1440)
-"""Where the distribution of fragment lengths is looked at; Figure 1 has those of 10 to 120."""
+"""Edges of the distribution of fragment lengths; Figure 1 has those of 10 to 120."""
 
 SHORT_MINUTES = 10
-"""Shorter fragments are the ones that the paper calls short."""
+"""Length below which the paper calls fragments short."""
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """How many fragments are shorter than so many minutes, and how much of the node-time they are.
+    """The share of fragments that are shorter than a number of minutes.
 
     Attributes
     ----------
     minutes : int
     by_count, by_time : float
-        Shares, 0 to 1.
+        Shares of the fragments and of their node-time, 0 to 1.
     """
 
     minutes: int
@@ -33,26 +33,26 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 class IdleStats(msgspec.Struct, frozen=True):
-    """A trace of idle nodes in figures.
+    """Statistics of a trace of idle nodes.
 
     Attributes
     ----------
     start_s, end_s : float
-        Of the first and the last change.
+        Times of the first and the last change.
     events : int
         Changes in which some node joined or left.
     inc, dec : int
-        Those in which some joined, and in which some left.
+        Changes in which some node joined, and in which some node left.
     seen : int
-        Different nodes.
+        Number of different nodes.
     nodes : int
-        Of the machine, as far as is known: else `seen`.
+        Nodes of the machine, if known: else `seen`.
     most : int
         Largest number of nodes that were idle at once.
     eq_nodes : float
-        Nodes idle in the mean over time.
+        Mean number of idle nodes over time.
     fragments : int
-        Times that a node was idle, from joining to leaving. Those that have no end are not in it.
+        Times that a node was idle, from joining to leaving, without those that have no end.
     mean_s : float
         Mean length of these.
     lengths : tuple of Lengths
@@ -74,11 +74,11 @@ class IdleStats(msgspec.Struct, frozen=True):
 
     @property
     def hours(self) -> float:
-        """How long the trace is."""
+        """Length of the trace in hours."""
         return (self.end_s - self.start_s) / 3600
 
     def per_hour(self, count: int) -> float:
-        """A number of events, by the hour."""
+        """Return a number of events per hour."""
         return count / self.hours if self.hours else 0.0
 
     @property
@@ -88,12 +88,12 @@ class IdleStats(msgspec.Struct, frozen=True):
 
     @property
     def short(self) -> Lengths:
-        """Of the fragments under ten minutes."""
+        """Shares of the fragments under ten minutes."""
         return next(each for each in self.lengths if each.minutes == SHORT_MINUTES)
 
 
 class IdleTally:
-    """Looks at the changes of a trace as they pass; memory is bounded by the nodes."""
+    """A tally of a trace's changes as they pass; memory is bounded by the nodes."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
@@ -104,7 +104,7 @@ class IdleTally:
         self._start_s: float | None = None
 
     def __call__(self, changes: Iterable[Change]) -> Iterator[Change]:
-        """The same changes, looked at."""
+        """Pass the changes on, and count them."""
         for change in changes:
             self._add(change)
             yield change
@@ -124,7 +124,7 @@ class IdleTally:
         self._most = max(self._most, len(since))
 
     def stats(self, *, nodes: int | None = None, end_s: float | None = None) -> IdleStats:
-        """What was seen; parameters as :func:`idle_stats` has them."""
+        """Return the statistics so far; parameters as in :func:`idle_stats`."""
         start_s, ended_s = self._start_s or 0.0, max(self._now_s, end_s or 0.0)
         node_s = self._node_s + len(self._since) * (ended_s - self._now_s)
         span_s, count = ended_s - start_s, self._lengths.count
@@ -138,15 +138,15 @@ class IdleTally:
 def idle_stats(
     changes: Iterable[Change], *, nodes: int | None = None, end_s: float | None = None
 ) -> IdleStats:
-    """Look at a trace, in one pass.
+    """Return the statistics of a trace, in one pass.
 
     Parameters
     ----------
     changes : iterable of Change
     nodes : int, optional
-        Of the machine; by default as many as are idle at some time.
+        Nodes of the machine; by default as many as are idle at some time.
     end_s : float, optional
-        When the trace ends; by default at its last change.
+        End of the trace; by default its last change.
     """
     tally = IdleTally()
     deque(tally(changes), maxlen=0)
@@ -164,7 +164,7 @@ class _Lengths:
         self._sums_s = [0.0] * (len(MINUTES) + 1)
 
     def add(self, lengths_s: list[float]) -> None:
-        """Count some, many of which are alike."""
+        """Count lengths, many of which are alike."""
         last_s, slot = -1.0, 0
         for length_s in lengths_s:
             if length_s != last_s:
@@ -175,7 +175,7 @@ class _Lengths:
         self.count += len(lengths_s)
 
     def lengths(self) -> tuple[Lengths, ...]:
-        """The distribution."""
+        """Return the distribution."""
         found = []
         count, sum_s = 0, 0.0
         for minutes, more, more_s in zip(MINUTES, self._counts, self._sums_s, strict=False):

@@ -1,25 +1,25 @@
-"""Traces of idle nodes for those who have none: made after BFTrainer's Table 1 and Figure 1.
+"""Generation of traces of idle nodes, after BFTrainer's Table 1 and Figure 1.
 
-What is stated of a machine is in :class:`Machine`; the rest follows from it:
+The figures of a machine are in :class:`Machine`; the rest follows from them:
 
-- Changes are on a grid of ten seconds, the interval at which Summit was looked at (section 2.1). In
+- Changes are on a grid of ten seconds, the interval at which Summit was observed (section 2.1). In
   each of its steps nodes join, or leave, or both, with the probabilities that INC/h, DEC/h and
   events/h give.
 - The length of a fragment is a minute, below which the real week has none, and a Weibull time: its
-  two numbers are those with which 58 % of the fragments are under ten minutes and carry 10 % of the
-  node-time (Figure 1). With the week's own 59.5 and 13.3 % this gives the whole distribution of the
-  week: at no length between 5 minutes and 4 hours is it off by more than 2.5 % of all fragments or
-  node-time.
+  two parameters are those with which 58 % of the fragments are under ten minutes and carry 10 % of
+  the node-time (Figure 1). With the week's own 59.5 and 13.3 % this gives the whole distribution of
+  the week: at no length between 5 minutes and 4 hours is it off by more than 2.5 % of all fragments
+  or node-time.
 - Nodes join in groups, of log-normal sizes: in the real week the 25th, 50th, 75th, 90th, 95th and
-  99th percentile are 1, 4, 16, 50, 100 and 512, which is a sigma of 2. Their mean is what eq-Nodes
-  asks for.
+  99th percentile are 1, 4, 16, 50, 100 and 512, which is a sigma of 2. Their mean follows from
+  eq-Nodes.
 - A group leaves as a whole or in parts: as often as in the real week, where a group of g nodes had
   1 + 0.42 ln g parts in the mean and the largest was 83 % of it. A part leaves at the instant, of
   those at which nodes leave at all, that is nearest to the end of its time: so that parts of
   several groups leave together, as nodes do when one job takes them.
 
-Which nodes they are is drawn: in the real week node numbers of a group are no more in sequence than
-drawn ones are.
+Which nodes they are is random: in the real week node numbers of a group are no more in sequence
+than random ones are.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ from hpcext.text import did_you_mean, listed, shown
 STEP_S = 10.0
 SHORTEST_S = 60.0
 LONGEST_S = 7 * 86_400.0
-"""A longer fragment is cut: one of two million is."""
+"""Longest fragment; longer ones, one in two million, are cut."""
 
 GROUP_SIGMA = 2.0
 LARGEST_GROUP = 0.6
-"""As a share of the machine: 2,780 of 4,734 nodes in the real week."""
+"""Largest group as a share of the machine: 2,780 of 4,734 nodes in the real week."""
 
 PARTS = 0.42
 MOST_SHARE = 0.5
-"""Of what is left of a group goes at most this to the next part."""
+"""Largest share of the rest of a group that goes to the next part."""
 
 WARM_UP_S = 86_400.0
-"""The machine has run that long when the trace begins."""
+"""Seconds that the machine has run when the trace begins."""
 
 CHUNK = 4096
 
 TRIAL, ROUNDS = 50_000, 6
-"""Groups in a trial of a machine, and trials until its figures come out."""
+"""Groups in a trial of a machine, and number of trials to match its figures."""
 
 Ints = NDArray[np.int64]
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What is known of the idle nodes of a machine.
+    """Known figures of the idle nodes of a machine.
 
     Attributes
     ----------
     nodes : int
     inc_h, dec_h : float
-        Times an hour that nodes join, and that nodes leave.
+        Times per hour that nodes join, and that nodes leave.
     eq_nodes : float
-        Nodes that are idle in the mean.
+        Mean number of idle nodes.
     events_h : float or None
-        Times an hour that either happens; None: as if the two had nothing to do with each other.
+        Times per hour that either happens; None: as if the two were independent.
     short : float
         Share of the fragments that are under ten minutes.
     short_time : float
@@ -86,7 +86,7 @@ class Machine(msgspec.Struct, frozen=True):
     short_time: float = 0.10
 
     def resized(self, nodes: int) -> Machine:
-        """The same with another number of nodes, of which the same share is idle."""
+        """Return the machine with another number of nodes, of which the same share is idle."""
         eq_nodes = self.eq_nodes * nodes / self.nodes
         return msgspec.structs.replace(self, nodes=nodes, eq_nodes=eq_nodes)
 
@@ -96,16 +96,16 @@ MACHINES = {
     "summit": Machine(4608, 14_049 / 336, 10_573 / 336, 407, 22_883 / 336),
     # Table 1. Of the fragments of the other machines it says nothing: Figure 1 is Summit's.
     "summit-2-months": Machine(4608, 41.7, 28.6, 524),
-    # What the published events of the first of these two weeks give, which has fewer idle nodes.
+    # From the published events of the first of these two weeks, which has fewer idle nodes.
     "summit-week-1": Machine(4608, 42.65, 31.24, 344.8, 68.31, 0.595, 0.133),
     "theta": Machine(4360, 6.3, 6.2, 547),
     "mira": Machine(49_152, 2.8, 2.4, 5071),
 }
-"""By name; Theta and Mira with the nodes that their eq-Nodes and ratio give."""
+"""Machines by name; Theta and Mira with the nodes that follow from their eq-Nodes and ratio."""
 
 
 def find_machine(name: str) -> Machine:
-    """One of :data:`MACHINES`.
+    """Return one of :data:`MACHINES`.
 
     Raises
     ------
@@ -119,13 +119,13 @@ def find_machine(name: str) -> Machine:
 
 
 def generate(machine: Machine, seed: int, hours: float = math.inf) -> Iterator[Change]:
-    """Make a trace of idle nodes.
+    """Generate a trace of idle nodes.
 
     Parameters
     ----------
     machine : Machine
     seed : int
-        The same seed gives the same trace.
+        Seed; equal seeds give equal traces.
     hours : float
         Its length; without end by default.
 
@@ -165,11 +165,11 @@ class _Pool:
         self._leaving: dict[float, list[Ints]] = {}
 
     def take(self, count: int, leave_s: float) -> Ints | None:
-        """Make nodes idle until `leave_s`; fewer, or None, where not so many are busy."""
+        """Make nodes idle until `leave_s`: fewer, or None, if not enough are busy."""
         count = min(count, self._count)
         if not count:
             return None
-        # Neighbours in the array, from a place that is drawn; the last ones fill the gap.
+        # Neighbours in the array, from a random place on; the last ones fill the gap.
         first = int(self._rng.random() * (self._count - count + 1))
         taken: Ints = self._busy[first : first + count].copy()
         last = self._busy[max(first + count, self._count - count) : self._count]
@@ -179,7 +179,7 @@ class _Pool:
         return taken
 
     def release(self, now_s: float) -> list[Ints]:
-        """The nodes that leave now; they are busy again."""
+        """Return the nodes that leave now; they are busy again."""
         parts = self._leaving.pop(now_s, [])
         for part in parts:
             self._busy[self._count : self._count + len(part)] = part
@@ -187,14 +187,14 @@ class _Pool:
         return parts
 
     def idle(self) -> list[Ints]:
-        """All that are idle."""
+        """Return all idle nodes."""
         return [part for parts in self._leaving.values() for part in parts]
 
 
 def _flow(
     machine: Machine, rng: np.random.Generator, pool: _Pool
 ) -> Iterator[tuple[float, list[Ints], list[Ints]]]:
-    """Instants at which something changes: (s, who joined, who left), for ever."""
+    """Yield instants at which something changes, without end: (s, joined, left)."""
     model = _Model(machine)
     steps = _Steps(model, rng)
     while True:
@@ -217,7 +217,7 @@ def _flow(
 
 
 def _cut(size: int, count: int, shares: Iterator[float]) -> list[int]:
-    """Cut a group into at most so many parts, the first the largest as a rule."""
+    """Cut a group into at most `count` parts, the first usually the largest."""
     parts = []
     for _ in range(count - 1):
         part = round(size * next(shares))
@@ -227,7 +227,7 @@ def _cut(size: int, count: int, shares: Iterator[float]) -> list[int]:
 
 
 class _Model:
-    """The distributions that a machine's figures ask for."""
+    """The distributions that follow from a machine's figures."""
 
     def __init__(self, machine: Machine) -> None:
         self._scale_s, self._shape = _fit_lives(machine.short, machine.short_time)
@@ -235,7 +235,7 @@ class _Model:
         self._inc_h = machine.inc_h
         self.slots_h, self._size_mu = machine.dec_h, 0.0
         # At some of the instants of leaving nobody leaves, and a fragment ends a little earlier or
-        # later than was drawn: how much, and with which sizes the rest comes out, is found by
+        # later than drawn: by how much, and which sizes match the other figures, is found by
         # trial.
         for _ in range(ROUNDS):
             used, mean_h = self._trial()
@@ -248,7 +248,7 @@ class _Model:
         self.rates_h = (machine.inc_h - both_h, self.slots_h - both_h, both_h)
 
     def _trial(self) -> tuple[float, float]:
-        """At which share of the instants some part leaves; the mean fragment in hours."""
+        """Return the share of instants at which some part leaves, and the mean fragment (hours)."""
         rng = np.random.default_rng(0)
         joins_s = np.cumsum(rng.exponential(3600 / self._inc_h, TRIAL))
         parts = 1 + rng.poisson(PARTS * np.log(self.sizes(rng, TRIAL)))
@@ -265,12 +265,12 @@ class _Model:
         return min(1.0, used / there), float(mean_s) / 3600
 
     def lives(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """Seconds that parts of groups stay idle."""
+        """Draw seconds for which parts of groups stay idle."""
         drawn = SHORTEST_S + self._scale_s * rng.weibull(self._shape, count)
         return np.asarray(np.minimum(drawn, LONGEST_S))
 
     def sizes(self, rng: np.random.Generator, count: int) -> Ints:
-        """Nodes of groups."""
+        """Draw sizes of groups."""
         from scipy.special import ndtr, ndtri  # noqa: PLC0415  (slow to import)
 
         top = ndtr((math.log(self._most) - self._size_mu) / GROUP_SIGMA)
@@ -280,7 +280,7 @@ class _Model:
 
 
 def _fit_lives(short: float, short_time: float) -> tuple[float, float]:
-    """Scale in seconds and shape of the Weibull part of a fragment's length."""
+    """Fit scale, in seconds, and shape of the Weibull part of a fragment's length."""
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import)
     from scipy.special import gamma, gammainc  # noqa: PLC0415
 
@@ -301,7 +301,7 @@ def _fit_lives(short: float, short_time: float) -> tuple[float, float]:
 
 
 def _fit_sizes(mean: float, most: float) -> float:
-    """The mu of the log-normal below `most` that has this mean."""
+    """Fit the mu of the log-normal truncated at `most` that has this mean."""
     from scipy.optimize import brentq  # noqa: PLC0415  (slow to import)
     from scipy.special import log_ndtr  # noqa: PLC0415
 
@@ -316,7 +316,7 @@ def _fit_sizes(mean: float, most: float) -> float:
 
 
 class _Chunk(msgspec.Struct):
-    """Instants, whether groups join at them, and whether parts may leave."""
+    """Instants, and whether groups join and parts may leave at them."""
 
     times: NDArray[np.float64]
     joins: NDArray[np.bool_]
@@ -330,14 +330,14 @@ class _Steps:
         total_h = sum(model.rates_h)
         self._chance = min(1.0, total_h * STEP_S / 3600)
         self._kinds = np.cumsum(model.rates_h) / total_h
-        # Of its own, so that how far is drawn ahead changes nothing else.
+        # A generator of its own, so that drawing further ahead changes nothing else.
         self._rng = rng.spawn(1)[0]
         self._chunks: list[_Chunk] = []
         self._slots: NDArray[np.float64] = np.empty(0)
         self._last_s = 0.0
 
     def next(self) -> _Chunk:
-        """The next few thousand instants."""
+        """Return the next few thousand instants."""
         while not self._chunks or self._last_s < self._chunks[0].times[-1] + 2 * LONGEST_S:
             gaps = STEP_S * self._rng.geometric(self._chance, CHUNK)
             times = self._last_s + np.cumsum(gaps)
@@ -348,7 +348,7 @@ class _Steps:
         return self._chunks.pop(0)
 
     def leaving(self, now_s: float, life_s: float) -> float:
-        """The instant of leaving that is nearest to the end of a life, and after now."""
+        """Return the instant of leaving, after now, that is nearest to the end of a life."""
         place = int(self._slots.searchsorted(now_s + life_s))
         after_s = float(self._slots[place])
         before_s = float(self._slots[place - 1]) if place else 0.0

@@ -1,4 +1,4 @@
-"""Traces of idle nodes: which node became idle or was taken, and when."""
+"""Traces of idle nodes: which nodes became idle or were taken, and when."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ HEADER = "time_s,joined,left"
 """The columns of a trace, and its first line."""
 
 PLANNED = f"{HEADER},planned_s,planned"
-"""Those of a trace that also has what the plan of the main queue said."""
+"""The columns of a trace that also has the plan of the main queue."""
 
 MOST_NODES = 1_000_000
 """Node numbers are below this: a range of a few characters must not fill the memory."""
 
 MOST_LINE_BYTES = 16 << 20
-"""A million nodes, each by its number."""
+"""Longest line: a million nodes, each by its number."""
 
 _PART = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 
 class Change(NamedTuple):
-    """Nodes that the main queue gave up or took at one instant.
+    """Nodes that the main queue released or took at one instant.
 
     Attributes
     ----------
     time_s : float
-        From the beginning of the trace.
+        Seconds from the beginning of the trace.
     joined, left : tuple of int
         Numbers of the nodes that became idle, and of those that were taken; both ascending.
     planned_s : float or None
-        When the first waiting job of the main queue is planned to start; None: nothing waits, or
-        nobody knows.
+        Planned start of the first waiting job of the main queue; None: nothing waits, or it is
+        unknown.
     planned : tuple of int
-        Those of the idle nodes that it is planned to start on: their hole ends at `planned_s` at
-        the latest, unless the plan changes. Ascending.
+        Idle nodes that it is planned to start on: their hole ends at `planned_s` at the latest,
+        unless the plan changes. Ascending.
     """
 
     time_s: float
@@ -54,9 +54,9 @@ class Change(NamedTuple):
 def read_idle(path: Path) -> Iterator[Change]:
     """Read a trace of idle nodes, one change at a time.
 
-    The file is CSV with the columns ``time_s,joined,left``, and with ``planned_s,planned`` behind
-    these if it has a plan; nodes are written as ``3-7 9``. It may be compressed with gzip. At the
-    beginning no node is idle.
+    The file is CSV with the columns ``time_s,joined,left``, followed by ``planned_s,planned`` if it
+    has a plan; nodes are written as ``3-7 9``. It may be compressed with gzip. At the beginning no
+    node is idle.
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ def read_idle(path: Path) -> Iterator[Change]:
     Raises
     ------
     InputError
-        Names the line that is damaged, out of order, or cannot be: a node that joins twice, or
-        leaves and was not there.
+        Names the line that is damaged, out of order, or impossible: a node that joins twice, or
+        leaves without being idle.
     """
     rows = read_lines(path, MOST_LINE_BYTES)
     number, header = next(rows)
@@ -116,7 +116,7 @@ def _seconds(cell: str) -> float:
 
 
 def _apply(change: Change, idle: set[int]) -> None:
-    """Bring the set of idle nodes up to date: what leaves was there before, what joins was not."""
+    """Update the set of idle nodes; nodes that leave must be in it, nodes that join must not."""
     gone, come = set(change.left), set(change.joined)
     if len(gone) < len(change.left) or not gone <= idle:
         raise InputError(f"node {_odd(change.left, gone - idle)} leaves and was not idle")
@@ -127,13 +127,13 @@ def _apply(change: Change, idle: set[int]) -> None:
 
 
 def _odd(nodes: tuple[int, ...], odd: set[int]) -> int:
-    """The one that is wrong: one of `odd`, else one that is there twice."""
+    """Return the wrong node: one of `odd`, else one that is there twice."""
     seen: set[int] = set()
     return min(odd) if odd else next(n for n in nodes if n in seen or seen.add(n))  # type: ignore[func-returns-value]
 
 
 def unfold(cell: str) -> tuple[int, ...]:
-    """Read numbers of nodes: ``3-5 9`` is 3, 4, 5, 9.
+    """Parse numbers of nodes: ``3-5 9`` is 3, 4, 5, 9.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def unfold(cell: str) -> tuple[int, ...]:
 
 
 def fold(nodes: Iterable[int]) -> str:
-    """Write numbers of nodes that ascend: 3, 4, 5, 9 is ``3-5 9``."""
+    """Format ascending numbers of nodes: 3, 4, 5, 9 is ``3-5 9``."""
     parts: list[str] = []
     first = last = -1
     for node in nodes:
@@ -177,7 +177,7 @@ def write_idle(path: Path, changes: Iterable[Change], *, planned: bool = False) 
         Compressed if it ends in ``.gz``. It is renamed into place when all is written.
     changes : iterable of Change
     planned : bool
-        With the columns of the plan.
+        Whether to write the columns of the plan.
     """
     write_lines(path, _rows(changes, planned=planned))
 
@@ -193,5 +193,5 @@ def _rows(changes: Iterable[Change], *, planned: bool) -> Iterator[str]:
 
 
 def _plain(seconds: float) -> str:
-    """Whole seconds without a point; others such that they are read back as they were."""
+    """Format whole seconds without a point, and others so that they are read back exactly."""
     return str(int(seconds)) if seconds == int(seconds) else repr(float(seconds))

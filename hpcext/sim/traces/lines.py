@@ -1,4 +1,4 @@
-"""Text files of any length, read line by line and written as a whole; gzip by the file itself."""
+"""Text files of any length, read line by line and written as a whole; gzip is detected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcext.core.errors import InputError
 from hpcext.text import clean
 
 MAGIC = b"\x1f\x8b"
-"""What a gzip file begins with (RFC 1952), whatever it is called."""
+"""First bytes of a gzip file (RFC 1952), whatever its name."""
 
 BUFFER_BYTES = 1 << 17
 
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 
 def place(path: Path | str, number: int) -> str:
-    """Where a line is, as messages say it."""
+    """Return the place of a line as messages state it."""
     return f"{clean(str(path))}: line {number}"
 
 
 def cells_of(line: str, where: str) -> list[str]:
-    """The cells of a line of CSV.
+    """Return the cells of a line of CSV.
 
     Raises
     ------
     InputError
-        It is none: a quote or an end of line in an odd place, or a cell of more than 128 KiB.
+        It is not CSV: a quote or an end of line in an odd place, or a cell of more than 128 KiB.
     """
     try:
         return next(csv.reader([line]), [])
@@ -50,7 +50,7 @@ def read_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, str]]:
     ----------
     path : pathlib.Path
     most_bytes : int
-        The longest line that there may be. No more than that is in memory.
+        The longest valid line. No more than that is in memory.
 
     Yields
     ------
@@ -61,7 +61,7 @@ def read_lines(path: Path, most_bytes: int) -> Iterator[tuple[int, str]]:
     ------
     InputError
         The file cannot be read, is empty, is not UTF-8, or was cut short: its last line has no
-        end, or gzip misses its own.
+        end, or the gzip trailer is missing.
     """
     number = 0
     with _opened(path) as file:
@@ -106,7 +106,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(str(reason).lower(), where=where) from None
-    # The descriptor is ours to close: open() refuses that of a directory and leaves it open.
+    # The descriptor must be closed here: open() refuses that of a directory and leaves it open.
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise InputError("not a regular file", where=where, valid="a text file, or one of gzip")
@@ -128,19 +128,19 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 def parsed(
     path: Path, parse: Callable[[Iterator[str]], Iterable[T]], most_bytes: int
 ) -> Iterator[tuple[int, T]]:
-    """Let a parser of lines read a file.
+    """Read a file with a parser of lines.
 
     Parameters
     ----------
     path : pathlib.Path
     parse : callable
-        From the lines to what they say. Its errors need not say where they are.
+        Parses the lines. Its errors need not contain the place.
     most_bytes : int
 
     Yields
     ------
     (int, T)
-        What the parser says, and how many lines it had read then.
+        The number of lines read so far, and what the parser yields.
 
     Raises
     ------
@@ -163,14 +163,14 @@ def parsed(
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a text file line by line; it is renamed into place when all is there.
+    """Write a text file line by line; it is renamed into place when it is complete.
 
     Parameters
     ----------
     path : pathlib.Path
-        ``.gz`` at its end: compressed. The same lines give the same bytes.
+        Path of the file, compressed if it ends in ``.gz``. Equal lines give equal bytes.
     lines : iterable of str
-        Without their ends.
+        Lines without their ends.
     """
     if path.exists() and not path.is_file():  # /dev/stdout, a FIFO: nothing to rename onto
         with path.open("wb") as file:
@@ -186,7 +186,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         with contextlib.suppress(OSError):
             draft.unlink()
         if isinstance(error, OSError):
-            error.filename = str(path)  # the draft's name says nothing to whoever reads it
+            error.filename = str(path)  # the name of the draft would mean nothing to the user
         raise
 
 

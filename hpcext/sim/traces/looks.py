@@ -1,4 +1,4 @@
-"""From looks at a machine, every few seconds, to the changes between them."""
+"""The changes of a machine between observations of it, which are made every few seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ NOBODY: frozenset[int] = frozenset()
 
 
 def changes(looks: Iterable[Seen]) -> Iterator[Change]:
-    """Which nodes became idle and which were taken.
+    """Yield the nodes that became idle and those that were taken.
 
-    A node that is idle in one look and neither in that before nor in that after it is between two
-    jobs, and does not count (BFTrainer, section 2.1). The first look and the last one make a change
-    whatever they see, as beginning and end of the trace; others only where there is one.
+    A node that is idle in one observation and neither in that before nor in that after it is
+    between two jobs, and does not count (BFTrainer, section 2.1). The first and the last
+    observation always yield a change, as beginning and end of the trace; others only where
+    something changed.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""What a site with LSF can export: past jobs by ``bhist -l`` or ``bacct -l``.
+"""Traces from a site with LSF: past jobs by ``bhist -l`` or ``bacct -l``.
 
-Both print a block for each job: a line that begins with ``Job <ID>``, then a line for each thing
-that happened, with its time. Lines are broken after 80 columns, wherever that is, and go on behind
-blanks; with ``-UF`` they are not broken. ``bhist`` also prints the run limit. The formats: the LSF
-Command Reference, bhist and bacct; lines of LSF 8 (``Dispatched to <host>``) are read too.
+Both print a block for each job: a line that begins with ``Job <ID>``, then a line for each event,
+with its time. Lines are broken after 80 columns, at any place, and continue after blanks; with
+``-UF`` they are not broken. ``bhist`` also prints the run limit. The formats: the LSF Command
+Reference, bhist and bacct; lines of LSF 8 (``Dispatched to <host>``) are read too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hpcext.text import listed, shown
 
 BHIST = "LSB_DISPLAY_YEAR=y bhist -a -l -UF -u all -n 0"
 BACCT = "LSB_DISPLAY_YEAR=y bacct -l -UF -u all"
-"""What :func:`parse_lsf` reads the output of."""
+"""Commands whose output :func:`parse_lsf` reads."""
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = tuple(calendar.month_abbr)[1:]
 
 MOST_TEXT = 4 << 20
-"""Characters of one event that is broken into lines: the hosts of the largest machines fit in."""
+"""Most characters of one event in broken lines: enough for the hosts of the largest machines."""
 
 _JOB = re.compile(r"Job <([0-9]{1,12})(?:\[([0-9]{1,9})\])?>")
 _EVENT = re.compile(
@@ -36,7 +36,7 @@ _EVENT = re.compile(
     r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?: ([0-9]{4}))?: (.*)"
 )
 _LIMIT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?) min\b")
-# Blanks are taken out before: a line may be broken at any place.
+# Blanks are removed before matching: a line may be broken at any place.
 _HOSTS = re.compile(
     r"(?:Allocated[0-9]+Slot\(s\)onHost\(s\)"
     r"|(?:Dispatched|Started)(?:[0-9]+Task\(s\))?(?:to|on)(?:Host\(s\)|[0-9]+Hosts/Processors)?)"
@@ -47,21 +47,21 @@ _KILLED = re.compile(r"TERM_(?:OWNER|ADMIN|FORCE_OWNER|FORCE_ADMIN)")
 
 
 class Event(NamedTuple):
-    """Something that happened to a job; the text without blanks."""
+    """An event of a job; its text is without blanks."""
 
     time_s: int
     text: str
 
 
 class _Clock:
-    """Makes instants of times without a year: each is as near as can be to the one before."""
+    """Conversion of times without a year to instants: each is as near as possible to the last."""
 
     def __init__(self, year: int | None) -> None:
         self._year = year
         self._last: datetime.date | None = None
 
     def seconds(self, found: re.Match[str]) -> int:
-        """Seconds since 1970, as if the time were that of UTC."""
+        """Return seconds since 1970, as if the time were UTC."""
         day, month, date, hour, minute, second, year, _ = found.groups()
         numbers = (MONTHS.index(month) + 1, int(date))
         try:
@@ -104,7 +104,7 @@ def _falls_on(year: int, numbers: tuple[int, int], day: str) -> bool:
 
 
 class _Block:
-    """What is known of one job so far."""
+    """The facts about one job so far."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -113,18 +113,18 @@ class _Block:
 
 
 def parse_lsf(lines: Iterable[str], *, year: int | None = None, without: str = "") -> Iterator[Row]:
-    """Read what :data:`BHIST` or :data:`BACCT` prints.
+    """Parse the output of :data:`BHIST` or :data:`BACCT`.
 
-    The processors of a job are its hosts. Of a job that was dispatched several times, the last time
+    The processors of a job are its hosts. If a job was dispatched several times, the last time
     counts. The elements of an array have the id of the array.
 
     Parameters
     ----------
     lines : iterable of str
     year : int, optional
-        That of the first time, if LSF did not print it.
+        Year of the first time, if LSF did not print it.
     without : str
-        Hosts that are no nodes, as a pattern: ``batch*`` where jobs get a launch host too.
+        Pattern of hosts that are not nodes: ``batch*`` where jobs get a launch host too.
 
     Yields
     ------
@@ -134,7 +134,7 @@ def parse_lsf(lines: Iterable[str], *, year: int | None = None, without: str = "
     Raises
     ------
     InputError
-        Times that cannot be, or no year.
+        Times are impossible, or have no year.
     """
     clock = _Clock(year)
     block: _Block | None = None
@@ -199,7 +199,7 @@ def _ends(event: Event) -> bool:
 
 
 def _hosts(text: str, without: str) -> int:
-    """How many hosts a job has: those that are allocated, else those that it was dispatched to."""
+    """Count the hosts of a job: those that are allocated, else those it was dispatched to."""
     lists = _HOSTS.findall(text)
     names = {name for _, name in _HOST.findall(lists[-1])}
     return sum(not (without and fnmatch.fnmatchcase(name, without)) for name in names)

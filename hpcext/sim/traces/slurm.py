@@ -1,4 +1,4 @@
-"""What a site with Slurm can export: past jobs by sacct, idle nodes by sinfo again and again."""
+"""Traces from a site with Slurm: past jobs by sacct, idle nodes by repeated sinfo."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SACCT = (
     "SLURM_TIME_FORMAT=%s sacct --allusers --allocations --parsable2 --starttime=2026-01-01 "
     "--format=JobIDRaw,Submit,Eligible,Start,ElapsedRaw,TimelimitRaw,NNodes,State,UID,Partition"
 )
-"""What :func:`parse_sacct` reads the output of; sacct(1)."""
+"""Command whose output :func:`parse_sacct` reads; sacct(1)."""
 
 SINFO = (
     "while sleep 10; do date +time=%s; sinfo --noheader --Node --format='%N %T'; done > nodes.txt"
 )
-"""What :func:`parse_sinfo` reads the output of; sinfo(1)."""
+"""Command whose output :func:`parse_sinfo` reads; sinfo(1)."""
 
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw", "NNodes", "State")
 KNOWN = (*NEEDED, "Eligible", "Start", "TimelimitRaw", "UID", "Partition")
@@ -51,8 +51,8 @@ UNENDED = frozenset(
 )  # fmt: skip
 
 IDLE = frozenset({"idle", "plnd", "planned", "idle+planned", "idle-"})
-"""States of a node on which a job could start now; NODE STATE CODES in sinfo(1). A character behind
-it says otherwise: ``*`` does not answer, ``~`` is powered off, ``$`` in maintenance."""
+"""States of a node on which a job could start now; NODE STATE CODES in sinfo(1). A suffix says
+otherwise: ``*`` does not answer, ``~`` is powered off, ``$`` in maintenance."""
 
 MOST_NODES_KNOWN = 1_000_000
 
@@ -61,22 +61,22 @@ _NODE = re.compile(r"(\S{1,255})\s+(\S{1,64})\Z")
 
 
 class Row(NamedTuple):
-    """A job of a log, or why it is left out."""
+    """A job of a log, or the reason why it is left out."""
 
     job: SwfJob | None
     why: str = ""
 
 
 def parse_sacct(lines: Iterable[str]) -> Iterator[Row]:
-    """Read what :data:`SACCT` prints.
+    """Parse the output of :data:`SACCT`.
 
     The processors of a job are its nodes. A job that had to wait for another one, or was held,
-    counts as submitted when it was eligible: before that it was not in the queue.
+    counts as submitted when it became eligible: before that it was not in the queue.
 
     Parameters
     ----------
     lines : iterable of str
-        The first one names the columns; others than those that are known are not looked at.
+        The first one names the columns; unknown columns are ignored.
 
     Yields
     ------
@@ -86,7 +86,7 @@ def parse_sacct(lines: Iterable[str]) -> Iterator[Row]:
     Raises
     ------
     InputError
-        A line that is none of sacct's; its number is left to whoever counts lines.
+        A line is not one of sacct's; the caller adds its number.
     """
     rows = iter(lines)
     columns = _columns(next(rows, ""))
@@ -136,7 +136,7 @@ def _job(row: Mapping[str, str], partitions: dict[str, int]) -> Row:
         run_s=run_s,
         procs=nodes if run_s else UNKNOWN,
         procs_requested=nodes or UNKNOWN,
-        # Minutes; or words, as UNLIMITED.
+        # Minutes; or a word such as UNLIMITED.
         walltime_s=60 * _count(row, "TimelimitRaw") if whole(limit) is not None else UNKNOWN,
         status=ENDED[state],
         user=_count(row, "UID") if row.get("UID") else UNKNOWN,
@@ -153,7 +153,7 @@ def _count(row: Mapping[str, str], name: str) -> int:
 
 
 def _instant(row: Mapping[str, str], name: str) -> float | None:
-    """Seconds since 1970; a time without a zone as if it were that of UTC."""
+    """Return seconds since 1970; a time without a zone counts as UTC."""
     cell = row.get(name, "")
     if cell in {"", "Unknown", "None", "N/A"}:
         return None
@@ -167,21 +167,21 @@ def _instant(row: Mapping[str, str], name: str) -> float | None:
 
 
 class Seen(NamedTuple):
-    """Which nodes were idle at one look; numbered in the order in which they were first named."""
+    """The nodes that were idle at one observation, numbered in the order of first appearance."""
 
     time_s: float
     idle: frozenset[int]
 
 
 def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[Seen]:
-    """Read what :data:`SINFO` writes.
+    """Parse the output of :data:`SINFO`.
 
     Parameters
     ----------
     lines : iterable of str
-        ``time=SECONDS``, and below it a line ``NODE STATE`` for each node, any number of times.
+        ``time=SECONDS``, followed by a line ``NODE STATE`` for each node, any number of times.
     names : dict
-        Node → number; nodes that are new are added.
+        Number of each node by name; new nodes are added.
 
     Yields
     ------
@@ -191,7 +191,7 @@ def parse_sinfo(lines: Iterable[str], names: dict[str, int]) -> Iterator[Seen]:
     Raises
     ------
     InputError
-        A line that is neither, or a time before the one above it.
+        A line is neither, or a time is before the one above it.
     """
     first_s = now_s = math.nan
     idle: set[int] = set()

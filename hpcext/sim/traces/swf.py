@@ -1,7 +1,7 @@
 """Logs of batch jobs in the Standard Workload Format.
 
 The format: https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. A line is a job with 18
-numbers, -1 where one is not known; lines that begin with ``;`` are the header.
+numbers, -1 where one is unknown; lines that begin with ``;`` are the header.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from hpcext.text import clean, shown
 FIELDS = 18
 MOST_LINE_BYTES = 64 << 10
 REORDER = 100_000
-"""Jobs that are held back until one that was submitted earlier can no longer come."""
+"""Number of jobs to hold back, because a job that was submitted earlier may still come."""
 
 MOST = 1e15
-"""Of any number; and seconds are exact below it."""
+"""Largest number; seconds are exact below it."""
 
 UNKNOWN = -1
 FAILED, COMPLETED, PARTIAL, PARTIAL_END, PARTIAL_FAILED, CANCELLED = range(6)
-"""What a status means; PARTIAL and the two after it are parts of a job that the log lists apart."""
+"""Statuses; PARTIAL and the two after it are parts of a job that the log lists separately."""
 
 _HEADER = re.compile(r";\s*([A-Za-z][\w ]*?)\s*:\s*(.*?)\s*\Z")
 
 
 class SwfJob(NamedTuple):
-    """A job of a log; -1 where something is not known.
+    """A job of a log; -1 where something is unknown.
 
     Attributes
     ----------
     number : int
     submit_s : float
-        From the beginning of the log, or as the log has it.
+        Submission, in seconds from the beginning of the log, or as the log has it.
     wait_s, run_s : float
     procs : int
         Processors that it had.
     procs_requested : int
     walltime_s : float
-        How long it asked for.
+        Time limit that it requested.
     status : int
         1 completed, 0 failed, 5 cancelled.
     user, group, queue, partition : int
@@ -69,21 +69,21 @@ class SwfJob(NamedTuple):
 
     @property
     def wanted(self) -> int:
-        """Processors: those that it asked for, else those that it had."""
+        """Processors that it requested, or else those that it had."""
         return self.procs_requested if self.procs_requested > 0 else self.procs
 
 
 PLACES = (0, 1, 2, 3, 4, 7, 8, 10, 11, 12, 14, 15)
-"""Where the fields of :class:`SwfJob` are in a line, from 0."""
+"""Columns of the fields of :class:`SwfJob` in a line, from 0."""
 
 
 def read_header(path: Path) -> dict[str, str]:
-    """What the header says, as ``{"MaxNodes": "4360"}``.
+    """Return the header, as ``{"MaxNodes": "4360"}``.
 
     Raises
     ------
     InputError
-        As :func:`read_swf`, for the header.
+        As in :func:`read_swf`, for the header.
     """
     found = {}
     for _, line in read_lines(path, MOST_LINE_BYTES):
@@ -95,7 +95,7 @@ def read_header(path: Path) -> dict[str, str]:
 
 
 def header_count(header: Mapping[str, str], key: str) -> int | None:
-    """A positive number of the header, as that of ``MaxNodes``; None if it does not say it."""
+    """Return a positive number of the header, such as ``MaxNodes``; None if it has none."""
     found = re.match(r"[0-9]{1,9}\b", header.get(key, ""))
     return int(found[0]) or None if found else None
 
@@ -103,17 +103,17 @@ def header_count(header: Mapping[str, str], key: str) -> int | None:
 def read_swf(path: Path, *, reorder: int | None = REORDER) -> Iterator[SwfJob]:
     """Read a log, one job at a time, in the order of submission.
 
-    Logs that are written when jobs end are not in that order. So many jobs as `reorder` says are
-    held back; a job that comes later than that is an error. Jobs that were submitted at the same
-    time keep the order of the file. Parts of a job that are listed apart (statuses 2 to 4) are left
-    out: the job has a line of its own.
+    Logs that are written when jobs end are not in that order. `reorder` jobs are held back; a job
+    that comes later than that is an error. Jobs that were submitted at the same time keep the order
+    of the file. Parts of a job that are listed separately (statuses 2 to 4) are left out: the job
+    has a line of its own.
 
     Parameters
     ----------
     path : pathlib.Path
         Compressed with gzip or not.
     reorder : int or None
-        0: the log has to be in order. None: as it is, whatever the order.
+        0: the log has to be in order. None: read it in the order of the file.
 
     Yields
     ------
@@ -130,7 +130,7 @@ def read_swf(path: Path, *, reorder: int | None = REORDER) -> Iterator[SwfJob]:
 
 
 def _numbered(path: Path) -> Iterator[tuple[int, SwfJob]]:
-    """The jobs of a log, each with the number of its line."""
+    """Yield the jobs of a log, each with the number of its line."""
     number = 0
     for number, job in parsed(path, _parse, MOST_LINE_BYTES):
         if not PARTIAL <= job.status <= PARTIAL_FAILED:
@@ -146,12 +146,12 @@ def _parse(lines: Iterable[str]) -> Iterator[SwfJob]:
 def in_order(
     jobs: Iterable[tuple[int, SwfJob]], path: Path, reorder: int = REORDER
 ) -> Iterator[SwfJob]:
-    """Jobs by their submission, where they are nearly so; `jobs` with the numbers of their lines.
+    """Sort jobs that are nearly in order of submission; `jobs` have the numbers of their lines.
 
     Raises
     ------
     InputError
-        One was submitted before one that had to be given away already, as `reorder` are held back.
+        A job was submitted before one that had to be yielded already, as `reorder` are held back.
     """
     held: list[tuple[float, int, SwfJob]] = []
     last_s = -math.inf
@@ -178,12 +178,12 @@ def _too_late(path: Path, number: int, job: SwfJob, reorder: int) -> InputError:
 
 
 def parse_job(line: str) -> SwfJob:
-    """Read one line.
+    """Parse one line.
 
     Raises
     ------
     InputError
-        It has not 18 numbers, or one of them cannot be.
+        It does not have 18 numbers, or one of them is impossible.
     """
     cells = line.split()
     if len(cells) != FIELDS:
@@ -199,9 +199,9 @@ def parse_job(line: str) -> SwfJob:
 
 
 def _number(cell: str) -> float:
-    """An int where it is one: the format has hardly anything else."""
+    """Return an int where the text is one: most numbers of the format are."""
     try:
-        # Python reads no integer of more than 4,300 digits.
+        # Python refuses integers of more than 4,300 digits.
         return int(cell) if len(cell) <= 20 else float(cell)
     except ValueError:
         pass
@@ -219,9 +219,9 @@ def write_swf(path: Path, jobs: Iterable[SwfJob], header: Mapping[str, object]) 
     path : pathlib.Path
         Compressed if it ends in ``.gz``. It is renamed into place when all is written.
     jobs : iterable of SwfJob
-        By their submission.
+        Jobs in the order of their submission.
     header : mapping
-        As :func:`read_header` has it.
+        Header, as returned by :func:`read_header`.
     """
     write_lines(path, _lines(jobs, header))
 
@@ -237,18 +237,18 @@ def _lines(jobs: Iterable[SwfJob], header: Mapping[str, object]) -> Iterator[str
 
 
 class SwfStats(msgspec.Struct, frozen=True):
-    """A log of jobs in figures; of the jobs that ran, but for `jobs` and the span.
+    """Statistics of a log of jobs; of the jobs that ran, except `jobs` and the span.
 
     Attributes
     ----------
     jobs, ran : int
-        In all, and those that ran.
+        Number of all jobs, and of those that ran.
     start_s, end_s : float
         First and last submission.
     procs, run_s, wait_s : float
-        Means; of the last, of those that say it.
+        Means; the last over jobs that state it.
     accuracy : float
-        Run time as a share of what was asked for, mean of those that say it.
+        Mean run time as a share of the requested time, over jobs that state it.
     proc_s : float
         Processors times seconds.
     """
@@ -265,7 +265,7 @@ class SwfStats(msgspec.Struct, frozen=True):
 
 
 class SwfTally:
-    """Looks at the jobs of a log as they pass."""
+    """A tally of the jobs of a log as they pass."""
 
     def __init__(self) -> None:
         self._jobs = self._ran = self._waited = self._stated = 0
@@ -273,7 +273,7 @@ class SwfTally:
         self._procs = self._run_s = self._wait_s = self._accuracy = self._proc_s = 0.0
 
     def __call__(self, jobs: Iterable[SwfJob]) -> Iterator[SwfJob]:
-        """The same jobs, looked at."""
+        """Pass the jobs on, and count them."""
         for job in jobs:
             self._add(job)
             yield job
@@ -296,7 +296,7 @@ class SwfTally:
             self._accuracy += job.run_s / job.walltime_s
 
     def stats(self) -> SwfStats:
-        """What was seen."""
+        """Return the statistics so far."""
         ran = max(1, self._ran)
         return SwfStats(
             self._jobs, self._ran, min(self._start_s, self._end_s), self._end_s,
@@ -306,7 +306,7 @@ class SwfTally:
 
 
 def swf_stats(jobs: Iterable[SwfJob]) -> SwfStats:
-    """Look at a log, in one pass."""
+    """Return the statistics of a log, in one pass."""
     tally = SwfTally()
     deque(tally(jobs), maxlen=0)
     return tally.stats()

@@ -1,1 +1,1 @@
-"""Jobs to simulate: read from files, or made up."""
+"""Jobs to simulate, read from files or generated."""

@@ -1,9 +1,9 @@
-"""Jobs that train what was measured (:mod:`hpcext.sim.measured`), as users ask for them.
+"""Jobs that train measured applications (:mod:`hpcext.sim.measured`), as users request them.
 
-What may be changed of such a job is what the authors of its policy would change (Pollux, section
-5.1): under `pollux` the training has an agent that chooses its batch; under the policies of
-:data:`AS_ASKED` it has the GPUs and the batch of its user; under all others the batch of its user,
-on as many GPUs as the policy says.
+A job may be changed only as the authors of its policy would change it (Pollux, section 5.1): under
+`pollux` the training has an agent that chooses its batch; under the policies of :data:`AS_ASKED` it
+has the GPUs and the batch of its user; under all others the batch of its user, on as many GPUs as
+the policy says.
 """
 
 from __future__ import annotations
@@ -25,49 +25,48 @@ from hpcext.sim.workloads.philly import Asked
 from hpcext.text import clean
 
 DELAY_S = 30.0
-"""Of a job that is re-allocated (Pollux, section 5.3), and of one that starts."""
+"""Seconds that a re-allocation costs a job (Pollux, section 5.3), and a start."""
 
 REPORT_S = 30.0
-"""Time between an agent's reports (section 5.1)."""
+"""Seconds between an agent's reports (section 5.1)."""
 
 ROOM = {"yolov3": 8}
-"""Samples of a GPU of those applications that were measured with more than the authors allow."""
+"""Most samples of a GPU for applications that were measured with more than the authors allow."""
 
 ALONE = "ncf"
-"""The application that the authors' simulator runs on one GPU and with its tuned batch always: it
-is over in a minute."""
+"""The application that the authors' simulator always runs on one GPU with its tuned batch: it is
+over in a minute."""
 
 WITH_AGENT = frozenset({"pollux"})
 AS_ASKED = frozenset({"exclusive", "fixed", "marble", "tiresias"})
-"""Policies."""
+"""Policies under which jobs keep the GPUs that their users request."""
 
 PLACEMENTS = "placements.csv"
-"""What the folder of a measured application has."""
+"""File in the folder of each measured application."""
 
 
 class Machine(NamedTuple):
-    """Nodes, and GPUs of each, that a job can have at most."""
+    """Most nodes, and GPUs of each, that a job can have."""
 
     nodes: int
     gpus: int
 
     @property
     def total(self) -> int:
-        """All of these."""
+        """Number of GPUs on all nodes."""
         return self.nodes * self.gpus
 
 
 class Way(NamedTuple):
-    """How jobs are made.
+    """The way in which jobs are made.
 
     Attributes
     ----------
     machine : Machine
     policy : str
-        With its options.
+        Name of the policy, with its options.
     oracle : bool
-        Policies are told the true speeds, and how much there is to do; else they know nothing but
-        what is reported.
+        Whether policies know the true speeds and work; else they know only what is reported.
     adapt : bool or None
         Whether trainings choose their batch; None: as the policy's authors have it.
     """
@@ -79,7 +78,7 @@ class Way(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the policy, without its options."""
+        """Name of the policy, without its options."""
         return self.policy.partition(":")[0]
 
     @property
@@ -89,12 +88,12 @@ class Way(NamedTuple):
 
 
 def names(folder: Path) -> tuple[str, ...]:
-    """The applications that were measured, whose folders are in this one.
+    """Return the measured applications, whose folders are in this one.
 
     Raises
     ------
     InputError
-        There is none.
+        There are none.
     """
     found = tuple(sorted(path.parent.name for path in folder.glob(f"*/{PLACEMENTS}")))
     if not found:
@@ -108,19 +107,19 @@ def names(folder: Path) -> tuple[str, ...]:
 
 
 def measurements(folder: Path, only: Collection[str] = ()) -> tuple[Path, ...]:
-    """All files of the applications that were measured, or of some of them."""
+    """Return all files of the measured applications, or of some of them."""
     return tuple(
         path for name in only or names(folder) for path in sorted((folder / name).glob("*.csv"))
     )
 
 
 def application(folder: Path, name: str) -> Application:
-    """One that was measured; read once for as long as its files are the same.
+    """Return a measured application; cached for as long as its files are the same.
 
     Raises
     ------
     InputError
-        The measurements are not there, or not what they should be.
+        The measurements are missing, or not valid.
     """
     own = (folder / name).absolute()
     stats = [(path.name, path.stat()) for path in sorted(own.glob("*.csv"))]
@@ -142,20 +141,20 @@ def _trained(jobs: Iterable[Asked], folder: Path) -> dict[str, Application]:
 
 
 def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
-    """Refuse what was not measured.
+    """Refuse jobs beyond what was measured.
 
     Parameters
     ----------
     jobs : sequence of Asked
     folder : Path
-        Of the measurements.
+        Folder of the measurements.
     places : sequence of str
         Where each job is stated.
 
     Raises
     ------
     InputError
-        A batch is smaller or larger than any that was, or too small for so many GPUs.
+        A batch is smaller or larger than any measured one, or too small for the number of GPUs.
     """
     every = _trained(jobs, folder)
     for each, where in zip(jobs, places, strict=True):
@@ -172,13 +171,12 @@ def check(jobs: Sequence[Asked], folder: Path, places: Sequence[str]) -> None:
 def application_jobs(
     jobs: Sequence[Asked], folder: Path, way: Way
 ) -> Iterator[tuple[Job, Physics]]:
-    """The jobs of a workload, each with how it truly behaves.
+    """Yield the jobs of a workload, each with its physics.
 
     Raises
     ------
     InputError
-        The measurements are not there, or not what they should be; the nodes are larger than those
-        that were measured.
+        The measurements are missing or not valid; or the nodes are larger than measured ones.
     """
     every = _trained(jobs, folder)
     for order, each in enumerate(jobs):
@@ -189,7 +187,7 @@ def application_jobs(
                 where=clean(str(folder / each.application)),
                 valid=f"at most {known.widest}: larger ones were not measured",
             )
-        # Of more nodes than were measured nobody knows how fast it would be.
+        # Its speed on more nodes than were measured is unknown.
         machine = way.machine._replace(nodes=min(way.machine.nodes, known.most_nodes))
         job = Job(each.name, each.name, order, (1,), 1, submitted_s=each.submitted_s)
         speed = _speed(each, known, way)
@@ -209,7 +207,7 @@ def _speed(each: Asked, known: Application, way: Way) -> Adaptive | Fixed:
 
 
 def _shaped(job: Job, each: Asked, most: int, way: Way) -> Job:
-    """With the GPUs that it may have."""
+    """Return a job with the GPUs that it may have."""
     if way.name == "tiresias":
         return replace(job, sizes=(each.gpus,), optimal=each.gpus)
     if way.name in AS_ASKED:
@@ -219,7 +217,7 @@ def _shaped(job: Job, each: Asked, most: int, way: Way) -> Job:
         sizes = tuple(range(least, per_node + 1))
         return replace(job, sizes=sizes, optimal=per_node, nodes=(nodes, nodes))
     if way.searches:
-        # The paper's search deals GPUs out in any way; exact divisions have as many on each node.
+        # The paper's search deals GPUs out in any way; exact divisions have equal numbers on nodes.
         return replace(job, sizes=tuple(range(1, most + 1)), optimal=most)
     per_node = min(way.machine.gpus, most)
     nodes = max(1, most // way.machine.gpus)
@@ -227,16 +225,16 @@ def _shaped(job: Job, each: Asked, most: int, way: Way) -> Job:
 
 
 def _evenly(gpus: int, per_node: int) -> int:
-    """GPUs on each of the fewest nodes that have as many each."""
+    """Return the GPUs on each of the fewest nodes that have equal numbers."""
     return max(each for each in range(1, min(gpus, per_node) + 1) if gpus % each == 0)
 
 
 def _true(
     known: Application, speed: Adaptive | Fixed, most: int, per_node: int
 ) -> Mapping[int, float]:
-    """True speeds on as few nodes as can be.
+    """Return true speeds on as few nodes as possible.
 
-    That of a training that chooses its batch is its mean over all epochs, on powers of two.
+    The speed of a training that chooses its batch is its mean over all epochs, on powers of two.
     """
     if isinstance(speed, Fixed):
         return {gpus: speed.rate(packed(gpus, per_node)) for gpus in range(1, most + 1)}

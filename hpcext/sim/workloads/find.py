@@ -1,4 +1,4 @@
-"""The jobs that a command line names."""
+"""The workloads that a command line names."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ TABLES = (".csv", ".csv.gz")
 
 
 def find_workload(text: str, setting: Setting) -> Workload:
-    """The workload of this name.
+    """Return the workload of this name.
 
     Raises
     ------
     InputError
-        It is none, or a job in it does not say how fast it is and how much it has to do.
+        There is none, or a job in it does not state its speed and its work.
     """
     path = Path(text)
     if found := generated(text, setting):
@@ -80,14 +80,14 @@ def find_workload(text: str, setting: Setting) -> Workload:
 
 
 def job_file(text: str) -> Path | None:
-    """The job file that a workload is, or is made of; None if there is none."""
+    """Return the job file that a workload is, or is made of; None if there is none."""
     if text.partition(":")[0] in GENERATORS:
         return model_file(text)
     return Path(text) if Path(text).suffix == JOB_FILE else None
 
 
 def _table(text: str, path: Path, given: str, setting: Setting) -> Workload:
-    """What a CSV file has: by its header."""
+    """Return the workload of a CSV file, by its header."""
     _, first = next(read_lines(path, trainers.MOST_BYTES), (1, ""))
     header = cells_of(first, place(path, 1))
     columns = {column.strip() for column in header}
@@ -119,6 +119,6 @@ def _measured(text: str, path: Path, given: str, setting: Setting) -> Workload:
 
 def _trainings(path: Path, folder: Path, way: Way) -> Iterator[tuple[Job, Physics]]:
     asked = philly.read_philly(path, names(folder))
-    # A line for each behind the header: there are no others.
+    # Each job has one line after the header, and there are no other lines.
     check(asked, folder, [place(path, number) for number in range(2, len(asked) + 2)])
     yield from application_jobs(asked, folder, way)

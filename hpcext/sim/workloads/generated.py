@@ -1,4 +1,4 @@
-"""Workloads that are made up, by name: those of the papers, and jobs that come at random."""
+"""Generated workloads, by name: those of the papers, and jobs with random arrivals."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ WHERE = "WORKLOAD"
 MOST_NODES = 1_000_000
 
 FOLDER = "pollux"
-"""Where a folder of recorded data has the measurements."""
+"""Subfolder of the recorded data with the measurements."""
 
 CAPES = "capes"
-"""Whose jobs are those of ``poisson`` that are not said."""
+"""Default for the jobs of ``poisson``."""
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What can be chosen of trainings that were measured.
+    """The options of measured trainings.
 
     Attributes
     ----------
@@ -56,14 +56,16 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Philly(Measured, frozen=True):
-    """Of a made-up workload of them, also how many times as many come as in Pollux's evaluation."""
+    """The options of a generated workload; `load` is a factor on the rate of jobs in Pollux."""
 
     load: Annotated[float, msgspec.Meta(gt=0, le=1000)] = 1.0
 
 
 class Poisson(msgspec.Struct, frozen=True):
-    """How many jobs come, the mean seconds between two, and what they are like: a job file, or
-    ``capes``."""
+    """The options of random arrivals: number of jobs, mean seconds between two, and models.
+
+    `of` is a job file, or ``capes``.
+    """
 
     jobs: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
     mean_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 250.0
@@ -71,12 +73,12 @@ class Poisson(msgspec.Struct, frozen=True):
 
 
 def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path:
-    """The folder of the measurements: the one that is said, that of all data, the one beside.
+    """Return the folder of the measurements: the given one, that of all data, or `beside`.
 
     Raises
     ------
     InputError
-        None is said.
+        None is given.
     """
     base = Path(given) if given else data or beside
     if base is None:
@@ -86,7 +88,7 @@ def folder_of(given: str, data: Path | None, beside: Path | None = None) -> Path
 
 
 def way_of(options: Measured, setting: Setting) -> Way:
-    """How trainings that were measured are made for a setting."""
+    """Return the way in which measured trainings are made for a setting."""
     machine = Machine(setting.nodes or MOST_NODES, setting.gpus)
     adapt = options.adapt == "true" if options.adapt else None
     return Way(machine, setting.policy, setting.oracle, adapt)
@@ -148,12 +150,12 @@ GENERATORS: Mapping[str, Callable[[str, str, Setting], Workload]] = {
 
 
 def generated(text: str, setting: Setting) -> Workload | None:
-    """The workload that is made up under this name; None if there is no such.
+    """Return the generated workload of this name; None if there is none.
 
     Raises
     ------
     InputError
-        There is one, and it has no such option, or not this value of it.
+        It has no such option, or the value is not valid.
     """
     name, _, given = text.partition(":")
     make = GENERATORS.get(name)
@@ -161,7 +163,7 @@ def generated(text: str, setting: Setting) -> Workload | None:
 
 
 def model_file(text: str) -> Path | None:
-    """The job file that a made-up workload is made of, if it is."""
+    """Return the job file that a generated workload is made of, if any."""
     name, _, given = text.partition(":")
     if name != "poisson":
         return None

@@ -19,20 +19,20 @@ from hpcext.text import clean, counted, listed, shown
 def read_job_file(
     path: Path, *, elastic: bool = False, profiles: Profiles | None = None
 ) -> list[tuple[Job, Physics]]:
-    """Read jobs that state how fast they are and how much they have to do.
+    """Read jobs that state their speed and their work.
 
     Parameters
     ----------
     path : Path
     elastic : bool
-        Those that say on how many nodes they run can change these while they train.
+        Whether jobs that state their number of nodes can change it while they train.
     profiles : Profiles, optional
-        Where ``scaling = "NAME"`` is looked up.
+        The store in which ``scaling = "NAME"`` is looked up.
 
     Raises
     ------
     InputError
-        It is no job file, or a job in it does not state that.
+        It is not a job file, or a job in it does not state them.
     """
     specs = read_jobs(path, profiles=profiles)
     for spec in specs:
@@ -49,15 +49,15 @@ def read_job_file(
 def unstated(
     specs: Sequence[JobSpec], among: Collection[str] | None = None, *, work: bool = True
 ) -> InputError | None:
-    """What to say of jobs that do not state how fast they are, or how much they have to do.
+    """Return an error about jobs that do not state their speed, or their work.
 
     Parameters
     ----------
     specs : sequence of JobSpec
     among : collection of str, optional
-        Look at the jobs of these names only.
+        Check only the jobs of these names.
     work : bool
-        Whether it must be known how much they have to do.
+        Whether the work must be known.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def unstated(
 
 
 def _example(spec: JobSpec) -> str:
-    """A line that a job file takes for this job."""
+    """Return a line that a job file accepts for this job."""
     sizes = sorted({spec.gpus.min, spec.gpus.max})
     speeds = (f"{size} = {1.0 + 0.9 * (size - sizes[0]):.3g}" for size in sizes)
     return f"scaling = {{{', '.join(speeds)}}}"

@@ -16,16 +16,16 @@ def read_logged(
 ) -> Iterator[tuple[Job, Physics]]:
     """Read the jobs of a log in the Standard Workload Format, one at a time.
 
-    They are rigid: a job has all GPUs of its nodes, and cannot be suspended. What the log does not
-    say enough of is left out.
+    They are rigid: a job has all GPUs of its nodes, and cannot be suspended. Jobs with missing
+    values are left out.
 
     Parameters
     ----------
     path : Path
     gpus : int
-        Of a node.
+        GPUs of a node.
     per_node : int or None
-        Processors of a node, of which the log counts; None: the log counts nodes.
+        Processors of a node, if the log counts processors; None: the log counts nodes.
     """
     first_s = None
     for order, logged in enumerate(read_swf(path)):

@@ -1,9 +1,9 @@
-"""MARBLE's jobs (Han et al., CCGRID 2020): its sets, and how fast its networks train.
+"""MARBLE's jobs (Han et al., CCGRID 2020): its sets, and the speeds of its networks.
 
-Figure 2, the scaling curves, has no numbers in the text. What the text says of it (sections IV-A,
-V-A, V-C, VII-B) leaves a range for each point, and here are these ranges: a curve is where in them
-each point lies, the middle everywhere or at random. The speeds on six GPUs follow from the times
-that the sets take under LSF (section VII-B). MARBLE's own times are never used for a speed.
+Figure 2, the scaling curves, has no numbers in the text. The text about it (sections IV-A, V-A,
+V-C, VII-B) leaves a range for each point, and these ranges are given here: a curve has each point
+in its range, in the middle or at random. The speeds on six GPUs follow from the times of the sets
+under LSF (section VII-B). MARBLE's own times are never used for a speed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hpcext.core.values import Job
 from hpcext.sim.physics import Physics
 
 GPUS = 6
-"""Of a node of Summit."""
+"""GPUs of a node of Summit."""
 
 WORKERS = 8
 """Worker nodes of the sets that run on several; one more is the parameter server (§VII-B2)."""
 
 LSF_S = {1: 958.0, 2: 940.0, 3: 707.0}
 MARBLE_S = {1: 496.0, 2: 608.0, 3: 501.0}
-"""Section VII-B1: completion times of sets 1 to 3."""
+"""Completion times of sets 1 to 3 in seconds, under LSF and MARBLE (section VII-B1)."""
 
 EPOCH = 39_936.0
 """Steps of each job in sets 7 to 9 (section VII-C)."""
@@ -51,40 +51,40 @@ BEST = {R50: 3, I3: 4, R101: 3, VGG: 5}
 """GPUs on which each is fastest: Figure 5; sections V-A and VII-B1."""
 
 PARAMETERS = {R50: 25e6, I3: 24e6, R101: 45e6, VGG: 138e6}
-"""Table I."""
+"""Parameters of the networks (Table I)."""
 
 LINK = 100e9 / 8
 """Bytes per second of the network (section VII-A)."""
 
 RATIO = 142 / 218
-"""Speed of Inception-v3 to that of ResNet-50: the one figure that neither LSF's times nor the text
+"""Speed of Inception-v3 relative to ResNet-50: the one figure that neither LSF's times nor the text
 give. Here it is that of TensorFlow's own benchmark of the time (tensorflow.org/performance/
-benchmarks: training on real data, one P100); where it lies at random, within 15 % of that."""
+benchmarks: training on real data, one P100); random values are within 15 % of it."""
 
 MOST_GAIN = 0.0291
-"""Section V-A: "the maximum value of [alpha] is 2.91%", the time that the best number of GPUs saves
-against six; it is VGG-16's, on five."""
+"""Largest share of time that the best number of GPUs saves against six (section V-A: "the maximum
+value of [alpha] is 2.91%"); it is VGG-16's, on five."""
 
 SUSPEND_S = 66.0
-"""Of a suspension and resumption. Section VII-D1: they take 13.2 % of the time of set 1, in which
-there can be one (65 s), and 26.6 % of that of set 3, in which there are two (133 s)."""
+"""Seconds of a suspension and resumption. Section VII-D1: they take 13.2 % of the time of set 1, in
+which there can be one (65 s), and 26.6 % of that of set 3, in which there are two (133 s)."""
 
 SIZES = tuple(range(1, GPUS + 1))
 
 Pick = Callable[[float, float], float]
-"""Where in a range a point lies."""
+"""A function that chooses a point in a range."""
 
 
 class Networks(NamedTuple):
-    """How fast each network is on one node: GPUs → steps per second."""
+    """The speeds of each network on one node, in steps per second by number of GPUs."""
 
     speed: Mapping[str, Mapping[int, float]]
 
     def on_workers(self, network: str, workers: int, gpus: int) -> float:
-        """Steps per second of asynchronous workers around a parameter server (section VII-B2).
+        """Return steps per second of asynchronous workers with a parameter server (§VII-B2).
 
         A worker fetches the parameters, computes, and sends as much back; the server's link carries
-        each way what all of them do.
+        the traffic of all workers in each direction.
 
         Parameters
         ----------
@@ -97,17 +97,17 @@ class Networks(NamedTuple):
 
 
 def middle(low: float, high: float) -> float:
-    """The middle of a range."""
+    """Return the middle of a range."""
     return (low + high) / 2
 
 
 def at_random(seed: int, number: int) -> Networks:
-    """Curves that agree with the text, by a seed and a number."""
+    """Return random curves that agree with the text, by a seed and a number."""
     return networks(random.Random(f"marble/{seed}/{number}").uniform)
 
 
 def networks(pick: Pick = middle) -> Networks:
-    """Curves that agree with the text, with LSF's times exactly."""
+    """Return curves that agree with the text, and with LSF's times exactly."""
     shapes = _shapes(pick)
     on_six = _on_six(RATIO if pick is middle else pick(0.85 * RATIO, 1.15 * RATIO))
     return Networks(
@@ -119,7 +119,7 @@ def networks(pick: Pick = middle) -> Networks:
 
 
 def _on_six(ratio: float) -> dict[str, float]:
-    """Steps per second on six GPUs: LSF runs the jobs of a set one after the other on these."""
+    """Return steps per second on six GPUs: LSF runs the jobs of a set one after the other."""
     # 800 + 3600 steps of ResNet-50 and 1400 of Inception-v3 in 958 s, and so on.
     r50 = (4400 + 1400 / ratio) / LSF_S[1]
     i3 = ratio * r50
@@ -129,7 +129,7 @@ def _on_six(ratio: float) -> dict[str, float]:
 
 
 def _shapes(pick: Pick) -> dict[str, dict[int, float]]:
-    """Speeds as parts of that on six GPUs."""
+    """Return speeds relative to that on six GPUs."""
     # "ResNet-50 on two GPUs achieves substantial speedup as compared to using a single GPU.
     # However, training using 3 or 4 GPUs does not give substantial performance improvement".
     top = _top(pick)
@@ -156,12 +156,12 @@ def _shapes(pick: Pick) -> dict[str, dict[int, float]]:
 
 
 def _top(pick: Pick) -> float:
-    """On the best number of GPUs."""
+    """Return the relative speed on the best number of GPUs."""
     return 1 / (1 - pick(0.0, MOST_GAIN))
 
 
 def _falling(first: int, top: float, pick: Pick) -> dict[int, float]:
-    """From the best number to six it becomes slower."""
+    """Return speeds that fall from the best number of GPUs to six."""
     found, below = {}, top
     for gpus in range(first, GPUS):
         below = pick(1.0, below)
@@ -170,34 +170,34 @@ def _falling(first: int, top: float, pick: Pick) -> dict[int, float]:
 
 
 def nodes_of(number: int) -> int:
-    """Worker nodes on which each job of a set runs."""
+    """Return the number of worker nodes of each job in a set."""
     return 1 if number in ONE_NODE else WORKERS
 
 
 def speed_of(number: int, network: str, known: Networks) -> dict[int, float]:
-    """GPUs in all → steps per second of a job that has all nodes of its set."""
+    """Return steps per second by total GPUs of a job that has all nodes of its set."""
     if number in ONE_NODE:
         return dict(known.speed[network])
     return {WORKERS * gpus: known.on_workers(network, WORKERS, gpus) for gpus in SIZES}
 
 
 def stating(speed: Mapping[int, float], steps: float) -> Estimate:
-    """What a job states that says all: its speeds, its work and what a change costs."""
+    """Return the estimate of a job that states its speeds, its work and the cost of a change."""
     return Estimate(stated=speed, work=steps, up_s=SUSPEND_S, down_s=SUSPEND_S)
 
 
 def set_job(number: int, order: int, network: str, known: Estimate) -> Job:
-    """A job of a set, which runs on its nodes with any number of GPUs on each.
+    """Return a job of a set, which runs on its nodes with any number of GPUs on each.
 
     Parameters
     ----------
     number : int
-        Of the set.
+        Number of the set.
     order : int
-        In it, from 1 on.
+        Position in it, from 1 on.
     network : str
     known : Estimate
-        What it states of itself.
+        What the job states of itself.
     """
     nodes = nodes_of(number)
     return Job(
@@ -207,15 +207,15 @@ def set_job(number: int, order: int, network: str, known: Estimate) -> Job:
 
 
 def physics_of(speed: Mapping[int, float], steps: float) -> Physics:
-    """How a job of a set behaves.
+    """Return the physics of a job in a set.
 
-    All of the cost is in the suspension: what a first start takes is in LSF's times.
+    All of the cost is in the suspension: the cost of a first start is part of LSF's times.
     """
     return Physics(speed, steps, suspend_s=SUSPEND_S)
 
 
 def set_jobs(number: int) -> Iterator[tuple[Job, Physics]]:
-    """The jobs of a set, with the curves in the middle of all ranges, which they state."""
+    """Yield the jobs of a set; they state curves in the middle of all ranges."""
     known = networks()
     for order, (network, steps) in enumerate(SETS[number], start=1):
         speed = speed_of(number, network, known)

@@ -1,7 +1,7 @@
 """Workloads of the kind that Pollux was evaluated with, after the jobs of Microsoft's Philly.
 
-Read from ``name,time,application,num_replicas,batch_size`` as the authors published them (the name
-may be left out), or made (Qiao et al., section 5.1 and Table 1).
+They are read from ``name,time,application,num_replicas,batch_size`` as the authors published them
+(the name may be left out), or generated (Qiao et al., section 5.1 and Table 1).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hpcext.text import clean, did_you_mean
 COLUMNS = ("time", "application", "num_replicas", "batch_size")
 
 OWN_COLUMNS = COLUMNS[1:]
-"""By which such a table is known."""
+"""Columns by which such a table is recognised."""
 
 MOST_BYTES = 10_000
-"""Of a line."""
+"""Longest line."""
 
 JOBS = 160
-"""In eight hours, the busiest of the trace (section 5.1)."""
+"""Number of jobs in eight hours, the busiest of the trace (section 5.1)."""
 
 SHARES: Mapping[str, float] = {
     "imagenet": 0.02, "yolov3": 0.06, "deepspeech2": 0.10, "bert": 0.10, "cifar10": 0.36,
@@ -47,7 +47,7 @@ TUNED: Mapping[str, Sequence[tuple[int, int]]] = {
 that occur in the published workloads. One is drawn for each job."""
 
 HOURLY = (73, 72, 32, 84, 95, 138, 77, 70)
-"""Jobs that came in each of the eight hours, in the published workloads 1 to 4 together."""
+"""Jobs that arrived in each of the eight hours, in the published workloads 1 to 4 together."""
 
 
 class Asked(NamedTuple):
@@ -58,9 +58,9 @@ class Asked(NamedTuple):
     name, application : str
     submitted_s : float
     gpus : int
-        That its user asks for.
+        GPUs that its user requests.
     batch : int
-        Samples of a step, of all GPUs together.
+        Samples in a step, of all GPUs together.
     """
 
     name: str
@@ -77,7 +77,7 @@ def read_philly(path: Path, applications: Sequence[str] = tuple(SHARES)) -> tupl
     ----------
     path : pathlib.Path
     applications : sequence of str
-        Those that are known.
+        Known applications.
 
     Returns
     -------
@@ -147,19 +147,19 @@ def _count(text: str, key: str, where: str) -> int:
 
 
 def make_philly(seed: int, *, load: float = 1.0) -> tuple[Asked, ...]:
-    """Make a workload with the mixture of Table 1, whose jobs come as the published ones do.
+    """Generate a workload with the mixture of Table 1 and the published arrival rates.
 
     Parameters
     ----------
     seed : int
-        The same gives the same workload.
+        Seed; equal seeds give equal workloads.
     load : float
-        How many times as many jobs come as in the paper, 160 in eight hours; > 0.
+        Factor on the paper's rate of 160 jobs in eight hours; > 0.
 
     Returns
     -------
     tuple of Asked
-        By the time at which they come; one at least.
+        Jobs in the order of their arrival, at least one.
     """
     rng = np.random.default_rng(seed)
     jobs = max(1, round(JOBS * load))

@@ -1,4 +1,4 @@
-"""Jobs that come at random, one independent of the other."""
+"""Jobs with independent random arrivals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcext.sim.physics import Physics
 def poisson_jobs(
     models: Sequence[tuple[Job, Physics]], count: int, mean_s: float, seed: int
 ) -> Iterator[tuple[Job, Physics]]:
-    """So many jobs, each like one of some models, all of which are as likely.
+    """Yield jobs with random arrivals, each like one of equally likely models.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def poisson_jobs(
         They wait for no other job.
     count : int
     mean_s : float
-        Between two jobs, and before the first one: exponentially distributed times.
+        Mean seconds between two jobs, and before the first one: exponentially distributed.
     seed : int
     """
     source = random.Random(f"poisson/{seed}")

@@ -18,15 +18,15 @@ from hpcext.sim.physics import Physics, Said, Stretch, Where
 from hpcext.sim.recording import Adapting, Ran, Recording
 
 FURTHER = 2
-"""A pass is at most so many times as large as any before it (``hpcext.training.adapt``)."""
+"""A pass is at most this many times as large as any before it (``hpcext.training.adapt``)."""
 
 
 ROUNDING = 1e-9
-"""Work that lacks such a share of a point has reached it: what is left would take no time."""
+"""Relative tolerance within which work has reached a point: the rest would take no time."""
 
 
 class Choice(NamedTuple):
-    """How a step is made: samples of all GPUs, of a GPU in a pass, and passes before the last."""
+    """A way to make steps: samples of all GPUs, of a GPU in a pass, passes before the last."""
 
     total: int
     per_gpu: int
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 def model_of(said: GoodputReport, noise: float) -> Goodput:
-    """The goodput that a training reports, at a noise scale; it has a throughput."""
+    """Return the goodput that a training with throughput reports, at a noise scale."""
     assert said.throughput is not None
     return Goodput(
         Throughput(*said.throughput),
@@ -48,14 +48,14 @@ def model_of(said: GoodputReport, noise: float) -> Goodput:
 
 
 def kept(model: Goodput, total: int, gpus: int, nodes: int) -> Choice | None:
-    """The fastest way to make steps of so many samples; None if there is none."""
+    """Return the fastest way to make steps of `total` samples; None if there is none."""
     best = model._replace(initial_batch=total, most_batch=total).best(gpus, nodes)
     per_gpu = int(best.batch)
     return Choice(total, per_gpu, int(best.accumulation)) if per_gpu else None
 
 
 def goodput_of(model: Goodput, choice: Choice, gpus: int, nodes: int) -> float:
-    """Samples per second, as worth as those of the initial batch."""
+    """Return samples per second, converted to those of the initial batch."""
     step_s = model.throughput.step_s(gpus, nodes, choice.per_gpu, choice.accumulation)
     return float(choice.total * model.efficiency(choice.total) / step_s)
 
@@ -64,7 +64,7 @@ class Trained:
     """A training that chooses its batch, as a live one does (:mod:`hpcext.training.adapt`).
 
     It begins with its initial batch, until it has measured as much as the recorded one had when it
-    first said its goodput; with each report after that a pass may be twice as large as before.
+    first reported its goodput; with each report after that a pass may be twice as large as before.
     """
 
     def __init__(self, adapting: Adapting, work: float) -> None:
@@ -76,7 +76,7 @@ class Trained:
         self._choice = Choice(self._said.initial_batch, 1, 0)
 
     def stretch(self, where: Where, done: float) -> Stretch:
-        """With the best batch of now, until the noise is another one."""
+        """Return a stretch with the present best batch, until the noise changes."""
         done *= 1 + ROUNDING
         gpus, nodes, model = where.total, len(where.gpus), self._model(done)
         self._choice = self._chosen(model, gpus, nodes, known=done >= self._known_from)
@@ -90,14 +90,14 @@ class Trained:
         return Stretch(rate, until, float(total * model.efficiency(total)))
 
     def said(self, where: Where, done: float) -> Said:
-        """Its goodput, once it knows that."""
+        """Return its goodput, once it knows that."""
         if done * (1 + ROUNDING) < self._known_from:
             return Said()
         noise = self._model(done).noise_scale
         return Said(replace(self._said, noise_scale=noise, batch=self._choice.total))
 
     def alone_s(self, gpus: float, per_node: int) -> float:
-        """Seconds of all of it alone on so many GPUs, with the best batch at all times."""
+        """Return the seconds of all of it alone on GPUs, with the best batch at all times."""
         whole = max(1.0, gpus)
         counts = np.array([math.floor(whole), math.ceil(whole)])
         nodes = -(-counts // per_node)
@@ -128,7 +128,7 @@ class Trained:
 
 
 def recorded_jobs(recording: Recording) -> Iterator[tuple[Job, Physics]]:
-    """The jobs of a recording, each with how it truly behaves."""
+    """Yield the jobs of a recording, each with its physics."""
     for order, ran in enumerate(recording.jobs):
         yield _job(ran, order), _physics(ran)
 

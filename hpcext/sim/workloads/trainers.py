@@ -1,11 +1,11 @@
-"""Malleable trainers, as BFTrainer's evaluation has them: a CSV file with a row for each.
+"""Malleable trainers, as in BFTrainer's evaluation: a CSV file with a row for each.
 
 ::
 
     name,submit_s,n_min,n_max,rescale_up_s,rescale_down_s,samples,rate_1,rate_2,rate_4,...
 
-Nodes that it runs on, the seconds that a change costs it, samples to train, and samples per second
-on so many nodes.
+These are the nodes that it runs on, the seconds that a change costs it, samples to train, and
+samples per second by number of nodes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hpcext.text import listed, shown
 COLUMNS = ("name", "submit_s", "n_min", "n_max", "rescale_up_s", "rescale_down_s", "samples")
 
 OWN_COLUMNS = COLUMNS[1:]
-"""By which such a table is known."""
+"""Columns by which such a table is recognised."""
 
 MOST_NODES = 1_000_000
 MOST_BYTES = 10_000
-"""Of a row."""
+"""Longest row."""
 
 _RATE = "rate_"
 
@@ -42,12 +42,12 @@ class Trainer(NamedTuple):
     ----------
     name : str
     speed : Mapping[int, float]
-        GPUs → samples per second; it states them, and they are true.
+        Samples per second by number of GPUs, stated and true.
     samples : float
     nodes : (int, int)
-        The fewest and the most that it runs on.
+        The fewest and the most nodes that it runs on.
     up_s, down_s : float
-        Without progress when it gets more nodes, and when it has fewer.
+        Seconds without progress when it gets more nodes, and when it has fewer.
     submit_s : float
     """
 
@@ -61,7 +61,7 @@ class Trainer(NamedTuple):
 
 
 def simulated(trainer: Trainer, order: int, gpus: int = 1) -> tuple[Job, Physics]:
-    """A trainer as a job, of nodes with so many GPUs, and how it truly behaves.
+    """Return a trainer as a job of nodes with `gpus` GPUs, and its physics.
 
     It begins with its newest checkpoint after the seconds that it takes to grow, as a new rank
     does; it goes on when it loses nodes, and loses no work when it loses all.
@@ -94,19 +94,19 @@ def read_trainers(path: Path, *, gpus: int = 1) -> Iterator[tuple[Job, Physics]]
     """Read trainers, one at a time.
 
     A trainer begins with its newest checkpoint after the seconds that it takes to grow, as a new
-    rank does; it goes on when it loses nodes, and loses no work when it loses all: the published
-    replayer of the paper does not have that either.
+    rank does; it goes on when it loses nodes, and loses no work when it loses all, as in the
+    published replayer of the paper.
 
     Parameters
     ----------
     path : Path
     gpus : int
-        Of a node; a trainer uses all of them, and its speeds are those of whole nodes.
+        GPUs of a node; a trainer uses all of them, and its speeds are those of whole nodes.
 
     Raises
     ------
     InputError
-        A row is none; file and line are named.
+        A row is not valid; the message names file and line.
     """
     lines = read_lines(path, MOST_BYTES)
     number, header = next(lines, (1, ""))
@@ -150,7 +150,7 @@ def _trainer(
 
 
 def _nodes(name: str, where: str) -> int:
-    """Of how many nodes a column has the rate."""
+    """Return the number of nodes whose rate a column has."""
     count = _count(name[len(_RATE) :])
     if count is None:
         raise InputError(f"column {shown(name)}", where=where, valid=f"{_RATE}1, {_RATE}2, ...")
@@ -177,6 +177,6 @@ def _whole(row: Mapping[str, str], name: str, where: str) -> int:
 
 
 def _count(text: str) -> int | None:
-    """A number of nodes; None if it is none."""
+    """Parse a number of nodes; None if it is not valid."""
     count = whole(text)
     return count if count is not None and 1 <= count <= MOST_NODES else None

@@ -1,4 +1,4 @@
-"""What a workload is, and what its jobs are made for."""
+"""Workloads, and the settings that their jobs are made for."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Workload(NamedTuple):
     Attributes
     ----------
     text : str
-        How a report names them.
+        Their name in a report.
     jobs : callable
-        By a seed: each job, and how it truly behaves, by the time of its submission; anew at each
+        Given a seed, yields each job and its physics, by the time of its submission; anew at each
         call.
     files : tuple of Path
-        What they are read from.
+        Files that they are read from.
     report_s : float or None
-        Time between their reports of progress; None: only when an attempt stops training.
+        Seconds between reports of progress; None: only when an attempt stops training.
     measured : bool
-        They are trainings that were measured (:mod:`hpcext.sim.workloads.applications`): what may
-        be changed of them depends on the policy.
+        Whether they are measured trainings (:mod:`hpcext.sim.workloads.applications`): which
+        changes they allow depends on the policy.
     """
 
     text: str
@@ -43,18 +43,18 @@ class Workload(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What is so of all jobs, beside what a workload says of each; None: as that has it.
+    """Costs common to all jobs, beside those that a workload states; None: as the workload has it.
 
     Attributes
     ----------
     launch_s : float or None
-        From the order to start until an attempt runs.
+        Seconds from the start action until an attempt runs.
     checkpoint_s : float or None
         Training time between periodic checkpoints.
     interference : float or None
         Share of its speed that a job on several nodes loses where another one is on one of them.
     rescale : float
-        What changes of size cost, as a multiple.
+        Factor on the cost of changes of size.
     """
 
     launch_s: float | None = None
@@ -64,27 +64,27 @@ class Costs(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What jobs are made for.
+    """The setting that jobs are made for.
 
     Attributes
     ----------
     gpus : int
-        Of a node; of the widest one.
+        GPUs of the widest node.
     nodes : int or None
-        Of the machine; None: they come and go.
+        Nodes of the machine; None: they come and go.
     per_node : int or None
         Processors of a node, where a log counts processors.
     policy : str
-        Under which they are to run.
+        The policy that they are to run under.
     learn : bool
-        Policies do not know the speeds that jobs state, and learn them from what these report.
+        Whether policies do not know the speeds that jobs state, and learn them from reports.
     oracle : bool
-        Policies are told the true speeds, and how much there is to do.
+        Whether policies know the true speeds and work.
     elastic : bool
-        Jobs of a job file that say on how many nodes they run can change these while they train.
+        Whether jobs of a job file that state their number of nodes can change it while they train.
     costs : Costs
     profiles : Profiles or None
-        Where a job file's ``scaling = "NAME"`` is looked up.
+        The store in which a job file's ``scaling = "NAME"`` is looked up.
     data : Path or None
         The folder of recorded data.
     """
@@ -102,7 +102,7 @@ class Setting(NamedTuple):
 
 
 def changed(jobs: Jobs, setting: Setting) -> Iterator[tuple[Job, Physics]]:
-    """Jobs with the costs of a setting, and with what policies are to know in it."""
+    """Apply a setting to jobs: its costs, and what policies know."""
     costs = setting.costs
     given = {
         name: value

@@ -34,5 +34,5 @@ class PyHpcext(PythonPackage):
     depends_on("py-torch@2.4:", type=("build", "run"), when="+torch")
 
     def url_for_version(self, version):
-        """The archive beside whoever runs spack."""
+        """Return the address of the archive in the directory where spack runs."""
         return f"file://{os.getcwd()}/hpcext-{version}.tar.gz"
