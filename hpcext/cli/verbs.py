@@ -123,6 +123,8 @@ def status(args: argparse.Namespace, out: Output) -> int:
     for line in view.unsaved(jobs):
         out.line(line)
     view.told_of_failures(out, jobs)
+    if sentence := view.undecided(world, alive=found.alive):
+        out.line(sentence)
     if problem := notice.problem_of(directory):
         out.line(problem)
     if not found.alive and any(not job.state.final for job in world.jobs.values()):
@@ -133,7 +135,8 @@ def status(args: argparse.Namespace, out: Output) -> int:
 def why(args: argparse.Namespace, out: Output) -> int:
     """Say why a job waits, or runs as it does, and how it gets on if it adapts its batch."""
     directory, name = looked_at(args, out)
-    world = Follower(directory).engine().world
+    follower = Follower(directory)
+    world = follower.engine().world
     harvests = pilots.load(directory).harvest is not None
     for job in [_job(world, name, out)] if name else world.jobs.values():
         instead = why_no_node(directory, world, job) if harvests else ""
@@ -141,6 +144,9 @@ def why(args: argparse.Namespace, out: Output) -> int:
             out.line(sentence)
         if name and (sentence := view.before(world, job)):
             out.line(sentence)
+    waits = world.asked is not None or world.undecided
+    if waits and (sentence := view.undecided(world, alive=follower.alive())):
+        out.line(sentence)
     return 0
 
 

@@ -22,7 +22,6 @@ from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import journal, spool
 from hpcext.manager import pilot as pilots
-from hpcext.policies import find_policy
 
 PILOT, SAID, ENDED = "pilot", "said.txt", "ended"
 """In the directory: the pilot, what its manager said, and that it has ended."""
@@ -37,7 +36,7 @@ def world(directory: Path) -> World | None:
     """What the pilot in a directory knows; None where it has not begun."""
     with contextlib.suppress(HpcextError):
         past = journal.read(directory / PILOT / "journal.jsonl")
-        return past.replay(find_policy(past.header.policy)).world
+        return past.replay().world
     return None
 
 
