@@ -21,7 +21,7 @@ import signal
 import socket
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn, Union
+from typing import NoReturn, Union
 
 import msgspec
 from msgspec.structs import replace
@@ -80,7 +80,7 @@ class Decider:
         """
         self._give_up()
         if self._quick:
-            self._said = _plain(answer_of(self._policy, question.now))
+            self._said = _said.decode(_encoded(answer_of(self._policy, question.now)))
         else:
             self._task = asyncio.get_running_loop().create_task(self._ask(question.now, wake))
 
@@ -110,10 +110,13 @@ class Decider:
             self._worker = worker
         except asyncio.TimeoutError:
             said = f"did not answer within {self._timeout_s:g} s"
-        except (OSError, EOFError, msgspec.MsgspecError) as error:
+        except (OSError, EOFError) as error:
             status = worker.end()
             how = f"by signal {-status}" if status < 0 else f"with {type(error).__name__}: {error}"
             said = f"was asked in a process that ended {how}"
+        except Exception as error:
+            # Whatever it is: a question without an answer would be waited for, for ever.
+            said = f"could not be asked: {type(error).__name__}: {error}"
         finally:
             if self._worker is not worker:
                 worker.end()
@@ -121,11 +124,14 @@ class Decider:
         wake()
 
 
-def _plain(said: Target | str) -> Target | str:
-    """An answer as another process would have given it: its memo as JSON has it."""
-    if isinstance(said, str) or said.memo is None:
-        return said
-    return replace(said, memo=msgspec.json.decode(msgspec.json.encode(said.memo)))
+def _encoded(said: Target | str) -> bytes:
+    """An answer as it is handed over; of one that cannot be, why."""
+    try:
+        data = _encoder.encode(said)
+        _said.decode(data)
+    except Exception as error:
+        return _encoder.encode(f"gave what is no target: {type(error).__name__}: {error}")
+    return data
 
 
 class _Worker:
@@ -206,14 +212,15 @@ def _serve(policy: Policy, sock: socket.socket, parent: int) -> NoReturn:
                     os.close(fd)
         with sock.makefile("rwb") as stream:
             while os.getppid() == parent and (head := stream.read(_SIZE)):
-                data = _encoder.encode(_answer(policy, stream.read(int.from_bytes(head, "big"))))
+                said = _answer(policy, stream.read(int.from_bytes(head, "big")))
+                data = _encoded(said)
                 stream.write(len(data).to_bytes(_SIZE, "big") + data)
                 stream.flush()
     finally:
         os._exit(0)
 
 
-def _answer(policy: Policy, data: bytes) -> Any:
+def _answer(policy: Policy, data: bytes) -> Target | str:
     now, busy = _asked.decode(data)
     jobs = {job.id: job for job in now.jobs}
     return answer_of(policy, replace(now, busy=tuple(jobs[name] for name in busy)))

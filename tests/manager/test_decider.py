@@ -117,6 +117,12 @@ def test_one_that_fails_says_how() -> None:
     assert answers(policy, 2) == ["failed with ZeroDivisionError: of something"] * 2
 
 
+@pytest.mark.parametrize("said", [None, v.Target(memo={"open": object()})])
+def test_one_that_gives_no_target_says_so(said: v.Target) -> None:
+    found = answers(lambda now: said, 2)
+    assert all("gave what is no target" in str(each) for each in found)
+
+
 def test_one_whose_process_dies_says_so_and_is_asked_in_another(tmp_path: Path) -> None:
     first = tmp_path / "first"
 
