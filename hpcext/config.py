@@ -23,6 +23,9 @@ from hpcext.text import clean, did_you_mean, shown
 
 MAX_NODES = 10_000
 
+DECISION_TIMEOUT_S = 60.0
+"""The slowest policy that has been measured, an exact programme for a full machine, took 49 s."""
+
 SITE_FILE = Path("/etc/hpcext/hpcext.toml")
 """The site's file. No variable changes its path, so that nobody leads root to another file."""
 
@@ -62,6 +65,10 @@ def _gpus(value: Any) -> int | str:
 
 def _interval_s(value: Any) -> float:
     return number(value, 0.1, 3600)
+
+
+def _decision_s(value: Any) -> float:
+    return number(value, 1, 3600)
 
 
 def _directory(value: Any) -> Path:
@@ -127,7 +134,7 @@ class Settings:
     ----------
     policy : str
     gpus : int or "auto"
-    suspend_timeout_s, report_interval_s : float
+    suspend_timeout_s, report_interval_s, decision_timeout_s : float
     state_dir : pathlib.Path
     batch : {"auto", "slurm", "lsf"}
     lsf_launcher : {"blaunch", "jsrun", "lsrun"}
@@ -174,6 +181,14 @@ class Settings:
             _interval_s,
             "how often a manager looks at the progress of its jobs",
             "HPCEXT_REPORT_INTERVAL_S",
+        ),
+    )
+    decision_timeout_s: float = field(
+        default=DECISION_TIMEOUT_S,
+        metadata=_row(
+            _decision_s,
+            "longest wait for a decision of the policy; past it jobs keep what they have",
+            "HPCEXT_DECISION_TIMEOUT_S",
         ),
     )
     state_dir: Path = field(
@@ -354,7 +369,7 @@ def _read(name: str, value: Any, where: str) -> Any:
         raise placed(error, where) from None
 
 
-_NUMBERS = (_gpus, _interval_s, _nodes, _share, timeout_s)
+_NUMBERS = (_gpus, _interval_s, _decision_s, _nodes, _share, timeout_s)
 """Checks of settings that may be numbers; all others are text, even if it is only digits."""
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from told_journal import tell
+
 from hpcext.config import Settings, load_settings
 from hpcext.core import facts as f
 from hpcext.core.values import Node
@@ -53,9 +55,6 @@ def make(
         harvest=terms,
     )
     header = journals.Header(began_at=time.time() - ago_s, policy="equal_share")
-    book = journals.Journal(directory / "journal.jsonl", header)
-    book.append(0.0, tuple(map(f.Submitted, Submissions(directory / "submissions").jobs)))
-    for now_s, facts in story:
-        book.append(now_s, tuple(facts))
-    book.close()
+    jobs = map(f.Submitted, Submissions(directory / "submissions").jobs)
+    tell(directory / "journal.jsonl", header, (0.0, jobs), *story)
     return directory.name

@@ -272,6 +272,8 @@ class Main(Screen[None]):
         if found := self._job():
             reading, job = found
             said = view.why(job, reading.world.records[job.id])
+            if sentence := view.undecided(reading.world, alive=reading.alive):
+                said.append(sentence)
             self.app.push_screen(Said("\n".join(map(clean, said))))
 
     def action_logs(self) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 from hpcext.cli.output import Output
 from hpcext.cli.trace_report import span
 from hpcext.config import load_settings
-from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
 from hpcext.manager import journal, spool
 from hpcext.manager import pilot as pilots
-from hpcext.policies import find_policy
 from hpcext.sim.piloted import Piloted
 from hpcext.sim.recording import write_recording
 from hpcext.text import clean, counted, listed
@@ -82,5 +80,4 @@ def replayed(directory: Path) -> tuple[journal.Past, Piloted]:
             valid="a pilot without --mps",
         )
     past = journal.read(directory / "journal.jsonl")
-    engine = Engine(find_policy(past.header.policy), past.header.saved)
-    return past, Piloted(engine, ((each.now_s, each.facts) for each in past.entries))
+    return past, Piloted(past.begin(), ((each.now_s, each.facts) for each in past.entries))

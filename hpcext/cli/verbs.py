@@ -126,6 +126,8 @@ def status(args: argparse.Namespace, out: Output) -> int:
     for line in view.unsaved(jobs):
         out.line(line)
     view.told_of_failures(out, jobs)
+    if sentence := view.undecided(world, alive=found.alive):
+        out.line(sentence)
     if problem := notice.problem_of(directory):
         out.line(problem)
     if any(not job.state.final for job in world.jobs.values()):
@@ -164,6 +166,9 @@ def why(args: argparse.Namespace, out: Output) -> int:
             out.line(sentence)
         if name and (sentence := view.before(world, job)):
             out.line(sentence)
+    waits = world.asked is not None or world.undecided
+    if waits and (sentence := view.undecided(world, alive=found.alive)):
+        out.line(sentence)
     if any(not job.state.final for job in world.jobs.values()):
         _say_standing(found.standing, out)
     return 0

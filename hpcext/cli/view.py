@@ -150,6 +150,24 @@ def why(job: Job, record: Record, instead: str = "") -> list[str]:
     return [*filter(None, sentences), *orphans(record), *map(warning, record.notes)]
 
 
+def undecided(world: World, *, alive: bool = True) -> str:
+    """That the policy's decision is awaited, or not followed, and why; empty for neither.
+
+    Parameters
+    ----------
+    world : World
+    alive : bool
+        Whether a manager is there that could wait for it.
+    """
+    keep = "until then jobs keep what they have"
+    told = f"the policy is not followed: it {world.undecided}" if world.undecided else ""
+    if world.asked is not None and alive:
+        told = "; ".join(filter(None, (told, "a decision of the policy is under way")))
+    elif told:
+        told = f"{told}; it is asked again at the next event, or after a minute"
+    return f"{told}; {keep}" if told and len(world.queue) else ""
+
+
 def before(world: World, job: Job) -> str:
     """Which jobs of the queue are before one that waits behind others; empty for all others."""
     if not job.why.startswith(BEHIND):

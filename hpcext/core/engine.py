@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from hpcext.core.facts import Fact, Progressed
+from hpcext.core.decisions import PATIENCE_S, Question, brought_up_to_date, refusal
+from hpcext.core.difference import SAME, Difference, difference
+from hpcext.core.facts import Decided, Fact, Granted, Progressed
 from hpcext.core.reach import lacks, stranded, within
 from hpcext.core.reconcile import reconcile
-from hpcext.core.values import (
-    Action,
-    Alloc,
-    Cause,
-    Job,
-    Kind,
-    Snapshot,
-    State,
-    Target,
-    suits,
-    total,
-)
+from hpcext.core.values import Action, Cause, Job, Kind, Snapshot, State, Target
 from hpcext.core.world import Saved, World
 
 Policy: TypeAlias = Callable[[Snapshot], Target]
@@ -32,29 +23,45 @@ ASKED = ~(Cause.PROGRESS | Cause.STARTED)
 """Causes for which the policy is asked. Neither progress nor a start frees or takes a GPU."""
 
 
-class Engine:
-    """Applies facts, asks the policy, and says what is safe to do.
+def answer_of(policy: Policy, now: Snapshot) -> Target | str:
+    """Ask a policy: its target, or how it failed.
 
-    Only this class calls `policy` and `reconcile` at run time: live, in the simulator, and when
-    a journal is replayed.
+    One that fails costs a decision, never the manager and what it looks after.
+    """
+    try:
+        return policy(now)
+    except Exception as error:
+        # It may call a function of the user's own.
+        return f"failed with {type(error).__name__}: {error}"
+
+
+class Engine:
+    """Applies facts, asks for decisions, and says what is safe to do.
+
+    A decision is a fact (:class:`~hpcext.core.facts.Decided`). Where a step asks for one, `wants`
+    is the question; whoever drives the engine has a policy answer it, and tells the engine
+    :meth:`answer`. Until then facts are applied as ever, and what they ask for is done by the old
+    goals, after :data:`~hpcext.core.decisions.PATIENCE_S` at most; once it is answered, it is asked
+    again if something happened that matters. Only this class calls `reconcile` at run time: live,
+    in the simulator, and when a journal is replayed.
 
     Parameters
     ----------
-    policy : Policy
+    policy : Policy, optional
+        Answers at once, in the step that asks: in a simulation, where time does not pass
+        meanwhile, and in a dry run.
     saved : Saved, optional
         The world to go on from.
 
     Attributes
     ----------
     world : World
-    refusal : str
-        What was wrong with the policy's last answer, so that it was refused; empty if nothing was.
     """
 
-    def __init__(self, policy: Policy, saved: Saved | None = None) -> None:
+    def __init__(self, policy: Policy | None = None, saved: Saved | None = None) -> None:
         self._policy = policy
         self.world = World.restore(saved) if saved else World()
-        self.refusal = ""
+        self._question: Question | None = None
         self._mentioned: Set[str] = frozenset()  # by the last target
         self._wake_s: float | None = None
         self._until_s = -math.inf  # until then, progress alone needs no decision
@@ -90,12 +97,61 @@ class Engine:
             world.wake_s = None
             cause |= Cause.TIME
         if cause & ASKED:
-            self._decide(world.snapshot(now_s, cause))
-        actions = reconcile(world.snapshot(now_s, cause, busy=True))
+            self._ask(now_s, cause)
+        actions = self._safe(now_s, cause)
         carried_out = tuple(world.carry_out(now_s, action) for action in actions)
         self._wake_s = self._next_wake_s(now_s)
         self._until_s = math.inf if self._wake_s is None else self._wake_s
         return carried_out, self._wake_s
+
+    @property
+    def wants(self) -> Question | None:
+        """The question that the policy has yet to answer, if there is one.
+
+        Its snapshot is taken when somebody first looks: right after the step that put it, by
+        whoever has it answered, and never where a journal is replayed, which has the answer.
+        """
+        asked = self.world.asked
+        if asked is None:
+            return None
+        if self._question is None or self._question.number != asked.number:
+            now = self.world.snapshot(asked.at_s, Cause(asked.cause))
+            self._question = Question(asked.number, within(now) if self.world.shrunk else now)
+        return self._question
+
+    def answer(self, said: Target | str, *, terse: bool = False) -> Decided:
+        """Make a fact of the answer to the last question; it changes nothing before it is told.
+
+        Facts that came since the question may have made a part of a target impossible: that part
+        is left out, and it is asked again. What does not fit for another reason is refused as a
+        whole.
+
+        Parameters
+        ----------
+        said : Target or str
+            The policy's target, or why there is none.
+        terse : bool
+            Say of the memo only how it has changed, for a journal.
+
+        Raises
+        ------
+        ValueError
+            No question was put.
+        """
+        world, asked = self.world, self.world.asked
+        if asked is None:
+            raise ValueError("no question was put")
+        if isinstance(said, str):
+            return Decided(asked.number, failed=said)
+        if asked.again:
+            said = brought_up_to_date(said, world.jobs, world.offered)
+        now = world.snapshot(asked.at_s, Cause(asked.cause), busy=True)
+        if wrong := refusal(now, said, world.jobs):
+            return Decided(asked.number, failed=wrong)
+        if said.wake_s is not None and said.wake_s <= asked.at_s:
+            said = replace(said, wake_s=None)
+        memo = difference(world.memo, said.memo) if terse else Difference(said.memo)
+        return self._changes(asked.number, said, memo)
 
     def outstanding(self) -> tuple[Action, ...]:
         """Every action that has not been answered, for an executor that begins anew.
@@ -118,6 +174,11 @@ class Engine:
         return tuple(actions)
 
     @property
+    def refusal(self) -> str:
+        """Why the policy's last answer is not followed; empty if it is."""
+        return self.world.undecided
+
+    @property
     def finished(self) -> bool:
         """Whether nothing runs and nothing ever will by itself."""
         queue = self.world.queue
@@ -131,45 +192,42 @@ class Engine:
         world = self.world
         return world.shrunk and stranded(world.unfinished(), world.nodes)
 
-    def _decide(self, now: Snapshot) -> None:
-        """Ask the policy; take its target as the new goals, or refuse it and keep the old.
-
-        A policy that fails costs a decision, never the manager and what it looks after.
-        """
+    def _ask(self, now_s: float, cause: Cause) -> None:
+        """Put a question to the policy, unless one is on its way, or there is nothing to decide."""
         world = self.world
-        if world.shrunk:
-            now = within(now)
+        if world.stopping:
+            # Nothing is granted any more. To stop is the engine's own: no policy delays it.
+            world.apply(now_s, self._changes(0, Target(wake_s=world.wake_s), SAME))
+            return
+        if not world.ask(now_s, cause):
+            return
         busy = world.queue.busy()
         world.unsettled = any(job.state in _COMING and not _settled(job) for job in busy)
-        try:
-            target = self._policy(now)
-        except Exception as error:
-            # It may call a function of the user's own.
-            self.refusal = f"failed with {type(error).__name__}: {error}"
-            return
-        self.refusal = refusal(now, target, world.jobs)
-        if self.refusal:
-            return
-        world.memo = target.memo
-        later = target.wake_s is not None and target.wake_s > now.now_s
-        world.wake_s = target.wake_s if later else None
+        if self._policy is not None and (question := self.wants) is not None:
+            world.apply(now_s, self.answer(answer_of(self._policy, question.now)))
+
+    def _changes(self, number: int, target: Target, memo: Difference) -> Decided:
+        """What a target that fits changes."""
+        world = self.world
         # Of all others is known already why they wait.
-        about = world.queue.unexplained() | self._mentioned | {job.id for job in busy}
+        about = world.queue.unexplained() | self._mentioned
+        about.update(job.id for job in world.queue.busy())
         self._mentioned = target.grants.keys() | target.waits.keys()
+        jobs: dict[str, Granted] = {}
+        whys: dict[str, list[str]] = {}
         for job_id in about | self._mentioned:
             job = world.jobs.get(job_id)
             if job is None or job.state.final:
                 continue
-            grant = target.grants.get(job.id)
+            grant = target.grants.get(job_id)
             why = grant.why if grant else self._waits(job, target)
             goal, role = (grant.alloc, grant.role) if grant else (None, None)
-            if goal is not None and goal is not job.goal:
-                goal = dict(goal)
-            if (goal, role, why) != (job.goal, job.role, job.why):
-                world.put(replace(job, goal=goal, role=role or job.role, why=why))
-        if world.draining:
-            # A job whose goal was taken back is not ready any more: while draining, none is given.
-            world.refresh(now.now_s)
+            if goal != job.goal or (role is not None and role is not job.role):
+                jobs[job_id] = Granted(goal, role, why)
+            elif why != job.why:
+                whys.setdefault(why, []).append(job_id)
+        told = {why: tuple(names) for why, names in whys.items()}
+        return Decided(number, jobs, told, memo, target.wake_s)
 
     def _waits(self, job: Job, target: Target) -> str:
         """Why a job gets nothing: the engine's reasons come before the policy's."""
@@ -189,10 +247,39 @@ class Engine:
             return why
         return target.waits.get(job.id, "waits for its turn")
 
+    def _safe(self, now_s: float, cause: Cause) -> tuple[Action, ...]:
+        """What is to be done now."""
+        world = self.world
+        if world.asked is not None and self._waits_until_s(now_s) is None:
+            world.shrink()
+        actions = reconcile(world.snapshot(now_s, cause, busy=True))
+        if self._waits_until_s(now_s) is None:
+            return actions
+        # What a cancellation or a deadline asks for follows from no goal.
+        due = (action for action in actions if _overdue(world.jobs[action.job], now_s))
+        return tuple(action for action in due if action.kind is not Kind.START)
+
+    def _waits_until_s(self, now_s: float) -> float | None:
+        """How long the answer to the last question is waited for; None: no longer, or not at all.
+
+        What old goals ask for, a quick answer may make needless: a job that shrinks to what is
+        left of its nodes is not to be suspended first. A policy that was slow last time is not
+        waited for.
+        """
+        asked = self.world.asked
+        if asked is None or self.world.slow or now_s >= asked.at_s + PATIENCE_S:
+            return None
+        return asked.at_s + PATIENCE_S
+
     def _next_wake_s(self, now_s: float) -> float | None:
         world = self.world
-        times = (world.wake_s, world.queue.wake_s(now_s, world.jobs))
+        queue_s = world.queue.wake_s(now_s, world.jobs)
+        times = (world.wake_s, queue_s, self._waits_until_s(now_s))
         return min((each for each in times if each is not None), default=None)
+
+
+def _overdue(job: Job, now_s: float) -> bool:
+    return job.cancelling or (job.deadline_s is not None and now_s >= job.deadline_s)
 
 
 _COMING = frozenset({State.STARTING, State.RUNNING, State.RESCALING})
@@ -201,40 +288,3 @@ _COMING = frozenset({State.STARTING, State.RUNNING, State.RESCALING})
 def _settled(job: Job) -> bool:
     """Whether what a job is asked to do next depends on nothing that it has yet to say."""
     return job.state is State.RUNNING and job.registered
-
-
-def refusal(now: Snapshot, target: Target, jobs: Mapping[str, Job]) -> str:
-    """Why a target cannot be carried out; empty if it can.
-
-    A target must name unfinished, ready jobs, of all `jobs`, and known nodes, give each job a size
-    that it can run on (or what it has), and fit the nodes.
-    """
-    changed: list[Alloc] = []
-    for job_id, grant in target.grants.items():
-        job = jobs.get(job_id)
-        if job is None or job.state.final:
-            return f"grants GPUs to job {job_id}, which is unknown or finished"
-        if not job.ready:
-            return f"grants GPUs to job {job_id}, which is not ready"
-        if grant.alloc is job.goal:
-            continue
-        changed.append(grant.alloc)
-        if grant.alloc != job.goal and not suits(job, grant.alloc):
-            takes = f"{job.sizes}" + (f" on {job.nodes} nodes" if job.nodes else "")
-            return f"grants {total(grant.alloc)} GPUs to job {job_id}, which takes {takes}"
-    # Goals that stay as they are fit together.
-    used: dict[str, int] = {}
-    touched = {name for alloc in changed for name in alloc}
-    for job_id, grant in target.grants.items():
-        if grant.alloc is jobs[job_id].goal:
-            for name in grant.alloc.keys() & touched:
-                used[name] = used.get(name, 0) + grant.alloc[name]
-    for alloc in changed:
-        for name, gpus in alloc.items():
-            node, taken = now.nodes.get(name), used.get(name, 0)
-            if node is None:
-                return f"grants GPUs on node {name}, which is not there"
-            if gpus < 1 or taken + gpus > node.gpus:
-                return f"grants {gpus} GPUs on node {name}, which has {node.gpus - taken} left"
-            used[name] = taken + gpus
-    return ""

@@ -8,8 +8,9 @@ from typing import Union
 
 import msgspec
 
+from hpcext.core.difference import SAME, Difference
 from hpcext.core.estimate import GoodputReport
-from hpcext.core.values import Job, Node
+from hpcext.core.values import Alloc, Job, Node, Role
 
 
 class NodeJoined(msgspec.Struct, frozen=True, tag="node_joined"):
@@ -254,8 +255,53 @@ class Began(msgspec.Struct, frozen=True, tag="began"):
     """A manager began to run: a drain that stopped the last one is over."""
 
 
+class Granted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job is to have from now on.
+
+    Attributes
+    ----------
+    alloc : Alloc or None
+        None: nothing.
+    role : Role or None
+        None: the one that it had.
+    why : str
+        Why it gets no more.
+    """
+
+    alloc: Alloc | None = None
+    role: Role | None = None
+    why: str = ""
+
+
+class Decided(msgspec.Struct, frozen=True, tag="decided", omit_defaults=True):
+    """The policy has answered: what changes by that. Or its answer is not followed.
+
+    Attributes
+    ----------
+    number : int
+        Of the question; 0: nobody had to be asked.
+    jobs : Mapping[str, Granted]
+        Those that are to have something else than before.
+    whys : Mapping[str, tuple of str]
+        Sentence → other jobs of which it says now why they wait or run as they do.
+    memo : Difference
+        How the policy's memo has changed.
+    wake_s : float or None
+        When it is to be asked again, whatever happens.
+    failed : str
+        Why it is not followed, or has no answer: then all is to be as it was.
+    """
+
+    number: int
+    jobs: Mapping[str, Granted] = msgspec.field(default_factory=dict)
+    whys: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    memo: Difference = SAME
+    wake_s: float | None = None
+    failed: str = ""
+
+
 Fact = Union[  # noqa: UP007  (msgspec reads the union at run time, on 3.10 too)
     NodeJoined, NodeLost, Cleared, Submitted, Started, Registered, Rescaled,
     Progressed, Noted, NotSaved, Ended,
-    Hold, Release, Resize, Cancel, Drain, Began,
+    Hold, Release, Resize, Cancel, Drain, Began, Decided,
 ]  # fmt: skip

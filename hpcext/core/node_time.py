@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from hpcext.core.engine import Engine
 from hpcext.core.facts import Began, Ended, Fact, Outcome, Progressed, Registered, Rescaled
-from hpcext.core.values import Action, Alloc, Job, Node, State
+from hpcext.core.values import Alloc, Job, Node, State
 from hpcext.core.world import World
 
 
@@ -105,39 +104,35 @@ class NodeTime(msgspec.Struct):
     spent: dict[Use, float] = msgspec.field(default_factory=dict)
     jobs: dict[str, Tally] = msgspec.field(default_factory=dict)
 
-    def step(
-        self, engine: Engine, now_s: float, facts: Sequence[Fact]
-    ) -> tuple[tuple[Action, ...], float | None]:
-        """Have an engine take a step (:meth:`Engine.step`), and note what it says."""
-        world = engine.world
-        self.passed(world, now_s, away=any(isinstance(fact, Began) for fact in facts))
-        before = [job for job in world.queue.busy() if job.state.active]
-        said = engine.step(now_s, facts)
-        weight = Weight(world, before)
-        for fact in facts:
-            self._heard(fact, weight)
-        ends = {(fact.job, fact.op): fact for fact in facts if isinstance(fact, Ended)}
-        for job in before:
-            self._became(job, world, ends.get((job.id, job.op)))
-        for job in world.queue.busy():
-            if job.state.active:
-                self._of(job)
-        return said
-
     def passed(self, world: World, now_s: float, *, away: bool = False) -> None:
         """All was as it is until an instant; or nobody looked."""
+        self._passed(_Before.of(world), now_s, away=away)
+
+    def _passed(self, before: _Before, now_s: float, *, away: bool) -> None:
         seconds, self.at_s = max(0.0, now_s - self.at_s), max(now_s, self.at_s)
         if away:
             self.away_s += seconds
             return
-        busy = [job for job in world.queue.busy() if job.state.active]
-        weight, used = Weight(world, busy), 0.0
-        for job in busy:
+        weight, used = Weight(before.nodes, before.jobs), 0.0
+        for job in before.jobs:
             self._had(job, weight(job.held) * seconds, weight(_in_use(job)) * seconds)
             used += weight(job.held)
-        nodes = sum(parts(world.nodes.values()).values())
+        nodes = sum(parts(before.nodes.values()).values())
         self.held_s += nodes * seconds
         _add(self.spent, Use.WAITING, (nodes - used) * seconds)
+
+    def stepped(self, before: _Before, world: World, now_s: float, facts: Sequence[Fact]) -> None:
+        """An engine has taken a step; see :class:`Meter`."""
+        self._passed(before, now_s, away=any(isinstance(fact, Began) for fact in facts))
+        weight = Weight(world.offered, before.jobs)
+        for fact in facts:
+            self._heard(fact, weight)
+        ends = {(fact.job, fact.op): fact for fact in facts if isinstance(fact, Ended)}
+        for job in before.jobs:
+            self._became(job, world, ends.get((job.id, job.op)))
+        for job in world.queue.busy():
+            if job.state.active:
+                self._of(job)
 
     def _had(self, job: Job, held_s: float, in_use_s: float) -> None:
         """A job was as it is for so long."""
@@ -242,6 +237,41 @@ class NodeTime(msgspec.Struct):
             _add(tally.cost, cost, node_s)
 
 
+class _Before(NamedTuple):
+    """What was true when a step began: jobs that hold something, and nodes that offer something."""
+
+    jobs: tuple[Job, ...]
+    nodes: Mapping[str, Node]
+
+    @classmethod
+    def of(cls, world: World) -> _Before:
+        """What is true now."""
+        busy = tuple([job for job in world.queue.busy() if job.state.active])
+        return cls(busy, world.offered)
+
+
+class Meter:
+    """Observes the steps of an engine, and counts what the nodes' time goes into.
+
+    Parameters
+    ----------
+    world : World
+        Of the engine, as it is before the next step.
+    time : NodeTime
+        Until the last one; it is brought up to date.
+    """
+
+    def __init__(self, world: World, time: NodeTime) -> None:
+        self.time = time
+        self._world = world
+        self._before = _Before.of(world)
+
+    def watch(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """Note what a step has made of its facts; to be told of each one after it."""
+        before, self._before = self._before, _Before.of(self._world)
+        self.time.stepped(before, self._world, now_s, facts)
+
+
 _Key = TypeVar("_Key", Use, Cost)
 
 
@@ -257,16 +287,16 @@ class Weight:
 
     Parameters
     ----------
-    world : World
+    nodes : Mapping[str, Node]
+        Those that offer something.
     jobs : iterable of Job
         All that hold something.
     """
 
-    def __init__(self, world: World, jobs: Iterable[Job]) -> None:
+    def __init__(self, nodes: Mapping[str, Node], jobs: Iterable[Job]) -> None:
         held: collections.Counter[str] = collections.Counter()
         for job in jobs:
             held.update(job.held)
-        nodes = world.nodes
         self._parts = parts(nodes.values())
         self._gpus = {name: max(nodes[name].gpus, held[name]) for name in self._parts}
 

@@ -11,11 +11,14 @@ from msgspec.structs import replace
 from hpcext.core import records, rescaling, saving, wishes
 from hpcext.core.aftermath import after
 from hpcext.core.changes import Changes
+from hpcext.core.decisions import PATIENCE_S, Asked, left_of
+from hpcext.core.difference import apply as changed
 from hpcext.core.estimate import Observed
 from hpcext.core.facts import (
     Began,
     Cancel,
     Cleared,
+    Decided,
     Drain,
     Ended,
     Fact,
@@ -52,6 +55,8 @@ from hpcext.core.values import (
 KILL_GRACE_S = 15.0
 """A job that was told to die gets so long before the next, harder try."""
 
+LOST_SOME = "goes on with what is left of its nodes until the policy has decided"
+
 NOTHING = Cause(0)
 
 F = TypeVar("F", bound=Fact)
@@ -75,6 +80,10 @@ class Saved(msgspec.Struct, frozen=True):
     leaving: bool = False
     ends_s: float | None = None
     shrunk: bool = False
+    questions: int = 0
+    asked: Asked | None = None
+    undecided: str = ""
+    slow: bool = False
 
 
 class World:
@@ -97,6 +106,14 @@ class World:
     unsettled : bool
         At the last decision some job could not be given another size, since it was changing its
         size or had no session yet. If none was, it is no news that one has what it was to have.
+    questions : int
+        How many have been put to the policy.
+    asked : Asked or None
+        The one that it has yet to answer.
+    undecided : str
+        Why its last answer is not followed; empty if it is.
+    slow : bool
+        That it took longer than anybody waits for one.
     queue : Queue
         The unfinished jobs.
     changed : Changes
@@ -115,6 +132,10 @@ class World:
         self.memo: dict[str, Any] | None = None
         self.wake_s: float | None = None
         self.unsettled = False
+        self.questions = 0
+        self.asked: Asked | None = None
+        self.undecided = ""
+        self.slow = False
         self.queue = Queue()
         self.changed = Changes()
         self._trials = Trials()
@@ -140,6 +161,7 @@ class World:
             Cancel: self._cancel,
             Drain: self._drain,
             Began: self._began,
+            Decided: self._decided,
         }
 
     # What others ask of it.
@@ -172,14 +194,34 @@ class World:
     def snapshot(self, now_s: float, cause: Cause, *, busy: bool = False) -> Snapshot:
         """What is true now, as one value; if only `busy` ones count, of jobs that hold something
         or are to have something."""
-        if self._nodes is None:
-            # One that offers nothing more is only waited for.
-            self._nodes = {name: node for name, node in self.nodes.items() if node.gpus}
         few = self.queue.busy()
         jobs = few if busy else self.queue.jobs()
         return Snapshot(
-            now_s, self._nodes, jobs, cause, self.memo, few, self.seen.fragments, self.leaving
+            now_s, self.offered, jobs, cause, self.memo, few, self.seen.fragments, self.leaving
         )
+
+    @property
+    def offered(self) -> Mapping[str, Node]:
+        """The nodes that offer something, by name; another mapping once they are others."""
+        if self._nodes is None:
+            # One that offers nothing more is only waited for.
+            self._nodes = {name: node for name, node in self.nodes.items() if node.gpus}
+        return self._nodes
+
+    def ask(self, now_s: float, cause: Cause) -> bool:
+        """Note that a decision is wanted; False: another one is awaited first."""
+        if self.asked is not None:
+            self.asked = replace(self.asked, again=self.asked.again | cause.value)
+            return False
+        self.questions += 1
+        self.asked = Asked(self.questions, now_s, cause.value)
+        return True
+
+    def shrink(self) -> None:
+        """Have elastic jobs that lose nodes go on with the others, where no policy has decided."""
+        for job in self.queue.busy():
+            if job.state is State.RUNNING and (rest := left_of(job, self.offered)):
+                self._set(job, goal=rest, why=LOST_SOME)
 
     def put(self, job: Job) -> None:
         """Have a job's new value."""
@@ -255,6 +297,10 @@ class World:
             leaving=self.leaving,
             ends_s=self.ends_s,
             shrunk=self.shrunk,
+            questions=self.questions,
+            asked=self.asked,
+            undecided=self.undecided,
+            slow=self.slow,
         )
 
     @classmethod
@@ -270,6 +316,8 @@ class World:
         world.next_op = saved.next_op
         world.memo, world.wake_s = saved.memo, saved.wake_s
         world.unsettled = saved.unsettled
+        world.questions, world.asked = saved.questions, saved.asked
+        world.undecided, world.slow = saved.undecided, saved.slow
         world.seen = Seen(saved.fragments)
         for job in saved.jobs:
             world._add(job)
@@ -495,6 +543,7 @@ class World:
         self.queue.touch_all()
         if fact.stop:
             self.stopping, self.leaving = True, self.leaving or fact.must
+            self.asked = None  # whatever the answer would be, nothing is granted any more
             if fact.left_s is not None:
                 self.ends_s = now_s + fact.left_s
             for job in self.queue.busy():
@@ -509,8 +558,37 @@ class World:
     def _began(self, now_s: float, fact: Began) -> Cause:
         self.draining = self.stopping = self.leaving = False
         self.ends_s, self.shrunk = None, False
+        self.asked = None  # who was asked ended with the manager before
         self.queue.touch_all()
         return Cause.REQUEST
+
+    def _decided(self, now_s: float, fact: Decided) -> Cause:
+        """Take the answer to the last question; that to an older one is stale."""
+        asked = self.asked
+        if fact.number != (asked.number if asked else 0):
+            return NOTHING
+        self.asked, self.undecided = None, fact.failed
+        self.slow = asked is not None and now_s >= asked.at_s + PATIENCE_S
+        if fact.wake_s is not None or not fact.failed:
+            self.wake_s = fact.wake_s
+        self.memo = changed(self.memo, fact.memo)
+        for job_id, granted in fact.jobs.items():
+            if (job := self._waiting(job_id)) is not None:
+                goal = None if granted.alloc is None else dict(granted.alloc)
+                self._set(job, goal=goal, role=granted.role or job.role, why=granted.why)
+        for why, jobs in fact.whys.items():
+            for job_id in jobs:
+                if (job := self._waiting(job_id)) is not None:
+                    self._set(job, why=why)
+        if self.draining:
+            # A job whose goal was taken back is not ready any more: while draining, none is given.
+            self.refresh(now_s)
+        return Cause(asked.again) if asked else NOTHING
+
+    def _waiting(self, job_id: str) -> Job | None:
+        """A job that has not ended."""
+        job = self.jobs.get(job_id)
+        return None if job is None or job.state.final else job
 
     def _request(
         self, fact: Hold | Release | Resize | Cancel, changes: Callable[[Job], dict[str, Any]]

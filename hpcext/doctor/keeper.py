@@ -22,7 +22,6 @@ from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import journal, spool
 from hpcext.manager import pilot as pilots
-from hpcext.policies import find_policy
 
 PILOT, SAID, ENDED = "pilot", "said.txt", "ended"
 """Names in the directory: the pilot, its manager's output, and the mark of the manager's end."""
@@ -37,7 +36,7 @@ def world(directory: Path) -> World | None:
     """Return the world of the pilot in a directory; None if it has not begun."""
     with contextlib.suppress(HpcextError):
         past = journal.read(directory / PILOT / "journal.jsonl")
-        return past.replay(find_policy(past.header.policy)).world
+        return past.replay().world
     return None
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from hpcext.core.errors import InputError, JournalError
 from hpcext.manager import journal
 from hpcext.manager import pilot as pilots
-from hpcext.policies import find_policy
 
 NEWEST = 20
 """Newest pilots to read: older ones may have trained something else."""
@@ -30,13 +29,13 @@ def saving_s(state_dir: Path) -> float | None:
         Seconds; None where nothing was suspended.
     """
     found = []
-    for directory, pilot in pilots.known(state_dir)[:NEWEST]:
+    for directory, _ in pilots.known(state_dir)[:NEWEST]:
         path = directory / "journal.jsonl"
         # A pilot that has not begun, or one that is damaged, has measured nothing.
         with contextlib.suppress(OSError, JournalError, InputError):
             if path.stat().st_size > MOST_BYTES:
                 continue
-            world = journal.read(path).replay(find_policy(pilot.policy)).world
+            world = journal.read(path).replay().world
             segments = [each for record in world.records.values() for each in record.segments]
             found += [sum(each.suspend_s.values()) for each in segments if each.suspend_s]
     return max(found, default=None)

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from hpcext import __version__, documents, private
-from hpcext.config import Settings
+from hpcext.config import DECISION_TIMEOUT_S, Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.leases import Terms
@@ -51,7 +51,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     gpus : tuple of int
         GPU indices that it may use; with `logical`, slots that stand for GPUs.
     logical : bool
-    report_interval_s, suspend_timeout_s : float
+    report_interval_s, suspend_timeout_s, decision_timeout_s : float
         Settings it was begun with.
     began_at : float
     profiles : str
@@ -91,6 +91,7 @@ class Pilot(msgspec.Struct, frozen=True, kw_only=True):
     report_interval_s: float
     suspend_timeout_s: float
     began_at: float
+    decision_timeout_s: float = DECISION_TIMEOUT_S
     profiles: str = ""
     batch: Literal["", "slurm", "lsf"] = ""
     launcher: Literal["", "blaunch", "jsrun", "lsrun"] = ""
@@ -170,6 +171,7 @@ def create(
         logical=logical,
         report_interval_s=settings.report_interval_s,
         suspend_timeout_s=settings.suspend_timeout_s,
+        decision_timeout_s=settings.decision_timeout_s,
         began_at=time.time(),
         profiles=str(settings.state_dir.absolute() / "profiles"),
         batch=batch,

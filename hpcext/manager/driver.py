@@ -1,4 +1,4 @@
-"""The live driver: waits for something to happen, and lets the engine decide."""
+"""The live driver: waits for something to happen, steps the engine, and does what it says."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
 from hpcext.core.facts import Drain, Fact
-from hpcext.core.node_time import NodeTime
+from hpcext.core.node_time import Meter, NodeTime
+from hpcext.core.values import Action
 from hpcext.executors.base import Executor
 from hpcext.manager import journal as journals
+from hpcext.manager.decider import Decider
 from hpcext.protocol import NEWS_SIGNAL
 
 log = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 60.0
+"""A policy that has no answer, or one that is not followed, is asked again after so long, even if
+nothing happens: it may have had no memory, or too little time."""
 
 RETRY_S = 2.0
 """Wait before a journal that could not be written is tried again."""
@@ -38,6 +46,8 @@ class Driver:
     ----------
     engine : Engine
     journal : Journal
+    decider : Decider
+        Answers the engine's questions. What it is late with, or fails at, leaves all as it was.
     base_s : float
         The instant that it is now.
     interval_s : float
@@ -62,6 +72,7 @@ class Driver:
         self,
         engine: Engine,
         journal: journals.Journal,
+        decider: Decider,
         *,
         base_s: float,
         interval_s: float,
@@ -76,16 +87,22 @@ class Driver:
         self.engine = engine
         self.stopped_by: signal.Signals | None = None
         self._journal = journal
+        self._decider = decider
+        self._asked = 0
+        self._refused = ""
         self._zero = time.monotonic() - base_s
         self._interval_s = interval_s
         self._requests = requests
         self._observe = observe
-        self._node_time = NodeTime(at_s=base_s) if node_time is None else node_time
+        before = NodeTime(at_s=base_s) if node_time is None else node_time
+        self._meter = Meter(engine.world, before)
         self._facts: list[Fact] = []
+        self._actions: list[Action] = []
         self._answers: list[Callable[[], None]] = []
         self._awake = asyncio.Event()
         self._news = True
         self._wake_s: float | None = None
+        self._retry_s = base_s
         self._looked_s = base_s
         self._leave = False
         self._stays = stay
@@ -118,24 +135,26 @@ class Driver:
         for signum in STOP_SIGNALS:
             loop.add_signal_handler(signum, self._on_stop, signum)
         try:
+            self._decider.begin()
             for action in self.engine.outstanding():
                 executor.perform(action)
             self._facts.extend(news)
             while not self._leave:
                 self._turn(executor)
-                if self._done() and not self._facts:
+                if self._done() and not self._facts and not self._journal.behind:
                     break
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._awake.wait(), self._pause_s())
                 self._awake.clear()
         finally:
+            self._decider.close()
             executor.close()
             # News keeps its handler as long as there is a loop: by default it would kill us.
             for signum in STOP_SIGNALS:
                 loop.remove_signal_handler(signum)
 
     def _turn(self, executor: Executor) -> None:
-        """One step: gather, write down, decide, act. In this order, always."""
+        """Gather, step, write down, act. In this order, always."""
         now_s = self.now_s()
         if self._news or now_s >= self._looked_s + self._interval_s:
             self._news, self._looked_s = False, now_s
@@ -148,28 +167,58 @@ class Driver:
                     # The next one is judged when this one is true.
                     self._on_news()
                     break
-        facts = tuple(self._facts)
-        due = self._wake_s is not None and now_s >= self._wake_s
-        if facts or due:
-            try:
-                self._journal.append(now_s, facts)
-            except JournalError as error:
-                # What was not written down did not happen: wait, act on nothing.
-                log.warning("%s", error)
-                self._wake_s = now_s + RETRY_S
-                return
-            del self._facts[: len(facts)]
-            actions, self._wake_s = self._node_time.step(self.engine, now_s, facts)
-            if self.engine.refusal:
-                log.warning("the policy is not followed: it %s", self.engine.refusal)
-            for action in actions:
-                executor.perform(action)
-            self._compact(now_s)
-            self._move_on()
+        if not self._journal.behind:
+            facts = tuple(self._facts)
+            due = self._wake_s is not None and now_s >= self._wake_s
+            if facts or due:
+                del self._facts[: len(facts)]
+                self._step(now_s, facts)
+            self._decide(now_s)
+        try:
+            self._journal.commit()
+        except JournalError as error:
+            # What was not written down did not happen: wait, act on nothing.
+            log.warning("%s", error)
+            self._retry_s = now_s + RETRY_S
+            return
+        actions, self._actions = self._actions, []
+        for action in actions:
+            executor.perform(action)
+        self._compact(now_s)
+        self._move_on()
         answers, self._answers = self._answers, []
         for answer in answers:
             answer()
+        if self._facts:
+            self._awake.set()  # they came while something could not be written down
         self._observe(self.engine, now_s)
+
+    def _step(self, now_s: float, facts: tuple[Fact, ...]) -> None:
+        """Tell the engine facts, and keep what is to be done until they are written down."""
+        self._journal.note(now_s, facts)
+        actions, self._wake_s = self.engine.step(now_s, facts)
+        self._meter.watch(now_s, facts)
+        self._actions += actions
+
+    def _decide(self, now_s: float) -> None:
+        """Have the engine's question answered, and tell it the answer to the last one."""
+        while wanted := self.engine.wants:
+            if wanted.number != self._asked:
+                self._asked = wanted.number
+                self._decider.ask(wanted, self._awake.set)
+            said = self._decider.take()
+            if said is None:
+                return
+            decided = self.engine.answer(said, terse=True)
+            if decided.failed:
+                decided = replace(decided, wake_s=now_s + ASK_AGAIN_S)
+                if decided.failed != self._refused:
+                    log.warning(
+                        "the policy %s; jobs keep what they have, and it is asked again",
+                        decided.failed,
+                    )
+            self._refused = decided.failed
+            self._step(now_s, (decided,))
 
     def _move_on(self) -> None:
         """Leave nodes on which nothing that waits can run any more."""
@@ -183,15 +232,17 @@ class Driver:
     def _pause_s(self) -> float:
         """Until the engine's wake or the next look at reports, whichever is first."""
         until = self._looked_s + self._interval_s
-        if self._wake_s is not None:
+        if self._journal.behind:
+            until = self._retry_s
+        elif self._wake_s is not None:
             until = min(until, self._wake_s)
         return max(0.0, until - self.now_s())
 
     def _compact(self, now_s: float) -> None:
-        if self._journal.count < journals.COMPACT_AFTER:
+        if not self._journal.long:
             return
         try:
-            self._journal.compact(now_s, self.engine.world.save(), self._node_time)
+            self._journal.compact(now_s, self.engine.world.save(), self._meter.time)
         except OSError as error:
             log.warning("the journal could not be compacted: %s", error.strerror)
 

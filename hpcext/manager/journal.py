@@ -2,8 +2,11 @@
 
 A file of JSON lines. The first is a :class:`Header`, which may carry the world as it was when
 the journal was last compacted; each further line is one :class:`Entry`: an instant and the facts
-of one step. A line is written and flushed before its facts reach the engine, so whatever was
-decided can be decided again, by the same code.
+of one step. A line is written and flushed before anything is done about its facts. The answers of
+the policy are among them, so what was decided is known without it.
+
+Journals of the first schema, of release 0.1.0, do not have these: there the policy is asked again,
+and answers as it did if it is the same. The manager that goes on with one compacts it first.
 """
 
 from __future__ import annotations
@@ -21,17 +24,19 @@ from typing import Final, Literal
 import msgspec
 
 from hpcext import private
-from hpcext.core.engine import Engine, Policy
+from hpcext.core.engine import Engine
 from hpcext.core.errors import UNREADABLE, JournalError
 from hpcext.core.facts import Fact, Progressed
-from hpcext.core.node_time import NodeTime
+from hpcext.core.node_time import Meter, NodeTime
 from hpcext.core.world import Saved
 from hpcext.documents import is_later, not_of, read_own, sync_directory, write_file
 from hpcext.numerals import whole
 
 log = logging.getLogger(__name__)
 
-SCHEMA: Final = "hpcext.journal/1"
+SCHEMA: Final = "hpcext.journal/2"
+UNDECIDED: Final = "hpcext.journal/1"
+"""The one before, which has no decisions."""
 
 KEPT_DIR = "journal-past"
 KEPT_EVERY_S, MOST_KEPT = 86_400.0, 70
@@ -40,6 +45,10 @@ _KEPT = ".json.gz"
 
 COMPACT_AFTER = 2000
 """Entries after which the journal is compacted: bounds its size and the time of a restart."""
+
+COMPACT_BYTES = 32 << 20
+"""Or when they take so much, and as much as the world before them: entries may be large where many
+jobs wait."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +66,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         Until `now_s`.
     """
 
-    schema: Literal["hpcext.journal/1"] = SCHEMA
+    schema: Literal["hpcext.journal/1", "hpcext.journal/2"] = SCHEMA
     began_at: float
     policy: str
     now_s: float = 0.0
@@ -88,12 +97,15 @@ class Past(msgspec.Struct, frozen=True):
         Bytes of whole lines; what follows was being written when the manager died.
     torn : int
         Bytes of that.
+    begun : int
+        Bytes of the first line.
     """
 
     header: Header
     entries: tuple[Entry, ...]
     size: int
     torn: int
+    begun: int = 0
 
     @property
     def now_s(self) -> float:
@@ -105,20 +117,34 @@ class Past(msgspec.Struct, frozen=True):
         entries = tuple(entry for entry in self.entries if entry.now_s <= instant_s)
         return msgspec.structs.replace(self, entries=entries)
 
-    def replay(self, policy: Policy) -> Engine:
+    @property
+    def undecided(self) -> bool:
+        """Whether it is an older release's, without decisions."""
+        return self.header.schema == UNDECIDED
+
+    def begin(self) -> Engine:
+        """An engine as it was before the first entry."""
+        if not self.undecided:
+            return Engine(saved=self.header.saved)
+        from hpcext.policies import find_policy  # noqa: PLC0415  (slow, and seldom needed)
+
+        return Engine(find_policy(self.header.policy), self.header.saved)
+
+    def replay(self) -> Engine:
         """An engine that was told all of it. Its actions were given already, or are given
         again by :meth:`Engine.outstanding`."""
-        return self.recount(policy)[0]
+        return self.recount()[0]
 
-    def recount(self, policy: Policy) -> tuple[Engine, NodeTime]:
+    def recount(self) -> tuple[Engine, NodeTime]:
         """The same, and what the nodes' time went into."""
-        engine = Engine(policy, self.header.saved)
-        before = self.header.node_time
+        engine, before = self.begin(), self.header.node_time
         # Of what an older release compacted nothing is known.
         past_s = self.header.now_s
         time = NodeTime(past_s, past_s) if before is None else copy.deepcopy(before)
+        meter = Meter(engine.world, time)
         for entry in self.entries:
-            time.step(engine, entry.now_s, entry.facts)
+            engine.step(entry.now_s, entry.facts)
+            meter.watch(entry.now_s, entry.facts)
         return engine, time
 
 
@@ -155,7 +181,7 @@ def read(path: Path) -> Past:
             where=str(path),
             do="nothing was changed; what runs goes on, and checkpoints are in jobs/*/checkpoint",
         ) from None
-    return Past(header, tuple(entries), size, len(data) - size)
+    return Past(header, tuple(entries), size, len(data) - size, len(lines[0]) + 1)
 
 
 def read_kept(path: Path, instant_s: float) -> Past | None:
@@ -188,29 +214,66 @@ class Journal:
     def __init__(self, path: Path, header: Header) -> None:
         self.path = path
         self.header = header
+        self._lines: list[bytes] = []
+        self._lasting = False
         if path.exists():
             past = read(path)
             self.header, self.count = past.header, len(past.entries)
             self._fd = private.open_log(path)
-            self._size = past.size
+            self._size, self._begun = past.size, past.begun
             os.ftruncate(self._fd, self._size)
         else:
             self._begin(header)
 
-    def append(self, now_s: float, facts: tuple[Fact, ...]) -> None:
-        """Write one step down, and wait for the disk unless it is mere progress.
+    def past(self) -> Past:
+        """What it says so far; that of an older release is rewritten first, with decisions.
 
         Raises
         ------
         JournalError
-            It could not be written (a full disk); the journal is as it was.
+            It cannot be read, or not be rewritten.
         """
-        data = _encoder.encode(Entry(now_s, facts)) + b"\n"
+        past = read(self.path)
+        if not past.undecided:
+            return past
+        engine, time = past.recount()
+        try:
+            self.compact(past.now_s, engine.world.save(), time)
+        except OSError as error:
+            raise JournalError(
+                f"is an older release's, and cannot be rewritten: {error.strerror}",
+                where=str(self.path),
+                do="free some space; what runs goes on meanwhile",
+            ) from None
+        return read(self.path)
+
+    def append(self, now_s: float, facts: tuple[Fact, ...]) -> None:
+        """Take one step down, and write it; raises as :meth:`commit`."""
+        self.note(now_s, facts)
+        self.commit()
+
+    def note(self, now_s: float, facts: tuple[Fact, ...]) -> None:
+        """Take one step down; :meth:`commit` writes it."""
+        self._lines.append(_encoder.encode(Entry(now_s, facts)) + b"\n")
+        self._lasting |= not all(isinstance(fact, Progressed) for fact in facts)
+
+    def commit(self) -> None:
+        """Write down what was taken down, and wait for the disk unless it is mere progress.
+
+        Raises
+        ------
+        JournalError
+            It could not be written (a full disk); the file is as it was, and the next call tries
+            again.
+        """
+        if not self._lines:
+            return
+        data = b"".join(self._lines)
         try:
             written = os.write(self._fd, data)
             if written != len(data):
                 raise OSError("the disk is full")
-            if not all(isinstance(fact, Progressed) for fact in facts):
+            if self._lasting:
                 os.fdatasync(self._fd)
         except OSError as error:
             # Half a line must not stay: the next one would be glued to it.
@@ -222,7 +285,19 @@ class Journal:
                 do="free some space; jobs go on, and decisions wait",
             ) from None
         self._size += len(data)
-        self.count += 1
+        self.count += len(self._lines)
+        self._lines, self._lasting = [], False
+
+    @property
+    def behind(self) -> bool:
+        """Whether something was taken down that is not written yet."""
+        return bool(self._lines)
+
+    @property
+    def long(self) -> bool:
+        """Whether it is time to compact it."""
+        grown = self._size - self._begun
+        return self.count >= COMPACT_AFTER or grown >= max(COMPACT_BYTES, self._begun)
 
     def compact(self, now_s: float, saved: Saved, node_time: NodeTime | None = None) -> None:
         """Replace the journal by the world that it leads to.
@@ -232,7 +307,9 @@ class Journal:
         OSError
             The old journal is untouched.
         """
-        header = msgspec.structs.replace(self.header, now_s=now_s, saved=saved, node_time=node_time)
+        header = msgspec.structs.replace(
+            self.header, schema=SCHEMA, now_s=now_s, saved=saved, node_time=node_time
+        )
         old = self._fd
         self._begin(header)
         self.header = header
@@ -265,4 +342,5 @@ class Journal:
         write_file(self.path, data)
         sync_directory(self.path.parent)
         self._fd = private.open_log(self.path)
-        self._size, self.count = len(data), 0
+        self._size = self._begun = len(data)
+        self.count = 0

@@ -31,6 +31,7 @@ from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
 from hpcext.manager import notice, places, spool, state
+from hpcext.manager.decider import Decider
 from hpcext.manager.directory import (
     Pilot,
     create,
@@ -47,7 +48,7 @@ from hpcext.manager.kept import Kept
 from hpcext.manager.refine import SLOT, UNKNOWN, Refiner, profiles_for
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.unmeasured import Unmeasured
-from hpcext.policies import find_policy
+from hpcext.policies import find_policy, is_quick
 
 __all__ = [
     "Pilot", "create", "find", "host", "how_to_go_on", "known", "load", "remove", "run",
@@ -221,8 +222,8 @@ async def _run(
     path = directory / "journal.jsonl"
     header = journals.Header(began_at=pilot.began_at, policy=pilot.policy)
     journal = journals.Journal(path, header)
-    past = journals.read(path)
-    engine, node_time = past.recount(find_policy(past.header.policy))
+    past = journal.past()
+    engine, node_time = past.recount()
     place = places.find(pilot, engine, directory)
     here = not pilot.batch and pilot.harvest is None
     if here:
@@ -235,9 +236,14 @@ async def _run(
     inbox = Inbox(directory, pilot, engine, submissions, profiles, left_s=lambda: executor.left_s)
     teller = notice.teller_of(directory, pilot.id, pilot.name, pilot.notify, observe)
     then = Kept(directory / "jobs", then=teller or observe)
+    policy = past.header.policy
+    decider = Decider(
+        find_policy(policy), quick=is_quick(policy), timeout_s=pilot.decision_timeout_s
+    )
     driver = Driver(
         engine,
         journal,
+        decider,
         base_s=max(past.now_s, time.time() - past.header.began_at),
         interval_s=pilot.report_interval_s,
         requests=inbox.take,

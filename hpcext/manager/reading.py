@@ -19,7 +19,6 @@ from hpcext.core.node_time import NodeTime
 from hpcext.core.world import World
 from hpcext.manager import journal, pilot, spool, standing
 from hpcext.manager.directory import Pilot
-from hpcext.policies import find_policy
 
 REPLAY_SHARE = 20
 """A follower rests so many times as long as it read: a replay is not free."""
@@ -164,7 +163,7 @@ class Follower:
         now = identity(path)
         if self._past is None or now != self._seen:
             past = journal.read(path)
-            engine, node_time = past.recount(find_policy(past.header.policy))
+            engine, node_time = past.recount()
             self._past = pilot.load(self._directory), engine, node_time, past
             self._seen = now
             ended_s = time.monotonic()
@@ -236,7 +235,7 @@ def read_at(directory: Path, instant_s: float) -> Reading | None:
             return None
         past, instant_s = kept, kept.now_s
     past, header = past.until(instant_s), past.header
-    engine, counted = past.recount(find_policy(header.policy))
+    engine, counted = past.recount()
     counted.passed(engine.world, instant_s)
     return Reading(
         directory,

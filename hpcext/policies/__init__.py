@@ -37,15 +37,26 @@ from hpcext.text import did_you_mean, shown
 
 
 class Known(NamedTuple):
-    """A policy: its function, and its options with their defaults if it has any."""
+    """A policy.
+
+    Attributes
+    ----------
+    allocate : callable
+    options : type or None
+        Its options with their defaults, where it has any.
+    quick : bool
+        It goes once over the queue and solves nothing: however many jobs there are, its answer
+        comes in some milliseconds, and a manager does not need another process for it.
+    """
 
     allocate: Callable[..., Target]
     options: type[msgspec.Struct] | None = None
+    quick: bool = False
 
 
 POLICIES: dict[str, Known] = {
-    "marble": Known(marble.allocate),
-    "exclusive": Known(exclusive.allocate),
+    "marble": Known(marble.allocate, quick=True),
+    "exclusive": Known(exclusive.allocate, quick=True),
     "equal_share": Known(equal_share.allocate, equal_share.Options),
     "bftrainer": Known(bftrainer.allocate, bftrainer.Options),
     "bftrainer-lifetime": Known(bftrainer_lifetime.allocate, bftrainer_lifetime.Options),
@@ -110,3 +121,9 @@ def _installed(name: str, where: str) -> Known:
             valid="a module with a function allocate and, for options, a msgspec.Struct Options",
         )
     return Known(allocate, options)
+
+
+def is_quick(text: str) -> bool:
+    """Whether a policy, named as for :func:`find_policy`, answers at once."""
+    known = POLICIES.get(text.partition(":")[0])
+    return known is not None and known.quick

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from made_pilots import HOUR_S, make
+from told_journal import tell
 
 from hpcext.cli.main import main
 from hpcext.cli.report import read_since
@@ -21,7 +22,6 @@ from hpcext.core.errors import InputError
 from hpcext.executors.leases import Terms
 from hpcext.manager import journal as journals
 from hpcext.manager.accounting import FIGURES, REASONS
-from hpcext.policies import find_policy
 
 DAY_S = 24 * HOUR_S
 
@@ -109,7 +109,7 @@ def compact(name: str) -> None:
     """Have a pilot's journal compacted, as its manager does after many entries."""
     path = load_settings().state_dir / "pilots" / name / "journal.jsonl"
     past = journals.read(path)
-    engine, node_time = past.recount(find_policy(past.header.policy))
+    engine, node_time = past.recount()
     book = journals.Journal(path, past.header)
     book.compact(past.now_s, engine.world.save(), node_time)
     book.close()
@@ -145,9 +145,7 @@ def test_of_days_that_are_not_kept_all_is_counted(capsys: pytest.CaptureFixture[
 
 def prolong(name: str, now_s: float, facts: list[f.Fact]) -> None:
     path = load_settings().state_dir / "pilots" / name / "journal.jsonl"
-    book = journals.Journal(path, journals.read(path).header)
-    book.append(now_s, tuple(facts))
-    book.close()
+    tell(path, journals.read(path).header, (now_s, facts))
 
 
 def test_a_line_for_each_in_a_spreadsheet(capsys: pytest.CaptureFixture[str]) -> None:

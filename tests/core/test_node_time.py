@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
-from hpcext.core.node_time import NodeTime, Use
+from hpcext.core.node_time import Meter, NodeTime, Use
 from hpcext.sim.heap import drive
 
 ONE = v.Job("1", "one", 1, (2,), 2)
@@ -27,6 +27,7 @@ class Story:
         self.target: dict[str, dict[str, int]] = {}
         self.engine = Engine(self._policy)
         self.time = NodeTime()
+        self.meter = Meter(self.engine.world, self.time)
         self(0, *(f.Submitted(job) for job in jobs))
 
     def _policy(self, now: v.Snapshot) -> v.Target:
@@ -38,7 +39,8 @@ class Story:
         return v.Target(grants)
 
     def __call__(self, now_s: float, *facts: f.Fact) -> None:
-        self.time.step(self.engine, now_s, facts)
+        self.engine.step(now_s, facts)
+        self.meter.watch(now_s, facts)
 
     def op(self, job: str = "1") -> int:
         return self.engine.world.jobs[job].op
@@ -228,16 +230,19 @@ def test_it_adds_up_whatever_happens(scenario: Scenario, cut: float) -> None:
     drive(engine, heap, executor, observe=lambda now_s, facts, _: log.append((now_s, facts)))
 
     engine, time = Engine(scenario.make_policy()), NodeTime()
+    meter = Meter(engine.world, time)
     there: dict[str, v.Node] = {}
     offered_s = last_s = 0.0
     for number, (now_s, facts) in enumerate(log):
         if number == int(cut * len(log)):
             engine = Engine(scenario.make_policy(), engine.world.save())
             time = msgspec.json.decode(msgspec.json.encode(time), type=NodeTime)
+            meter = Meter(engine.world, time)
         if not any(isinstance(fact, f.Began) for fact in facts):
             offered_s += (now_s - last_s) * sum(1 for node in there.values() if node.gpus)
         last_s = now_s
-        time.step(engine, now_s, facts)
+        engine.step(now_s, facts)
+        meter.watch(now_s, facts)
         for fact in facts:
             if isinstance(fact, f.NodeJoined):
                 there[fact.node.name] = fact.node

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from told_journal import tell
 
 from hpcext import config
 from hpcext.core import facts as f
@@ -69,12 +70,12 @@ def test_how_long_saving_took(tmp_path: Path) -> None:
             (directory / "journal.jsonl").write_text("no\n")
         if seconds is None:
             continue
-        book = journal.Journal(
-            directory / "journal.jsonl", journal.Header(began_at=0.0, policy="marble")
-        )
-        book.append(0.0, (f.NodeJoined(Node("n", 1)), f.Submitted(Job("1", "j", 1, (1,), 1))))
-        book.append(1.0, (f.Started("1", 1, ("n:0",)), f.Registered("1", 1, 0)))
         parts = {"agree_s": 1.0, "write_s": seconds}
-        book.append(2.0, (f.Ended("1", 1, f.Outcome.SUSPENDED, 85, parts),))
-        book.close()
+        tell(
+            directory / "journal.jsonl",
+            journal.Header(began_at=0.0, policy="marble"),
+            (0.0, (f.NodeJoined(Node("n", 1)), f.Submitted(Job("1", "j", 1, (1,), 1)))),
+            (1.0, (f.Started("1", 1, ("n:0",)), f.Registered("1", 1, 0))),
+            (2.0, (f.Ended("1", 1, f.Outcome.SUSPENDED, 85, parts),)),
+        )
     assert saving_s(tmp_path) == 2.5

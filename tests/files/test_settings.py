@@ -84,6 +84,8 @@ def test_the_variables_of_this_process_are_read(
     assert settings.policy == "exclusive"
     assert settings.state_dir == Path.home() / "runs"
     assert settings.report_interval_s == 0.5
+    monkeypatch.setenv("HPCEXT_DECISION_TIMEOUT_S", "7.5")
+    assert config.load_settings().decision_timeout_s == 7.5
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,7 @@ def test_the_variables_of_this_process_are_read(
         ("suspend_timeout_s = 0", "suspend_timeout_s: 0 (valid: a number, above 0"),
         ("suspend_timeout_s = nan", "suspend_timeout_s: nan"),
         ("report_interval_s = 0.01", "report_interval_s: 0.01 (valid: a number, 0.1 to 3600)"),
+        ("decision_timeout_s = 0", "decision_timeout_s: 0 (valid: a number, 1 to 3600)"),
         ("state_dir = 'runs'", "state_dir: 'runs' (valid: an absolute path"),
         ("state_dir = ", "not TOML"),
     ],

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from made_pilots import STORY, make
 from msgspec.structs import replace
+from told_journal import tell
 
 from hpcext import documents
 from hpcext.batch.slurm import Seen
@@ -67,11 +68,8 @@ def begin(
         directory=directory,
     )
     header = journals.Header(began_at=time.time(), policy="equal_share")
-    book = journals.Journal(path / "journal.jsonl", header)
-    book.append(0.0, tuple(map(f.Submitted, Submissions(path / "submissions").jobs)))
-    for now_s, told in story:
-        book.append(now_s, tuple(told))
-    book.close()
+    jobs = map(f.Submitted, Submissions(path / "submissions").jobs)
+    tell(path / "journal.jsonl", header, (0.0, jobs), *story)
     attempt = path / "jobs" / "1" / "attempt-0001"
     attempt.mkdir(parents=True)
     (attempt / "exit.json").write_text("{}")

@@ -12,10 +12,11 @@ import pytest
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
-from hpcext.core.engine import Engine
+from hpcext.core.engine import Engine, Policy
 from hpcext.core.errors import JournalError
 from hpcext.manager import driver as drivers
 from hpcext.manager import journal
+from hpcext.manager.decider import Decider
 from hpcext.policies import find_policy
 
 NODE = v.Node("n", 2)
@@ -60,9 +61,12 @@ class Run:
         self.path = path
         header = journal.Header(began_at=0.0, policy="marble")
         self.journal = journal.Journal(path, header)
-        self.engine = Engine(find_policy("marble"))
+        self.engine = Engine()
+        self.policy: Policy = find_policy("marble")
+        self.quick, self.timeout_s = True, 60.0
         self.finish = finish
         self.seen: list[float] = []
+        self.told: list[tuple[v.Kind, str]] = []
         self.on_turn: Callable[[], None] = lambda: None
 
     def observe(self, engine: Engine, now_s: float) -> None:
@@ -77,6 +81,7 @@ class Run:
             driver = drivers.Driver(
                 self.engine,
                 self.journal,
+                Decider(self.policy, quick=self.quick, timeout_s=self.timeout_s),
                 base_s=0.0,
                 interval_s=0.02,
                 requests=self.no_requests,
@@ -84,6 +89,7 @@ class Run:
             )
             self.driver = driver
             executor = Echo(driver.emit, finish=self.finish)
+            self.told = executor.told
             for fact in facts:
                 driver.emit(fact)
             await driver.run(executor)
@@ -100,7 +106,7 @@ def test_jobs_run_and_the_journal_tells_the_same(tmp_path: Path) -> None:
         (v.Kind.START, "2"),
     ]
     assert executor.told[-1] == (v.Kind.KILL, "closed")
-    replayed = journal.read(tmp_path / "j").replay(find_policy("marble"))
+    replayed = journal.read(tmp_path / "j").replay()
     assert replayed.world.save() == run.engine.world.save()
 
 
@@ -120,7 +126,7 @@ def test_a_stop_signal_suspends_everything_and_leaves(tmp_path: Path, signum: in
     assert run.engine.world.jobs["1"].state is v.State.PENDING
     # The next manager goes on with it.
     run = Run(tmp_path / "j")
-    run.engine = journal.read(tmp_path / "j").replay(find_policy("marble"))
+    run.engine = journal.read(tmp_path / "j").replay()
     run(f.Began())
     assert run.engine.world.jobs["1"].state is v.State.COMPLETED
 
@@ -130,18 +136,19 @@ def test_nothing_is_done_that_could_not_be_written_down(
 ) -> None:
     monkeypatch.setattr(drivers, "RETRY_S", 0.01)
     run = Run(tmp_path / "j")
-    tries: list[int] = []
-    append = run.journal.append
+    tries: list[tuple[int, int]] = []
+    commit = run.journal.commit
 
-    def failing(now_s: float, facts: tuple[f.Fact, ...]) -> None:
-        tries.append(len(run.engine.world.jobs))
-        if len(tries) < 4:
-            raise JournalError("cannot be written: the disk is full")
-        append(now_s, facts)
+    def failing() -> None:
+        if run.journal.behind:
+            tries.append((len(run.told), len(run.seen)))
+            if len(tries) < 4:
+                raise JournalError("cannot be written: the disk is full")
+        commit()
 
-    monkeypatch.setattr(run.journal, "append", failing)
+    monkeypatch.setattr(run.journal, "commit", failing)
     executor = run(f.NodeJoined(NODE), job(1))
-    assert tries[:4] == [0, 0, 0, 0]
+    assert tries[:4] == [(0, 0)] * 4
     assert [told for told in executor.told if told[1] == "1"] == [(v.Kind.START, "1")]
     assert run.engine.world.jobs["1"].state is v.State.COMPLETED
 
@@ -152,7 +159,7 @@ def test_the_journal_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run(f.NodeJoined(NODE), *(job(number) for number in range(1, 20)))
     past = journal.read(tmp_path / "j")
     assert len(past.entries) < 4
-    engine, time = past.recount(find_policy("marble"))
+    engine, time = past.recount()
     assert engine.world.save() == run.engine.world.save()
     assert time.jobs.keys() == engine.world.jobs.keys()
     assert 0 < sum(time.spent.values()) == pytest.approx(time.held_s)

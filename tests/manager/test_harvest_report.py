@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from told_journal import tell
 
 from hpcext.cli.main import main
 from hpcext.config import Settings
@@ -20,7 +21,7 @@ from hpcext.executors.leases import Terms
 from hpcext.jobfile import JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager.harvest_report import PARTS
-from hpcext.manager.journal import Header, Journal
+from hpcext.manager.journal import Header
 from hpcext.manager.submissions import Submissions
 
 
@@ -72,12 +73,9 @@ def harvester(
         seen_s=2 * HOUR_S, offered_node_s=2 * HOUR_S, held_node_s=1.5 * HOUR_S, short_node_s=360.0
     )
     lease_account.save(account, directory)
-    book = Journal(directory / "journal.jsonl", Header(began_at=1e9, policy="equal_share"))
-    jobs = Submissions(directory / "submissions").jobs
-    book.append(0.0, tuple(f.Submitted(job) for job in jobs))
-    for now_s, facts in entries:
-        book.append(now_s, tuple(facts))
-    book.close()
+    header = Header(began_at=1e9, policy="equal_share")
+    jobs = map(f.Submitted, Submissions(directory / "submissions").jobs)
+    tell(directory / "journal.jsonl", header, (0.0, jobs), *entries)
     return str(directory)
 
 

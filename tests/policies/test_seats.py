@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcext.core import values as v
-from hpcext.core.engine import refusal
+from hpcext.core.decisions import refusal
 from hpcext.policies import POLICIES, find_policy, seats
 
 HERE, SHARED = v.Node("n", 4), v.Node("n/mps", 2, seats=2)

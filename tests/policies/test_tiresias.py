@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.core.engine import refusal
+from hpcext.core.decisions import refusal
 from hpcext.core.errors import InputError
 from hpcext.core.values import Cause, Job, Node, Snapshot, State, Target, total
 from hpcext.policies import find_policy

@@ -20,7 +20,6 @@ from hpcext.core.errors import JournalError
 from hpcext.core.world import World
 from hpcext.launch import ranks
 from hpcext.manager import journal, spool
-from hpcext.policies import find_policy
 
 HERE = Path(__file__).parent
 DISK_BYTES = 8 << 20
@@ -206,7 +205,7 @@ class Game:
             past = journal.read(self.pilot / "journal.jsonl")
         except JournalError:
             return None
-        return past.replay(find_policy(past.header.policy)).world
+        return past.replay().world
 
     def states(self) -> dict[str, str]:
         """What became of each job, by the journal."""

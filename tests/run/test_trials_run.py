@@ -13,7 +13,6 @@ from site_of_test import Finished, Site, wait_for
 
 from hpcext.core.engine import Engine
 from hpcext.manager import journal
-from hpcext.policies import find_policy
 
 SCRIPT = Path(__file__).with_name("train_setting.py")
 
@@ -105,13 +104,12 @@ def test_a_manager_that_was_killed_decides_alike(site: Site) -> None:
 
     # Told all of it once more, or saved in the middle of it, an engine comes to the same.
     past = journal.read(site.pilot / "journal.jsonl")
-    policy = find_policy(past.header.policy)
-    whole = past.replay(policy).world.save()
-    engine = Engine(policy, past.header.saved)
+    whole = past.replay().world.save()
+    engine = past.begin()
     for entry in past.entries:
         engine.step(entry.now_s, entry.facts)
         saved = msgspec.json.encode(engine.world.save())
-        engine = Engine(policy, msgspec.json.decode(saved, type=type(whole)))
+        engine = Engine(saved=msgspec.json.decode(saved, type=type(whole)))
     assert engine.world.save() == whole
 
 

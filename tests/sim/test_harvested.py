@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hpcext.core import facts as f
 from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.core.node_time import NodeTime, Use
+from hpcext.core.node_time import Meter, NodeTime, Use
 from hpcext.core.values import Job, State
 from hpcext.jobfile import JobSpec
 from hpcext.policies import find_policy
@@ -92,8 +92,10 @@ def test_from_a_journal_it_is_what_the_simulator_says_of_the_same_run(
         lambda _: lambda now_s, facts, actions: log.append((now_s, facts)),
     )
     engine, time = Engine(find_policy(task.policy)), NodeTime()
+    meter = Meter(engine.world, time)
     for now_s, facts in log:
-        time.step(engine, now_s, facts)
+        engine.step(now_s, facts)
+        meter.watch(now_s, facts)
     time.passed(engine.world, 1800.0)
     samples = replace(SPEC, work_unit="samples")
     offered = Offered(time.held_s / 1800, 1, 1800.0)

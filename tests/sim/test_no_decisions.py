@@ -117,11 +117,11 @@ def test_in_a_run_only_the_engine_asks_and_only_its_actions_are_carried_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deciding_now, asked, ordered, done = [False], [], [], []
-    decide, step, perform = Engine._decide, Engine.step, Simulated.perform
+    ask, step, perform = Engine._ask, Engine.step, Simulated.perform
 
-    def decided(engine: Engine, now: v.Snapshot) -> None:
+    def asking(engine: Engine, now_s: float, cause: v.Cause) -> None:
         deciding_now[0] = True
-        decide(engine, now)
+        ask(engine, now_s, cause)
         deciding_now[0] = False
 
     def stepped(engine: Engine, now_s: float, facts: Any) -> Any:
@@ -133,7 +133,7 @@ def test_in_a_run_only_the_engine_asks_and_only_its_actions_are_carried_out(
         done.append(action)
         perform(executor, action)
 
-    monkeypatch.setattr(Engine, "_decide", decided)
+    monkeypatch.setattr(Engine, "_ask", asking)
     monkeypatch.setattr(Engine, "step", stepped)
     monkeypatch.setattr(Simulated, "perform", performed)
     equal_share = find_policy("equal_share")
