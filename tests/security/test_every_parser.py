@@ -106,6 +106,7 @@ def reached(folder: Path) -> set[tuple[str, int]]:
 
 KERNEL = "the kernel wrote it: proc(5)"
 MANAGER = "its manager wrote it; read by documents.read_json, which is in the table"
+ATTEMPT = "a process of the same attempt wrote it; read by documents.read_json"
 NUMBERS = "a number made of numbers"
 OWN = "our own output, read once more in the same call"
 RANKS = "ranks of one training say it to each other"
@@ -147,7 +148,9 @@ REASONS = {
     "launch/ranks.py:": "a signal's number",
     "launch/ranks.py:Launcher._asked": MANAGER,
     "launch/ranks.py:_on_several": MANAGER,
-    "launch/spread.py:_ended_well": MANAGER,
+    "launch/leader.py:Told.stopped": ATTEMPT,
+    "launch/spread.py:_end_of": ATTEMPT,
+    "manager/pilot.py:_is_of_our_job": MANAGER,
     "launch/spread.py:spread": MANAGER,
     "launch/supervisor.py:Supervisor.__init__": MANAGER,
     "launch/supervisor.py:_launch": MANAGER,
