@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpcext.policies.apportion import Table, apportion
+from hpcext.policies.solve.apportion import Table, apportion
 
 RNG = np.random.default_rng(11)
 GROW_S, SHRINK_S, FORWARD_S = 20.0, 5.0, 120.0

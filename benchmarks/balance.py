@@ -16,7 +16,7 @@ With ``--quotas DIR`` ranks are not paced but really slow: they train a small co
 each on one thread in a control group below DIR (``/sys/fs/cgroup/cpu``, or of version 2
 ``/sys/fs/cgroup``; needs root) that gives it a share of a core, see ``benchmarks/quotas.py``;
 ``--changing N`` makes other quotas come and go every N steps. ``--save FILE`` puts the figures into
-a file (``hpcext/sim/papers/lb_bsp_measured.json`` is what ``hpcext reproduce lb-bsp`` prints).
+a file (``hpcext/papers/lb_bsp/measured.json`` is what ``hpcext reproduce lb-bsp`` prints).
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from hpcext.core.engine import Engine
 from hpcext.core.facts import Fact, NodeJoined, Progressed, Submitted
 from hpcext.core.values import Action, Job, Node
 from hpcext.policies import find_policy
-from hpcext.sim.executor import Simulated
-from hpcext.sim.heap import Heap, drive
-from hpcext.sim.physics import Physics
+from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.heap import Heap, drive
+from hpcext.sim.replay.physics import Physics
 
 LIMIT_MS = 10.0
 LIMIT_JOBS = 1000

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from studies import STUDIES, Study, Training
 
-from hpcext.training.noise import NoiseScale
+from hpcext.training.adapt.noise import NoiseScale
 
 WHOLE = {"digits": 8000, "text": 5600}
 """Samples to the target, with the initial batch, in round numbers."""

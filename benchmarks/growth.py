@@ -20,7 +20,7 @@ import numpy as np
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Cause, Job, Node, Snapshot
 from hpcext.policies import find_policy
-from hpcext.policies.apportion import Table, apportion
+from hpcext.policies.solve.apportion import Table, apportion
 
 WIDE = 8
 

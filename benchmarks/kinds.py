@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hpcext.policies.apportion import Table, apportion
-from hpcext.policies.kinds import share
+from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.kinds import share
 
 CHANGE_S, STOP_S, FORWARD_S = 20.0, 5.0, 120.0
 MACHINES = 4

@@ -13,7 +13,7 @@ import sys
 import time
 
 from hpcext.core.estimate import Estimate
-from hpcext.core.fragments import Seen
+from hpcext.core.history.fragments import Seen
 from hpcext.core.values import Cause, Job, Node, Snapshot, State
 from hpcext.policies import find_policy
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcext.policies.apportion import apportion
-from hpcext.policies.milp import Trainer, gain_table, solve_map
-from hpcext.policies.solvers import Limit, Search, cbc, highs
+from hpcext.policies.solve.apportion import apportion
+from hpcext.policies.solve.milp import Trainer, gain_table, solve_map
+from hpcext.policies.solve.solvers import Limit, Search, cbc, highs
 
 NODES = (1, 2, 4, 8, 16, 32, 64)
 SAMPLES_PER_S = {

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.values import Cause, Job, Node, Snapshot, State
-from hpcext.policies import find_policy, genetic
-from hpcext.policies.divide import asks_of
-from hpcext.policies.pollux import Options
-from hpcext.policies.pollux_search import matrices
+from hpcext.policies import find_policy
+from hpcext.policies.placement.divide import asks_of
+from hpcext.policies.pollux import Options, genetic
+from hpcext.policies.pollux.search import matrices
 from hpcext.scaling.throughput import Throughput
 
 NODES, GPUS = 16, 4

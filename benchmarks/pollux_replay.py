@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from hpcext.sim.papers.pollux import EXACT, GENETIC, OPTIMUS, PUBLISHED, TIRESIAS, WORKLOADS, summed
-from hpcext.sim.papers.pollux_runs import Case
+from hpcext.papers.pollux import EXACT, GENETIC, OPTIMUS, PUBLISHED, TIRESIAS, WORKLOADS, summed
+from hpcext.papers.pollux.runs import Case
 from hpcext.sim.workloads.applications import application
 from hpcext.sim.workloads.generated import FOLDER
 from hpcext.sim.workloads.philly import SHARES

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from hpcext.core.values import Job
 from hpcext.policies import find_policy
-from hpcext.sim.physics import Physics
-from hpcext.sim.run import How, Named, Scenario, run
-from hpcext.sim.sources import facts
-from hpcext.sim.tasks import Place, Task, simulate_task
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.sources import facts
+from hpcext.sim.replay.tasks import Place, Task, simulate_task
 from hpcext.sim.traces.generate import find_machine, generate
 from hpcext.sim.traces.idle import Change
 from hpcext.sim.workloads.trainers import Trainer, simulated

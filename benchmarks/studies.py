@@ -22,9 +22,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from hpcext.training.adapt import Agent
-from hpcext.training.noise import NoiseScale, Squares
+from hpcext.training.adapt.noise import NoiseScale, Squares
+from hpcext.training.adapt.ways import Split
 from hpcext.training.torch import Session
-from hpcext.training.ways import Split
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 

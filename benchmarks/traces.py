@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcext.sim.mainqueue import MainQueue
+from hpcext.sim.replay.mainqueue import MainQueue
 from hpcext.sim.traces.fragments import MINUTES, IdleStats, idle_stats
 from hpcext.sim.traces.generate import MACHINES, generate
 from hpcext.sim.traces.idle import read_idle, write_idle

@@ -17,7 +17,7 @@ POLICIES = "hpcext.policies"
 """A module with ``allocate(snapshot, *, options)`` and, if it has options, a struct ``Options``."""
 
 PAPERS = "hpcext.papers"
-"""A module with ``study(how)``, as those of :mod:`hpcext.sim.papers`."""
+"""A module with ``study(how)``, as those of :mod:`hpcext.papers`."""
 
 PREDICTORS = "hpcext.predictors"
 """A callable ``(seed, background)`` that makes a :class:`hpcext.scaling.speed.Predictor`."""

@@ -10,7 +10,7 @@ from told_journal import tell
 from hpcext.config import Settings, load_settings
 from hpcext.core import facts as f
 from hpcext.core.values import Node
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.manager import journal as journals
 from hpcext.manager import pilot as pilots

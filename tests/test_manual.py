@@ -25,7 +25,7 @@ from hpcext.admin import slurm, sources
 from hpcext.cli import admin
 from hpcext.cli import main as cli
 from hpcext.policies import POLICIES
-from hpcext.policies.limits import read_limits
+from hpcext.policies.bftrainer.limits import read_limits
 from hpcext.rendezvous import Rendezvous
 
 HARMLESS = re.compile("skipping paragraph macro: sp after S[HS]$")

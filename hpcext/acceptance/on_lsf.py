@@ -6,10 +6,12 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from hpcext.acceptance.systems import FINAL, Order
-from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
+from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import Held, Idle
-from hpcext.batch.lsf_engine import Engine
-from hpcext.batch.lsf_leasing import LsfLeasing, gpu_words
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.engine import Engine
+from hpcext.batch.lsf.leasing import LsfLeasing, gpu_words
 from hpcext.config import load_settings
 from hpcext.protocol import JobId
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hpcext.acceptance.systems import Order
-from hpcext.batch import runner, slurm, slurm_reads
+from hpcext.batch import runner, slurm
 from hpcext.batch.leasing import Held, Idle
-from hpcext.batch.slurm_leasing import SlurmLeasing
+from hpcext.batch.slurm import reads as slurm_reads
+from hpcext.batch.slurm.leasing import SlurmLeasing
 from hpcext.doctor.slurm_plugin import FLAG
 from hpcext.protocol import JobId
 

@@ -18,7 +18,7 @@ from hpcext.acceptance.scenario import FailedError, NotTriedError, StoppedError
 from hpcext.acceptance.systems import FINAL, Order, System
 from hpcext.batch import runner
 from hpcext.batch.leasing import WAITING, Idle
-from hpcext.batch.lsf_inside import environ_of_others
+from hpcext.batch.lsf.inside import environ_of_others
 from hpcext.core.errors import BatchError
 from hpcext.protocol import JobId
 from hpcext.text import clean

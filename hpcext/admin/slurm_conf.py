@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hpcext.admin import sources
 from hpcext.admin.edits import Edit, added, read
 from hpcext.admin.install import Place
-from hpcext.batch.slurm_site import signal_at_preemption
+from hpcext.batch.slurm.site import signal_at_preemption
 
 SCRIPTS = ("job_submit.lua", "cli_filter.lua")
 NAMES = ("slurm.conf", "plugstack.conf", *SCRIPTS)

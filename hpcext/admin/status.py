@@ -16,7 +16,9 @@ from hpcext.admin.lsf import STARTER
 from hpcext.admin.manifest import Manifest
 from hpcext.admin.slurm_conf import HOOKS, Files
 from hpcext.admin.trust import ROOT
-from hpcext.batch import lsf_idle, runner, slurm, slurm_site
+from hpcext.batch import runner, slurm
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import BatchError
 from hpcext.text import clean
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcext import documents
-from hpcext.batch.lsf_engine import unknown_options
+from hpcext.batch.lsf.engine import unknown_options
 from hpcext.core.errors import BatchError
 from hpcext.text import clean, listed
 

@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Sequence
 from typing import Protocol
 
-from hpcext.batch import lsf, slurm_reads
+from hpcext.batch import lsf
 from hpcext.batch.leasing import Leasing
 from hpcext.batch.slurm import End, Seen
+from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.protocol import JobId
@@ -47,8 +48,8 @@ def jobs(system: str) -> Jobs:
 def leasing(system: str) -> Leasing:
     """How idle nodes of a batch system are asked for."""
     # Here: every start of a suspendable job waits for our imports.
-    from hpcext.batch.lsf_leasing import LsfLeasing  # noqa: PLC0415
-    from hpcext.batch.slurm_leasing import SlurmLeasing  # noqa: PLC0415
+    from hpcext.batch.lsf.leasing import LsfLeasing  # noqa: PLC0415
+    from hpcext.batch.slurm.leasing import SlurmLeasing  # noqa: PLC0415
 
     if system == "lsf":
         return LsfLeasing(load_settings().lsf_gpu_option)

@@ -15,8 +15,8 @@ from hpcext.core.world import World
 from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.handles import find_job
-from hpcext.manager.reading import Follower
 from hpcext.manager.requests import AUTO
+from hpcext.manager.views.reading import Follower
 from hpcext.manager.waiting import (
     Look,
     asked,

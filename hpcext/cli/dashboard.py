@@ -15,7 +15,7 @@ from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError
 from hpcext.dashboard.pages import Pages, Read, now
 from hpcext.manager import pilot as pilots
-from hpcext.manager.reading import Follower, Followers, Reading
+from hpcext.manager.views.reading import Follower, Followers, Reading
 
 
 def add(subparsers: Any) -> None:

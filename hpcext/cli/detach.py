@@ -18,10 +18,11 @@ from hpcext.cli.output import LogOutput, Output
 from hpcext.cli.run import add_output, exit_status, headline
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, NoManagerError
-from hpcext.manager import choosing, reading, spool, standing
+from hpcext.manager import choosing, spool, standing
 from hpcext.manager import pilot as pilots
-from hpcext.manager.reading import Follower, Reading
-from hpcext.manager.report import run_document
+from hpcext.manager.views import reading
+from hpcext.manager.views.reading import Follower, Reading
+from hpcext.manager.views.report import run_document
 
 LOG = "manager.log"
 

@@ -23,8 +23,8 @@ from hpcext.core.errors import InputError, refused
 from hpcext.dashboard.bounded import TOKEN_BYTES, BoundedHandler, BoundedServer
 from hpcext.documents import write_file
 from hpcext.extras import need
-from hpcext.manager.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, samples
-from hpcext.manager.reading import Followers
+from hpcext.manager.views.metrics import METRICS, UNREADABLE, UNREADABLE_TEXT, samples
+from hpcext.manager.views.reading import Followers
 from hpcext.numerals import whole
 from hpcext.text import shown
 

@@ -17,7 +17,7 @@ from hpcext.core.engine import Engine
 from hpcext.core.saving import Loss, loss_sentence, said
 from hpcext.core.values import Job, Record, State
 from hpcext.core.world import World
-from hpcext.manager.report import display_state
+from hpcext.manager.views.report import display_state
 from hpcext.text import counted
 
 FEW = 20

@@ -25,11 +25,11 @@ from hpcext.manager.refine import profiles_for
 from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.policies import names as every_policy
-from hpcext.policies.apportion import Table
 from hpcext.policies.common import ONE_NODE
-from hpcext.policies.kinds import share
+from hpcext.policies.solve.apportion import Table
+from hpcext.policies.solve.kinds import share
 from hpcext.scaling.estimator import Sizes, speedups
-from hpcext.sim.sources import Group, numbered, read_nodes
+from hpcext.sim.replay.sources import Group, numbered, read_nodes
 from hpcext.sim.workloads.jobfiles import unstated
 
 OPTIMUM = "optimum"

@@ -15,8 +15,8 @@ import msgspec
 from hpcext.cli.output import Output
 from hpcext.core.errors import InputError, refused
 from hpcext.extras import need
-from hpcext.sim.papers import PAPERS, find_papers, reproduce
-from hpcext.sim.papers.study import FAR, How, Row, Study, Table
+from hpcext.papers import PAPERS, find_papers, reproduce
+from hpcext.papers.study import FAR, How, Row, Study, Table
 
 SCHEMA = "hpcext.reproduce/1"
 

@@ -27,13 +27,13 @@ from hpcext.manager import choosing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.directory import host
 from hpcext.manager.refine import profiles_for
-from hpcext.manager.report import run_document
 from hpcext.manager.submissions import check_fits
+from hpcext.manager.views.report import run_document
 from hpcext.manager.waiting import left_in, status_of
 from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.protocol import EXIT_SUSPENDED
-from hpcext.sim.expected import expected
+from hpcext.sim.evaluate.expected import expected
 from hpcext.sim.workloads.jobfiles import unstated
 from hpcext.text import shown
 

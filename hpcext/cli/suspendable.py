@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from hpcext import protocol
-from hpcext.batch.lsf_inside import LsfJob
+from hpcext.batch.lsf.inside import LsfJob
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError

@@ -21,8 +21,8 @@ from hpcext.core.values import State
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool, tickets
 from hpcext.manager.own_job import Ending, OwnJob
-from hpcext.manager.reading import Follower
 from hpcext.manager.tickets import Ticket
+from hpcext.manager.views.reading import Follower
 
 log = logging.getLogger(__name__)
 

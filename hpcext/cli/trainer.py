@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
-from hpcext.batch.lsf_inside import LsfJob
+from hpcext.batch.lsf.inside import LsfJob
 from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
 from hpcext.cli.ticket import Wait
 from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.jobfields import MAX_GPUS
 from hpcext.manager import lsf_ticket, own_job, tickets
 from hpcext.manager import pilot as pilots

@@ -15,9 +15,9 @@ from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record
 from hpcext.core.world import World
 from hpcext.manager import pilot as pilots
-from hpcext.manager import reading
-from hpcext.manager.report import display_state
 from hpcext.manager.unmeasured import unmeasured
+from hpcext.manager.views import reading
+from hpcext.manager.views.report import display_state
 from hpcext.sim.report import canvas, style
 from hpcext.sim.report.style import LIGHT
 

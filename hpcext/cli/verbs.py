@@ -17,13 +17,14 @@ from hpcext.core.errors import InputError
 from hpcext.core.saving import orphans
 from hpcext.core.values import Job
 from hpcext.core.world import World
-from hpcext.manager import choosing, notice, reading, spool, standing
+from hpcext.manager import choosing, notice, spool, standing
 from hpcext.manager import pilot as pilots
 from hpcext.manager.handles import chosen, find_job
-from hpcext.manager.harvest_report import why_no_node
-from hpcext.manager.reading import Follower
-from hpcext.manager.report import run_document
 from hpcext.manager.requests import AUTO
+from hpcext.manager.views import reading
+from hpcext.manager.views.harvest_report import why_no_node
+from hpcext.manager.views.reading import Follower
+from hpcext.manager.views.report import run_document
 
 BLOCK_BYTES = 64 << 10
 

@@ -12,7 +12,7 @@ from hpcext.core.saving import counted_lost, loss_sentence, lost, lost_exactly, 
 from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
 from hpcext.executors.seats import machine_of
-from hpcext.manager.report import (
+from hpcext.manager.views.report import (
     busy_fraction,
     chief,
     display_state,
@@ -104,7 +104,7 @@ def progress(job: Job) -> str:
 
 
 def metric(job: Job, record: Record) -> str:
-    """The metrics that say most, see :func:`hpcext.manager.report.chief`."""
+    """The metrics that say most, see :func:`hpcext.manager.views.report.chief`."""
     found = chief(record.metrics, job.trial)
     return ", ".join(f"{name} {value:.4g}" for name, value in found)
 

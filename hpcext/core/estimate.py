@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from hpcext.core.losses import Point, add
+from hpcext.core.history.losses import Point, add
 
 Finite = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]

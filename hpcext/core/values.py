@@ -13,8 +13,8 @@ from typing import Any, Union
 import msgspec
 
 from hpcext.core.estimate import Estimate
-from hpcext.core.fragments import Fragments
-from hpcext.core.losses import Point
+from hpcext.core.history.fragments import Fragments
+from hpcext.core.history.losses import Point
 from hpcext.core.saving import Loss, Unsaved, explained
 from hpcext.core.trials import Trial
 from hpcext.text import counted

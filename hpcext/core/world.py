@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Union
 import msgspec
 from msgspec.structs import replace
 
-from hpcext.core import records, rescaling, saving, wishes
+from hpcext.core import rescaling, saving, wishes
 from hpcext.core.aftermath import after
 from hpcext.core.changes import Changes
 from hpcext.core.decisions import PATIENCE_S, Asked, left_of
@@ -36,7 +36,8 @@ from hpcext.core.facts import (
     Started,
     Submitted,
 )
-from hpcext.core.fragments import Fragments, Seen
+from hpcext.core.history import records
+from hpcext.core.history.fragments import Fragments, Seen
 from hpcext.core.queue import Queue
 from hpcext.core.trials import Trial, Trials
 from hpcext.core.values import (

@@ -19,9 +19,9 @@ from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
 from hpcext.dashboard.timeline import Span, spans
 from hpcext.executors.gpu_facts import GpuFacts
-from hpcext.manager.harvest_report import harvest_document
-from hpcext.manager.reading import Reading
-from hpcext.manager.report import (
+from hpcext.manager.views.harvest_report import harvest_document
+from hpcext.manager.views.reading import Reading
+from hpcext.manager.views.report import (
     busy_fraction,
     chief,
     display_state,

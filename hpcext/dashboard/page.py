@@ -15,7 +15,7 @@ from hpcext.dashboard import chart, lanes
 from hpcext.dashboard.document import Document, JobView, Machine, NodeView, PilotView
 from hpcext.dashboard.words import clock, hours, percent, times
 from hpcext.executors.gpu_facts import GpuFacts, sharing
-from hpcext.manager.harvest_report import PARTS
+from hpcext.manager.views.harvest_report import PARTS
 from hpcext.sim.report.markup import section, text
 from hpcext.text import counted
 

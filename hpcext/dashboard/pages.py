@@ -18,7 +18,7 @@ from hpcext.dashboard.document import Document, Machine, document
 from hpcext.dashboard.lanes import Window
 from hpcext.executors.gpu_facts import gpu_facts, mps_runs
 from hpcext.manager.directory import host
-from hpcext.manager.reading import REPLAY_SHARE, Reading
+from hpcext.manager.views.reading import REPLAY_SHARE, Reading
 
 Read = Callable[[], Iterator[Reading | HpcextError]]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hpcext.batch.slurm import parse_time_limit
-from hpcext.batch.slurm_site import signal_at_preemption, whole, words
+from hpcext.batch.slurm.site import signal_at_preemption, whole, words
 from hpcext.doctor.checkup import Finding, Verdict
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.text import listed, shown
 
 QUEUE_DEPTH = 500

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from hpcext import __version__, protocol
 from hpcext.admin import manifest
-from hpcext.batch import lsf, lsf_idle, lsf_probe, runner
-from hpcext.batch.lsf_engine import NEEDED, Engine
-from hpcext.batch.lsf_probe import ANSWER_S
+from hpcext.batch import lsf, runner
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.engine import NEEDED, Engine
+from hpcext.batch.lsf.probe import ANSWER_S
 from hpcext.core.errors import BatchError
 from hpcext.doctor import lsf_abilities, lsf_queues
 from hpcext.doctor.checkup import Asked, Finding

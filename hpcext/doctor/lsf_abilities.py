@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hpcext.batch import lsf, lsf_jobs, lsf_probe
-from hpcext.batch.lsf_engine import Engine
+from hpcext.batch import lsf
+from hpcext.batch.lsf import jobs as lsf_jobs
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.engine import Engine
 from hpcext.core.errors import BatchError
 from hpcext.doctor.checkup import Finding
 from hpcext.text import clean, listed

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hpcext.batch.lsf_idle import Queue
+from hpcext.batch.lsf.idle import Queue
 from hpcext.doctor.checkup import Finding
 from hpcext.protocol import EXIT_SUSPENDED
 from hpcext.text import listed, shown

@@ -17,8 +17,9 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from hpcext import documents
-from hpcext.batch import lsf_probe, system
+from hpcext.batch import system
 from hpcext.batch.leasing import Idle
+from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError
 from hpcext.core.saving import lost
@@ -28,7 +29,7 @@ from hpcext.doctor import slurm as doctor_slurm
 from hpcext.doctor.checkup import Asked, Finding
 from hpcext.doctor.probe_main import LsfMain, Main, SlurmMain
 from hpcext.doctor.trial import EndedError, Trial, parts, steps
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec, Nodes
 from hpcext.launch import agent
 from hpcext.manager import pilot as pilots

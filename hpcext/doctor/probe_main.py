@@ -6,18 +6,21 @@ import contextlib
 from typing import Protocol
 
 from hpcext import protocol
-from hpcext.batch import (
-    lsf,
-    lsf_idle,
-    lsf_inside,
-    lsf_leasing,
-    lsf_probe,
-    runner,
-    slurm,
-    slurm_site,
-    system,
-)
+from hpcext.batch import lsf, runner, slurm, system
 from hpcext.batch.leasing import Idle
+from hpcext.batch.lsf import (
+    idle as lsf_idle,
+)
+from hpcext.batch.lsf import (
+    inside as lsf_inside,
+)
+from hpcext.batch.lsf import (
+    leasing as lsf_leasing,
+)
+from hpcext.batch.lsf import (
+    probe as lsf_probe,
+)
+from hpcext.batch.slurm import site as slurm_site
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError
 from hpcext.doctor import leases, lsf_queues

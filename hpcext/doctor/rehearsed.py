@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcext import documents, protocol
 from hpcext.doctor.checkup import Finding
-from hpcext.executors.readings import MAX_NUMBER, is_number
+from hpcext.executors.attempt.readings import MAX_NUMBER, is_number
 from hpcext.text import counted, listed
 
 _SAME = 1e-3

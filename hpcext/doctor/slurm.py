@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpcext import protocol
-from hpcext.batch import runner, slurm, slurm_idle, slurm_site
+from hpcext.batch import runner, slurm
+from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import BatchError
 from hpcext.doctor import leases, slurm_plugin
 from hpcext.doctor.checkup import Asked, Finding

@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcext import __version__
 from hpcext.admin import manifest
 from hpcext.batch import runner
-from hpcext.batch.slurm_site import words
+from hpcext.batch.slurm.site import words
 from hpcext.checks import read_text
 from hpcext.core.errors import InputError
 from hpcext.doctor.checkup import Finding

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcext.core.facts import Rescaled, Started
 from hpcext.core.values import Action, Kind, Node, total
-from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, tree

@@ -26,7 +26,7 @@ from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action, Node
-from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.lsf_script import OnLsf
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor

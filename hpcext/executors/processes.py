@@ -20,7 +20,7 @@ from typing import Any
 from hpcext import private
 from hpcext.core.facts import Ended, Outcome, Rescaled, Started
 from hpcext.core.values import Action, Kind
-from hpcext.executors.attempts import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
 from hpcext.executors.base import Emit
 from hpcext.jobfile import JobSpec
 from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL, Process

@@ -17,11 +17,11 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
-from hpcext.batch.slurm_reads import reads
+from hpcext.batch.slurm.reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action
-from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import supervise

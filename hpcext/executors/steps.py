@@ -18,7 +18,7 @@ from hpcext import documents
 from hpcext.core.facts import Cleared, NodeLost, Registered, Rescaled
 from hpcext.core.values import Action, Alloc, Kind
 from hpcext.executors.allocation import AllocationExecutor
-from hpcext.executors.attempts import AttemptFiles, left_on
+from hpcext.executors.attempt.directory import AttemptFiles, left_on
 from hpcext.executors.processes import Watch
 from hpcext.launch import tree
 from hpcext.protocol import Process

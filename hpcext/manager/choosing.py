@@ -12,8 +12,8 @@ from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.core.world import World
 from hpcext.manager import pilot, spool, standing
-from hpcext.manager.reading import Follower
 from hpcext.manager.submissions import Submissions
+from hpcext.manager.views.reading import Follower
 from hpcext.protocol import JobId
 from hpcext.text import clean, counted, listed, shown
 

@@ -29,14 +29,14 @@ from hpcext.batch.slurm import Seen
 from hpcext.batch.standing import Is
 from hpcext.batch.system import NAMES, jobs
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
-from hpcext.executors.attempts import ATTEMPTS, CHECKPOINT
+from hpcext.executors.attempt.directory import ATTEMPTS, CHECKPOINT
 from hpcext.launch import agent
 from hpcext.launch.tree import boot_id
 from hpcext.manager import locks, spool, standing, tickets
 from hpcext.manager import pilot as pilots
 from hpcext.manager.directory import Pilot, host
-from hpcext.manager.reading import Follower
 from hpcext.manager.submissions import Submissions
+from hpcext.manager.views.reading import Follower
 from hpcext.text import are, counted
 from hpcext.training import checkpoint
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
 from hpcext.core.facts import Drain, Fact
-from hpcext.core.node_time import Meter, NodeTime
+from hpcext.core.history.node_time import Meter, NodeTime
 from hpcext.core.values import Action
 from hpcext.executors.base import Executor
 from hpcext.manager import journal as journals

@@ -27,7 +27,7 @@ from hpcext import private
 from hpcext.core.engine import Engine
 from hpcext.core.errors import UNREADABLE, JournalError
 from hpcext.core.facts import Fact, Progressed
-from hpcext.core.node_time import Meter, NodeTime
+from hpcext.core.history.node_time import Meter, NodeTime
 from hpcext.core.world import Saved
 from hpcext.documents import is_later, not_of, read_own, sync_directory, write_file
 from hpcext.numerals import whole

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcext.core.engine import Engine
 from hpcext.core.values import State
-from hpcext.executors.attempts import ATTEMPTS, CHECKPOINT
+from hpcext.executors.attempt.directory import ATTEMPTS, CHECKPOINT
 from hpcext.manager.driver import Observe
 
 KEEP_COMPLETED = 64

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import documents
-from hpcext.batch import lsf, lsf_inside, lsf_probe, runner
-from hpcext.batch.lsf_leasing import gpu_words
+from hpcext.batch import lsf, runner
+from hpcext.batch.lsf import inside as lsf_inside
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.leasing import gpu_words
 from hpcext.manager import batch_job
 from hpcext.protocol import EXIT_SUSPENDED
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from hpcext import documents, private, protocol
 from hpcext.batch import runner
-from hpcext.batch.lsf_inside import LsfJob
+from hpcext.batch.lsf.inside import LsfJob
 from hpcext.batch.system import jobs
 from hpcext.core.errors import BatchError, InputError
 from hpcext.manager import batch_job, spool

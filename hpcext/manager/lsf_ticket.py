@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from hpcext import documents, protocol
-from hpcext.batch import lsf_inside
-from hpcext.batch.lsf_inside import LsfJob
+from hpcext.batch.lsf import inside as lsf_inside
+from hpcext.batch.lsf.inside import LsfJob
 from hpcext.batch.system import jobs
 from hpcext.core.errors import InputError
 from hpcext.launch.tree import boot_id

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from hpcext.batch.lsf_inside import LsfJob
+from hpcext.batch.lsf.inside import LsfJob
 from hpcext.manager.lsf_ticket import LsfTicket
 from hpcext.manager.slurm_ticket import SlurmTicket
 from hpcext.manager.ticket_end import Ending

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcext.batch import runner, slurm
-from hpcext.batch.lsf_engine import starts_on_hosts
-from hpcext.batch.lsf_inside import LsfJob
-from hpcext.batch.slurm_reads import reads
+from hpcext.batch.lsf.engine import starts_on_hosts
+from hpcext.batch.lsf.inside import LsfJob
+from hpcext.batch.slurm.reads import reads
 from hpcext.core.engine import Engine
 from hpcext.core.errors import BatchError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
-from hpcext.executors.lease_book import LeaseBook
-from hpcext.executors.lease_executor import LeaseExecutor
-from hpcext.executors.leases import Terms, first, wanted
 from hpcext.executors.local import LocalExecutor
 from hpcext.executors.lsf_script import LsfScript
 from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
+from hpcext.harvest.book import LeaseBook
+from hpcext.harvest.executor import LeaseExecutor
+from hpcext.harvest.leases import Terms, first, wanted
 from hpcext.manager import lsf_job, lsf_suspend, slurm_job
 from hpcext.manager.directory import host
 from hpcext.policies.autoscale import Autoscaler, Nodes, loss

@@ -25,7 +25,7 @@ from hpcext.config import Settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Action, Job, Kind, State
-from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool

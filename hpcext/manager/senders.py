@@ -19,7 +19,7 @@ import msgspec
 
 from hpcext import __version__, protocol
 from hpcext.batch import runner
-from hpcext.batch.slurm_site import config_command, parse_config
+from hpcext.batch.slurm.site import config_command, parse_config
 from hpcext.core.errors import BatchError, HpcextError
 from hpcext.core.ways import Way
 from hpcext.text import clean

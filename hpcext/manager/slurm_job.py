@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
-from hpcext.batch.slurm_reads import reads
+from hpcext.batch.slurm.reads import reads
 from hpcext.core.errors import BatchError
 from hpcext.manager import batch_job
 from hpcext.protocol import JobId

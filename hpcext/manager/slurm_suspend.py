@@ -19,7 +19,7 @@ from hpcext import documents, private, protocol
 from hpcext.config import Settings
 from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.values import Action, Kind
-from hpcext.executors.attempts import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
 from hpcext.jobfile import JobSpec
 from hpcext.launch import supervise
 from hpcext.manager import batch_job, spool, suspendable

@@ -11,7 +11,7 @@ from typing import Literal
 
 from hpcext import protocol
 from hpcext.batch import runner, slurm
-from hpcext.batch.slurm_reads import reads
+from hpcext.batch.slurm.reads import reads
 from hpcext.manager import slurm_job
 from hpcext.manager.ticket_end import Ending
 from hpcext.protocol import Allocation, JobId

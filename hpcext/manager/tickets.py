@@ -32,7 +32,7 @@ from hpcext.batch import slurm
 from hpcext.batch.system import NAMES
 from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.manager import locks, spool, state
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submission

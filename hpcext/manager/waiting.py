@@ -13,8 +13,8 @@ from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
 from hpcext.manager import spool, standing
-from hpcext.manager.reading import Follower
-from hpcext.manager.report import display_state
+from hpcext.manager.views.reading import Follower
+from hpcext.manager.views.report import display_state
 from hpcext.text import counted, listed
 
 LOOK_S = 0.2

@@ -21,7 +21,6 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Target
 from hpcext.policies import (
     bftrainer,
-    bftrainer_lifetime,
     doubling,
     equal_share,
     exclusive,
@@ -29,10 +28,11 @@ from hpcext.policies import (
     marble,
     optimus,
     pollux,
-    seats,
     tiresias,
     total_time,
 )
+from hpcext.policies.bftrainer import lifetime as bftrainer_lifetime
+from hpcext.policies.placement import seats
 from hpcext.text import did_you_mean, shown
 
 

@@ -25,10 +25,10 @@ from msgspec.structs import replace
 
 from hpcext.core.band import Band
 from hpcext.core.values import Cause, Job, Node, Snapshot
-from hpcext.policies.apportion import Table, apportion
 from hpcext.policies.common import fixed
-from hpcext.policies.divide import asks_of, speeds
-from hpcext.policies.fitness import allowed
+from hpcext.policies.placement.divide import asks_of, speeds
+from hpcext.policies.pollux.fitness import allowed
+from hpcext.policies.solve.apportion import Table, apportion
 
 TRIED = 128
 """Most numbers of nodes that are compared: all up to this one, else as many, spaced evenly by their

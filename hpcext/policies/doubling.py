@@ -23,9 +23,9 @@ from msgspec.structs import replace
 
 from hpcext.core.values import Grant, Job, Role, Snapshot, Target, suits, total
 from hpcext.policies.common import fixed, named
-from hpcext.policies.divide import Ask, Gpus, Plan, asks_of, settle
 from hpcext.policies.optimus import grow
 from hpcext.policies.periodic import periodic
+from hpcext.policies.placement.divide import Ask, Gpus, Plan, asks_of, settle
 from hpcext.policies.total_time import Interval
 
 LOOK_S = 1.0

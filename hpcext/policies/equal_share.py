@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from hpcext.core.values import Snapshot, Target
-from hpcext.policies.divide import Ask, Gpus, Parallel, Plan, settle
+from hpcext.policies.placement.divide import Ask, Gpus, Parallel, Plan, settle
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
 from hpcext.policies.common import AS_ASKED, BEHIND, its_size, keep, movable, named, no_room
-from hpcext.policies.divide import Ask, asks_of
-from hpcext.policies.place import Wish, place
+from hpcext.policies.placement.divide import Ask, asks_of
+from hpcext.policies.placement.place import Wish, place
 
 
 class Options(msgspec.Struct, frozen=True):

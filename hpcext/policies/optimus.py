@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from hpcext.core.values import Snapshot, Target
-from hpcext.policies.divide import Ask, Gpus, Plan, only, settle, valued
 from hpcext.policies.periodic import periodic
+from hpcext.policies.placement.divide import Ask, Gpus, Plan, only, settle, valued
 from hpcext.policies.total_time import Interval, time_left_s, worth
 
 NEGLIGIBLE = 1e-9

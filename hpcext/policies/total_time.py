@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from hpcext.core.values import Job, Snapshot, Target, total
-from hpcext.policies import divide
 from hpcext.policies.bftrainer import changes_s
-from hpcext.policies.divide import Ask, Gpus, On, Plan, Values
 from hpcext.policies.periodic import periodic
+from hpcext.policies.placement import divide
+from hpcext.policies.placement.divide import Ask, Gpus, On, Plan, Values
 from hpcext.scaling.estimator import Sizes, alone_s, speedups
 
 UNKNOWN_S = 3600.0

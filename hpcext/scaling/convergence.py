@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hpcext.core.losses import Point
+from hpcext.core.history.losses import Point
 
 Floats = NDArray[np.float64]
 

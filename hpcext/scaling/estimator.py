@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcext.core.estimate import LEAST_PASS_S, Estimate, GoodputReport, Observed
-from hpcext.core.losses import Point
+from hpcext.core.history.losses import Point
 from hpcext.scaling import allreduce, convergence, throughput
 from hpcext.scaling.curve import interpolate
 from hpcext.scaling.goodput import MOST_TIMES, Goodput

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcext.core.fragments import EDGES_S, Fragments
+from hpcext.core.history.fragments import EDGES_S, Fragments
 
 Floats = NDArray[np.float64]
 

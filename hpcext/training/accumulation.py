@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from hpcext.training.loading import elastic
+from hpcext.training.data.loading import elastic
 
 Batch = TypeVar("Batch")
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpcext.training.sampler import Indices, Walk, check_position, share
+from hpcext.training.data.sampler import Indices, Walk, check_position, share
 
 LAST = ("weighted", "carried", "dropped")
 """Choices for the last samples of an epoch; see :class:`ElasticBatches`."""

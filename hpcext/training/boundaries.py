@@ -11,15 +11,15 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.training.checkpoint import Checkpoint, CheckpointError, reason
+from hpcext.training.checkpoint.keeper import Keeper
+from hpcext.training.checkpoint.place import BEFORE, EPOCH, Place
+from hpcext.training.checkpoint.state import State, Tree
+from hpcext.training.data.undivided import Seen, verdict
 from hpcext.training.ending import leave_suspended, write_last
-from hpcext.training.keeper import Keeper
-from hpcext.training.place import BEFORE, EPOCH, Place
 from hpcext.training.ranks import Control, Ranks
 from hpcext.training.rehearsal import Rehearsal
 from hpcext.training.reports import Reporter
 from hpcext.training.signals import SuspendRequest
-from hpcext.training.state import State, Tree
-from hpcext.training.undivided import Seen, verdict
 
 
 class Boundaries:

@@ -360,7 +360,7 @@ def _is_full(place: Path) -> bool:
 
 def _present() -> dict[str, Any]:
     """Return what a rehearsal compares; the library has imported PyTorch already."""
-    from hpcext.training.torch_whole import present  # noqa: PLC0415
+    from hpcext.training.torch.whole import present  # noqa: PLC0415
 
     return present()
 

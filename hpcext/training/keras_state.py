@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcext.training.checkpoint import CheckpointError
-from hpcext.training.state import State, Tree
+from hpcext.training.checkpoint.state import State, Tree
 
 Array = npt.NDArray[Any]
 Named = Sequence[tuple[str, Any]]
@@ -28,7 +28,7 @@ _HOLDERS = (keras.layers.Layer, keras.metrics.Metric, keras.optimizers.Optimizer
 
 
 class KerasState(State):
-    """A :class:`~hpcext.training.state.State` of Keras models, optimizers, metrics, callbacks.
+    """The state of Keras models, optimizers, metrics and callbacks.
 
     An optimizer that is not built when it is restored gets its slots when it is built. Of a
     callback the attributes that are plain values or arrays are kept: EarlyStopping's counters, for

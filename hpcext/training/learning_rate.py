@@ -93,7 +93,7 @@ def adascale(gain: Callable[[float, float], float]) -> Function:
     ----------
     gain : Callable[[float, float], float]
         Given a batch and the initial batch, in samples, returns how many initial-batch steps one
-        step is worth; :meth:`hpcext.training.noise.NoiseScale.gain` is one.
+        step is worth; :meth:`hpcext.training.adapt.noise.NoiseScale.gain` is one.
     """
     return lambda old_batch, new_batch, lr: lr * gain(new_batch, old_batch)
 

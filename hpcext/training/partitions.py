@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcext.training.batching import ElasticBatches, divide
-from hpcext.training.sampler import Indices
+from hpcext.training.data.sampler import Indices
 
 BOUND = 2.0
 """Default of traversals by which one part may be ahead of another (the paper's footnote 5)."""

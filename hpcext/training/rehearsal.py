@@ -35,7 +35,7 @@ class Rehearsal:
         Rank 0 writes.
     look : callable
         Returns the state of the process, by kind; see
-        :meth:`hpcext.training.state.State.present`.
+        :meth:`hpcext.training.checkpoint.state.State.present`.
 
     Attributes
     ----------

@@ -34,18 +34,18 @@ from hpcext import protocol
 from hpcext.training.batching import ElasticBatches
 from hpcext.training.boundaries import Boundaries
 from hpcext.training.checkpoint import Checkpoint, CheckpointError, Store
-from hpcext.training.keeper import Keeper
-from hpcext.training.loading import elastic, open_loader
+from hpcext.training.checkpoint.keeper import Keeper
+from hpcext.training.checkpoint.place import AFTER, BEFORE, EPOCH, Place
+from hpcext.training.checkpoint.state import State, Tree
+from hpcext.training.data.loading import elastic, open_loader
+from hpcext.training.data.sampler import ResumableSampler, Walk
+from hpcext.training.data.undivided import Seen, first_batch
 from hpcext.training.options import collected, refuse_misspelt
 from hpcext.training.partitions import PartitionedBatches, Partitions
-from hpcext.training.place import AFTER, BEFORE, EPOCH, Place
 from hpcext.training.ranks import Ranks
 from hpcext.training.rehearsal import Rehearsal
 from hpcext.training.reports import Reporter
-from hpcext.training.sampler import ResumableSampler, Walk
 from hpcext.training.signals import SuspendRequest
-from hpcext.training.state import State, Tree
-from hpcext.training.undivided import Seen, first_batch
 
 Batch = TypeVar("Batch")
 
@@ -81,7 +81,7 @@ class Session(Boundaries):
         The session refuses to go on without objects that it finds in use and is not given, unless
         they are named here; with True it looks for none.
     **state
-        Objects to save, by name: see :class:`hpcext.training.state.State`.
+        Objects to save, by name: see :class:`hpcext.training.checkpoint.state.State`.
 
     Raises
     ------

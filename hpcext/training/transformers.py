@@ -33,10 +33,10 @@ from hpcext.numerals import whole
 from hpcext.protocol import environ
 from hpcext.training.callbacks import Link
 from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.checkpoint.state import Tree
 from hpcext.training.ranks import Ranks
-from hpcext.training.state import Tree
-from hpcext.training.torch_random import TorchRandom
-from hpcext.training.torch_ranks import TorchRanks
+from hpcext.training.torch.random import TorchRandom
+from hpcext.training.torch.ranks import TorchRanks
 
 FORMAT = "transformers/1"
 

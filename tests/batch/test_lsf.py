@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcext.batch import lsf, lsf_idle, lsf_jobs, lsf_probe, runner, system
-from hpcext.batch.lsf_engine import Engine, Release
-from hpcext.batch.lsf_inside import LsfJob
+from hpcext.batch import lsf, runner, system
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf import jobs as lsf_jobs
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.engine import Engine, Release
+from hpcext.batch.lsf.inside import LsfJob
 from hpcext.batch.slurm import End
 from hpcext.core.errors import BatchError, InputError
 

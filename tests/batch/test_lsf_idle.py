@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcext.batch import lsf_idle
 from hpcext.batch.leasing import Idle
-from hpcext.batch.lsf_engine import Engine, Release, parse_options, parse_release
-from hpcext.batch.lsf_idle import Gpu, Load, Queue, Window
-from hpcext.batch.lsf_reserved import Reserved, parse_reserved
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf.engine import Engine, Release, parse_options, parse_release
+from hpcext.batch.lsf.idle import Gpu, Load, Queue, Window
+from hpcext.batch.lsf.reserved import Reserved, parse_reserved
 from hpcext.checks import parse_toml
 from hpcext.core.errors import BatchError
 

@@ -9,9 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from hpcext.batch import lsf, lsf_engine, lsf_idle, lsf_jobs, lsf_leasing, lsf_probe, runner
+from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import Idle, Order
-from hpcext.batch.lsf_engine import Engine, Release
+from hpcext.batch.lsf import (
+    engine as lsf_engine,
+)
+from hpcext.batch.lsf import (
+    idle as lsf_idle,
+)
+from hpcext.batch.lsf import (
+    jobs as lsf_jobs,
+)
+from hpcext.batch.lsf import (
+    leasing as lsf_leasing,
+)
+from hpcext.batch.lsf import (
+    probe as lsf_probe,
+)
+from hpcext.batch.lsf.engine import Engine, Release
 from hpcext.batch.slurm import End
 from hpcext.core.errors import BatchError
 from hpcext.jobfile import parse_toml

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hpcext.batch.leasing import Held, Idle, Order, Other
-from hpcext.batch.lsf_engine import Engine, Release
-from hpcext.batch.lsf_jobs import jobs_command, parse_jobs
-from hpcext.batch.lsf_leasing import LsfLeasing, held_of, options, others_of
+from hpcext.batch.lsf.engine import Engine, Release
+from hpcext.batch.lsf.jobs import jobs_command, parse_jobs
+from hpcext.batch.lsf.leasing import LsfLeasing, held_of, options, others_of
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcext.batch import slurm_idle
 from hpcext.batch.leasing import Held, Idle
-from hpcext.batch.slurm_idle import Planned
+from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm.idle import Planned
 
 RECORDED = Path(__file__).parent / "recorded"
 RELEASES = sorted(path.parent.name for path in RECORDED.glob("*/sinfo-idle.txt"))

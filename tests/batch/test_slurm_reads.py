@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from hpcext.batch import runner, slurm, slurm_api, slurm_reads
+from hpcext.batch import runner, slurm
 from hpcext.batch.slurm import End, Host, Step
+from hpcext.batch.slurm import api as slurm_api
+from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.core.errors import BatchError
 
 RECORDED = Path(__file__).parent / "recorded" / "slurm-22.05"

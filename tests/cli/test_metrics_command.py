@@ -22,8 +22,8 @@ from site_of_test import Site, wait_for
 from hpcext.cli.main import main
 from hpcext.cli.metrics import Pilots, Server, make_registry, read_address, read_token
 from hpcext.core.errors import InputError
-from hpcext.executors.leases import Terms
-from hpcext.manager.metrics import METRICS, UNREADABLE
+from hpcext.harvest.leases import Terms
+from hpcext.manager.views.metrics import METRICS, UNREADABLE
 
 DASHBOARD = Path(__file__).parents[2] / "site_configs" / "grafana" / "hpcext.json"
 

@@ -18,7 +18,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Job
 from hpcext.core.world import World
 from hpcext.manager.handles import find_job
-from hpcext.policies.limits import Limit
+from hpcext.policies.bftrainer.limits import Limit
 from hpcext.text import columns, padded
 
 NAMES = ["modèle à 3", "模型-一", "שלום", "🚀 v2", 'it\'s "$HOME" `x` & <b>', "x; rm -rf *", "四"]

@@ -18,7 +18,7 @@ from made_pilots import make
 from prometheus_client.parser import text_string_to_metric_families
 from site_of_test import Site, wait_for
 
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 
 DASHBOARD = Path(__file__).parents[2] / "site_configs" / "grafana" / "hpcext.json"
 

@@ -19,9 +19,9 @@ from hpcext.cli.report import read_since
 from hpcext.config import load_settings
 from hpcext.core import facts as f
 from hpcext.core.errors import InputError
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.manager import journal as journals
-from hpcext.manager.accounting import FIGURES, REASONS
+from hpcext.manager.views.accounting import FIGURES, REASONS
 
 DAY_S = 24 * HOUR_S
 

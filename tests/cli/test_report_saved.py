@@ -14,7 +14,7 @@ from made_pilots import HOUR_S, STORY, Story, make
 from hpcext.cli.main import main
 from hpcext.core import facts as f
 from hpcext.core.values import Node
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 
 SOLO: Story = [
     (0.0, [f.NodeJoined(Node("a", 4))]),

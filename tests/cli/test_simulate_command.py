@@ -17,8 +17,8 @@ from hpcext.cli import main as cli
 from hpcext.core import values as v
 from hpcext.core.errors import HpcextError
 from hpcext.profiles import Measurement, Profiles
-from hpcext.sim import store as sim_store
-from hpcext.sim import tasks
+from hpcext.sim.evaluate import store as sim_store
+from hpcext.sim.replay import tasks
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "jobs.toml"
 
@@ -284,7 +284,7 @@ def test_what_is_there_already_is_not_run_again(
     before = files(here / "out")
     assert err == "hpcext: the report is out/report.html\n"
     with monkeypatch.context() as patch:
-        patch.setattr("hpcext.cli.simulate_runs.simulate_task", None)
+        patch.setattr("hpcext.cli.simulate.runs.simulate_task", None)
         again, err = simulate(capsys, *words)
     assert again == out
     assert "1 of 1 runs are there already" in err
@@ -523,7 +523,7 @@ def test_a_policy_that_fails_is_one_line(
     (here / "limits.toml").write_text('[[limit]]\nname = "few"\nmax_gpus = 2\n')
     words = ("t.csv", "--nodes", "2x1", "--policy", "marble", "--workers", str(workers))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hpcext.sim.tasks.find_policy", lambda _: _greedy)
+        patch.setattr("hpcext.sim.replay.tasks.find_policy", lambda _: _greedy)
         _, err = simulate(capsys, *words, status=1)
     assert err.startswith("hpcext: policy marble: it grants 9 GPUs to job 1, which takes")
     assert err.count("\n") == 1

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from hpcext.cli.space import Range, Space, propose
+from hpcext.cli.sweep.space import Range, Space, propose
 from hpcext.core.errors import InputError
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record, State

@@ -17,13 +17,13 @@ from made_pilots import HOUR_S, make
 from msgspec.structs import replace
 from site_of_test import Site, wait_for
 
-from hpcext.cli import top_view
 from hpcext.cli.main import main
+from hpcext.cli.top import view as top_view
 from hpcext.core import facts as f
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job, Node
 from hpcext.executors.gpu_facts import GpuFacts
-from hpcext.manager import reading
+from hpcext.manager.views import reading
 
 WAIT_S = 120.0
 RECORDED = Path(__file__).parent / "recorded" / "top.txt"

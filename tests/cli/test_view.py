@@ -10,7 +10,7 @@ from hpcext.cli import view
 from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate, GoodputReport
 from hpcext.core.values import Job, Node, Record, State
-from hpcext.manager.report import run_document
+from hpcext.manager.views.report import run_document
 from hpcext.policies import find_policy
 from hpcext.scaling.estimator import Sizes, speedups
 

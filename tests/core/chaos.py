@@ -13,9 +13,9 @@ from hpcext.core import values as v
 from hpcext.core.engine import Policy
 from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
-from hpcext.sim.executor import Simulated
-from hpcext.sim.heap import Heap
-from hpcext.sim.physics import Faults, Physics
+from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.heap import Heap
+from hpcext.sim.replay.physics import Faults, Physics
 
 CALM_S = 300.0
 """From here on nothing new goes wrong, nobody asks for anything, and every job fits somewhere."""

@@ -15,7 +15,7 @@ import msgspec
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
-from hpcext.sim.executor import Simulated
+from hpcext.sim.replay.executor import Simulated
 
 MOST_STEPS = 20_000
 """More than any of these runs needs: one that never ends is noticed."""

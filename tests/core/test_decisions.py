@@ -18,7 +18,7 @@ from hpcext.core.decisions import PATIENCE_S
 from hpcext.core.engine import Engine, answer_of
 from hpcext.core.world import Saved
 from hpcext.policies import find_policy
-from hpcext.sim.heap import Heap, drive
+from hpcext.sim.replay.heap import Heap, drive
 
 MARBLE = find_policy("marble")
 

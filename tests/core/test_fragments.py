@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcext.core import facts as f
-from hpcext.core.fragments import EDGES_S, Fragments, Seen
+from hpcext.core.history.fragments import EDGES_S, Fragments, Seen
 from hpcext.core.values import Cause, Node
 from hpcext.core.world import Saved, World
 

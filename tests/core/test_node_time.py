@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
-from hpcext.core.node_time import Meter, NodeTime, Use
-from hpcext.sim.heap import drive
+from hpcext.core.history.node_time import Meter, NodeTime, Use
+from hpcext.sim.replay.heap import drive
 
 ONE = v.Job("1", "one", 1, (2,), 2)
 WIDE = v.Job("1", "wide", 1, (2,), 2, nodes=(1, 2))

@@ -15,8 +15,8 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.world import Saved
-from hpcext.sim.executor import Simulated
-from hpcext.sim.heap import drive
+from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.heap import drive
 
 quick = settings(
     max_examples=250,

@@ -21,8 +21,8 @@ from hpcext.core.engine import Engine
 from hpcext.core.trials import Trial
 from hpcext.core.world import Saved
 from hpcext.policies import find_policy
-from hpcext.sim.heap import drive
-from hpcext.sim.physics import Said, Stretch, Where
+from hpcext.sim.replay.heap import drive
+from hpcext.sim.replay.physics import Said, Stretch, Where
 
 RULES = Trial("sweep", metric="loss", first=10, factor=2)
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate
-from hpcext.core.node_time import NodeTime
+from hpcext.core.history.node_time import NodeTime
 from hpcext.core.values import Job, Node, Record, Role, Segment, State
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.manager.pilot import Pilot
-from hpcext.manager.reading import Reading
+from hpcext.manager.views.reading import Reading
 from hpcext.policies import find_policy
 
 HOSTILE = "<script>fetch('//x.example')</script>\"'&\u202e"

@@ -17,7 +17,7 @@ from hpcext.core.values import Node, Record, Role, Segment, State
 from hpcext.dashboard import chart
 from hpcext.dashboard.pages import Pages
 from hpcext.dashboard.server import Server, read_root
-from hpcext.manager.reading import Reading
+from hpcext.manager.views.reading import Reading
 
 PREFIX = "/node/h/1"
 

@@ -16,11 +16,11 @@ from hpcext.dashboard import chart, lanes, page
 from hpcext.dashboard.document import Gpu, Machine, document, mark, natural, pilot_view
 from hpcext.dashboard.lanes import Window
 from hpcext.dashboard.words import clock, times
-from hpcext.executors import lease_account
 from hpcext.executors.gpu_facts import GpuFacts
-from hpcext.executors.lease_account import Account
-from hpcext.executors.leases import Terms
-from hpcext.manager.harvest_report import PARTS
+from hpcext.harvest import account as lease_account
+from hpcext.harvest.account import Account
+from hpcext.harvest.leases import Terms
+from hpcext.manager.views.harvest_report import PARTS
 
 FOUND = document([busy()], 0.0)
 (VIEW,) = FOUND.pilots

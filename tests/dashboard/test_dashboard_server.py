@@ -19,7 +19,7 @@ from hpcext.cli import main as cli
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.dashboard.pages import Pages
 from hpcext.dashboard.server import HEADERS, Root, Server, check_host, read_root
-from hpcext.manager.reading import Reading
+from hpcext.manager.views.reading import Reading
 
 PROXY = "https://ondemand.example.org/node/h/1"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcext.batch import slurm_site
+from hpcext.batch.slurm import site as slurm_site
 from hpcext.doctor import leases
 from hpcext.doctor.leases import Site
 

@@ -20,9 +20,9 @@ from hpcext import documents, protocol
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.estimate import GoodputReport
-from hpcext.executors import attempts
-from hpcext.executors.attempts import AttemptFiles
-from hpcext.executors.placeholders import fill, fill_shell
+from hpcext.executors.attempt import directory as attempts
+from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.executors.attempt.placeholders import fill, fill_shell
 from hpcext.jobfile import Gpus, JobSpec
 
 START = v.Action(v.Kind.START, "12", 7, 3, {"n": 2})

@@ -18,12 +18,13 @@ from hpcext import documents
 from hpcext.batch import runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Fact, NodeJoined, NodeLost, Outcome
-from hpcext.core.fragments import Fragments, Seen
+from hpcext.core.history.fragments import Fragments, Seen
 from hpcext.core.values import Node
-from hpcext.executors import lease_account, lease_book
-from hpcext.executors.lease import Lease, Loss
-from hpcext.executors.lease_book import LeaseBook
-from hpcext.executors.leases import Terms
+from hpcext.harvest import account as lease_account
+from hpcext.harvest import book as lease_book
+from hpcext.harvest.book import LeaseBook
+from hpcext.harvest.lease import Lease, Loss
+from hpcext.harvest.leases import Terms
 from hpcext.launch import agent
 
 NAME = "hpcext-h"

@@ -17,10 +17,10 @@ from test_lease_book import NAME, ScriptedSlurm
 
 from hpcext import documents, protocol
 from hpcext.core.facts import Ended, Fact, Outcome, Registered, Rescaled, Started
-from hpcext.core.fragments import Fragments
+from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Action, Kind
-from hpcext.executors.lease_executor import LeaseExecutor
-from hpcext.executors.leases import Terms
+from hpcext.harvest.executor import LeaseExecutor
+from hpcext.harvest.leases import Terms
 from hpcext.jobfile import parse_jobs
 
 JOB = '[[job]]\nname = "one"\ncommand = "true"\n'

@@ -16,8 +16,8 @@ from test_lease_book import Harvester, ScriptedSlurm
 from hpcext import documents
 from hpcext.batch.leasing import Other
 from hpcext.core.facts import NodeJoined
-from hpcext.executors import lease_account
-from hpcext.executors.neighbours import Neighbours
+from hpcext.harvest import account as lease_account
+from hpcext.harvest.neighbours import Neighbours
 from hpcext.launch import agent
 
 THEIRS = "hpcext-theirs-20261124-120000-ab12"
@@ -144,7 +144,7 @@ def test_nodes_of_who_has_too_many_are_asked_for_and_waited_for(
     claimed = one.claims()
     assert len(claimed) == 2
     # They are no leases yet, and however long it takes nobody is at fault.
-    monkeypatch.setattr("hpcext.executors.lease_book.PATIENCE_S", 0.0)
+    monkeypatch.setattr("hpcext.harvest.book.PATIENCE_S", 0.0)
     one.cycle(3)
     assert one.claims() == claimed
     (first, _) = sorted(claimed)
@@ -255,7 +255,7 @@ def test_a_node_that_another_was_faster_to_take_is_not_waited_for(
 def test_nodes_that_another_has_asked_for_are_left_to_it(
     tmp_path: Path, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcext.executors.lease_book.BEGINS", 1e9)
+    monkeypatch.setattr("hpcext.harvest.book.BEGINS", 1e9)
     slurm.nodes = dict.fromkeys(NODES, "idle")
     slurm.others = [other("n1", "PENDING"), other("n2", "CONFIGURING"), other("n3", "PENDING")]
     one = Harvester(tmp_path)

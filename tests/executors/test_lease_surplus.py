@@ -8,7 +8,7 @@ import pytest
 from test_lease_book import Harvester, ScriptedSlurm
 
 from hpcext.core.facts import NodeJoined, NodeLost
-from hpcext.executors.lease import Lease, surplus
+from hpcext.harvest.lease import Lease, surplus
 from hpcext.launch import agent
 
 COSTS = {"n1": (1, 0), "n2": (0, 1), "n3": (1, 0)}

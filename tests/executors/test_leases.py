@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from hpcext.core.fragments import Seen
+from hpcext.core.history.fragments import Seen
 from hpcext.core.values import Job, State
-from hpcext.executors.leases import Hole, Request, Steady, Terms, fits_s, requests, wanted
+from hpcext.harvest.leases import Hole, Request, Steady, Terms, fits_s, requests, wanted
 
 TERMS = Terms(partition="p", gpus=4, max_nodes=3, least_s=180, longest_s=3600, before_s=30)
 NOW_S = 1e9

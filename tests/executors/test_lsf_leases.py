@@ -14,8 +14,8 @@ from hpcext import documents
 from hpcext.batch import runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
-from hpcext.executors import lease_book
-from hpcext.executors.lease import Lease
+from hpcext.harvest import book as lease_book
+from hpcext.harvest.lease import Lease
 from hpcext.launch import agent
 
 QUEUE = """QUEUE: p

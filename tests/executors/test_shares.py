@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcext.executors.shares import WINDOW_S, Stake, drawn, parts
+from hpcext.harvest.shares import WINDOW_S, Stake, drawn, parts
 
 
 @pytest.mark.parametrize(

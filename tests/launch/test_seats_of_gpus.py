@@ -18,7 +18,7 @@ from stage import Stage, end
 from hpcext.core import aftermath
 from hpcext.core.facts import Outcome
 from hpcext.core.values import Action, Job, Kind, State
-from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
 
 NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcext.training.checkpoint import MANIFEST, CheckpointError, Draft, Store, verify
-from hpcext.training.hashing import checksum
+from hpcext.training.checkpoint.hashing import checksum
 
 
 def fill(draft: Draft) -> None:

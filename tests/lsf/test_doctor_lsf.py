@@ -16,10 +16,10 @@ from lsf_tools import SOURCED, MakeSite, command
 
 from hpcext import __version__, config
 from hpcext.admin import manifest
-from hpcext.batch import lsf_probe
-from hpcext.batch.lsf_engine import Engine, Release
-from hpcext.batch.lsf_idle import Queue as LsfQueue
-from hpcext.batch.lsf_probe import Trial
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.engine import Engine, Release
+from hpcext.batch.lsf.idle import Queue as LsfQueue
+from hpcext.batch.lsf.probe import Trial
 from hpcext.cli import admin
 from hpcext.cli import main as cli
 from hpcext.core.errors import BatchError

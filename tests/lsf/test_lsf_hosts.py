@@ -12,10 +12,10 @@ from lsf_run import ENDED
 from lsf_site import Host, Queue, Site
 from lsf_tools import MakeSite, command
 
-from hpcext.batch import lsf_probe
 from hpcext.batch.leasing import Idle
-from hpcext.batch.lsf_engine import Release
-from hpcext.batch.lsf_leasing import LsfLeasing
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.engine import Release
+from hpcext.batch.lsf.leasing import LsfLeasing
 from hpcext.core.errors import BatchError
 
 HOSTS = (

@@ -10,8 +10,10 @@ from lsf_site import LEAN, Host, Queue, Site
 from lsf_tools import MakeSite, command
 from site_of_test import wait_for
 
-from hpcext.batch import lsf, lsf_jobs, lsf_probe
-from hpcext.batch.lsf_leasing import LsfLeasing
+from hpcext.batch import lsf
+from hpcext.batch.lsf import jobs as lsf_jobs
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.leasing import LsfLeasing
 from hpcext.cli import main as cli
 
 

@@ -22,7 +22,7 @@ from lsf_tools import ROOT, MakeSite, command, put_in_place
 from site_of_test import COUNTER, Site, wait_for
 from test_starter import hostile
 
-from hpcext.batch.lsf_inside import LsfJob
+from hpcext.batch.lsf.inside import LsfJob
 from hpcext.manager import lsf_ticket
 
 FRONT = Host("front", 100)

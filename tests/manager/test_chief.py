@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcext.core.trials import Trial
-from hpcext.manager.report import chief
+from hpcext.manager.views.report import chief
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from hpcext.config import Settings, load_settings
 from hpcext.core import facts as f
 from hpcext.core.errors import BatchError, HpcextError, InputError, NoManagerError
 from hpcext.core.values import Node
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.launch import agent
 from hpcext.launch.tree import boot_id

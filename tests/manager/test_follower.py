@@ -9,8 +9,9 @@ import pytest
 from made_pilots import make
 
 from hpcext import documents, protocol
-from hpcext.manager import reading, spool
-from hpcext.manager.reading import Follower
+from hpcext.manager import spool
+from hpcext.manager.views import reading
+from hpcext.manager.views.reading import Follower
 
 
 @pytest.fixture

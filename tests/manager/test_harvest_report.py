@@ -15,14 +15,14 @@ from hpcext.cli.main import main
 from hpcext.config import Settings
 from hpcext.core import facts as f
 from hpcext.core.values import Node
-from hpcext.executors import lease_account
-from hpcext.executors.lease_account import Account
-from hpcext.executors.leases import Terms
+from hpcext.harvest import account as lease_account
+from hpcext.harvest.account import Account
+from hpcext.harvest.leases import Terms
 from hpcext.jobfile import JobSpec
 from hpcext.manager import pilot as pilots
-from hpcext.manager.harvest_report import PARTS
 from hpcext.manager.journal import Header
 from hpcext.manager.submissions import Submissions
+from hpcext.manager.views.harvest_report import PARTS
 
 
 def test_what_was_seen_goes_on_after_a_restart(tmp_path: Path) -> None:

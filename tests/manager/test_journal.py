@@ -18,7 +18,7 @@ from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.errors import JournalError
 from hpcext.core.estimate import GoodputReport
-from hpcext.core.node_time import Meter
+from hpcext.core.history.node_time import Meter
 from hpcext.manager import journal
 from hpcext.policies import find_policy
 

@@ -11,9 +11,10 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.errors import HpcextError, JournalError
 from hpcext.jobfile import JobSpec
-from hpcext.manager import journal, reading
+from hpcext.manager import journal
 from hpcext.manager import pilot as pilots
 from hpcext.manager.journal import Header, Journal
+from hpcext.manager.views import reading
 
 
 def pilot(root: Path, name: str) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from hpcext.batch import slurm
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError, NoManagerError
-from hpcext.executors.leases import Terms
+from hpcext.harvest.leases import Terms
 from hpcext.jobfile import parse_jobs
 from hpcext.manager import locks, spool, tickets
 from hpcext.manager import pilot as pilots

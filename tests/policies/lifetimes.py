@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcext.core.estimate import Estimate
-from hpcext.core.fragments import EDGES_S, Fragments
+from hpcext.core.history.fragments import EDGES_S, Fragments
 from hpcext.core.values import Alloc, Cause, Job, Node, Snapshot, State, Target
 from hpcext.policies import find_policy
-from hpcext.policies.holes import LATER_S, Span, holes
+from hpcext.policies.bftrainer.holes import LATER_S, Span, holes
 
 FORWARD_S = 120.0
 NOW_S = 1000.0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.policies.apportion import Table, apportion
+from hpcext.policies.solve.apportion import Table, apportion
 
 NEAR = 1e-9
 

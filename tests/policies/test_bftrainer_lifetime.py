@@ -28,7 +28,7 @@ from lifetimes import (
 
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
-from hpcext.core.fragments import EDGES_S, Fragments
+from hpcext.core.history.fragments import EDGES_S, Fragments
 from hpcext.core.values import Cause, Job, Node, Snapshot, State, suits, total
 from hpcext.policies import find_policy
 from hpcext.policies.common import fixed

@@ -10,8 +10,8 @@ from market import answer, job, sizes, snapshot
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.values import Job, Node, State
 from hpcext.policies import find_policy
-from hpcext.sim.physics import Physics
-from hpcext.sim.simulate import Result, simulate
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.simulate import Result, simulate
 
 ANY = Estimate()
 PERFECT = Physics(speed={1: 1.0, 8: 8.0}, work=10_000.0)

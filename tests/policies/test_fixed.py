@@ -8,8 +8,8 @@ from market import answer, job, sizes, snapshot
 from hpcext.core.values import Cause, Job, Node, Role, Snapshot, State
 from hpcext.policies import find_policy
 from hpcext.policies.common import BEHIND
-from hpcext.sim.physics import Physics
-from hpcext.sim.simulate import simulate
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.simulate import simulate
 
 
 def waits(policy: str, *jobs: Job, **nodes: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.policies.genetic import Floats, Ints, evaluate, fits, search
+from hpcext.policies.pollux.genetic import Floats, Ints, evaluate, fits, search
 
 
 class Case(NamedTuple):

@@ -7,9 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from hpcext.core.fragments import EDGES_S, Fragments
+from hpcext.core.history.fragments import EDGES_S, Fragments
 from hpcext.core.values import Node
-from hpcext.policies.holes import BEYOND, FIRST, LATER_S, LEAST, PIECES, Holes, Span, holes
+from hpcext.policies.bftrainer.holes import (
+    BEYOND,
+    FIRST,
+    LATER_S,
+    LEAST,
+    PIECES,
+    Holes,
+    Span,
+    holes,
+)
 
 HAZARD = 0.01
 """Per second, of nodes of every age that ONE_RATE has seen."""

@@ -14,8 +14,8 @@ import pytest
 from hpcext.core import values as v
 from hpcext.policies import find_policy
 from hpcext.scaling.curve import fewest_near_best
-from hpcext.sim.physics import Physics
-from hpcext.sim.simulate import Result, simulate
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.simulate import Result, simulate
 
 NODE = v.Node("summit", 6)
 """One node of Summit has six GPUs."""

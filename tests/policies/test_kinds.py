@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.policies.apportion import Table, apportion
-from hpcext.policies.kinds import Shares, share
+from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.kinds import Shares, share
 
 NEAR = 1e-9
 Offer = dict[str, Table]

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.policies import milp, solvers
-from hpcext.policies.apportion import Table, apportion
-from hpcext.policies.counting import Constraint, solve_counts
-from hpcext.policies.milp import MapAnswer, Trainer, gain_table, solve_map
-from hpcext.policies.solvers import Limit, Search, Solver, cbc, find_solver, highs
+from hpcext.policies.solve import milp, solvers
+from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.counting import Constraint, solve_counts
+from hpcext.policies.solve.milp import MapAnswer, Trainer, gain_table, solve_map
+from hpcext.policies.solve.solvers import Limit, Search, Solver, cbc, find_solver, highs
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -558,9 +558,9 @@ def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of HiGHS it depends on what the process did before.
     script = (
         "import highspy, numpy as np\n"
-        "from hpcext.policies.apportion import Table\n"
-        "from hpcext.policies.counting import solve_counts\n"
-        "from hpcext.policies.solvers import highs\n"
+        "from hpcext.policies.solve.apportion import Table\n"
+        "from hpcext.policies.solve.counting import solve_counts\n"
+        "from hpcext.policies.solve.solvers import highs\n"
         "model = highspy.Highs()\n"
         "model.setOptionValue('output_flag', False)\n"
         "model.setOptionValue('threads', 2)\n"
@@ -576,7 +576,8 @@ def test_a_solver_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_solver_is_imported_before_it_is_needed() -> None:
     script = (
-        "import sys, hpcext.policies.milp\nprint({'pulp', 'highspy', 'scipy'} & set(sys.modules))"
+        "import sys, hpcext.policies.solve.milp\n"
+        "print({'pulp', 'highspy', 'scipy'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"

@@ -7,7 +7,7 @@ import collections
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.policies.place import Shape, Wish, place
+from hpcext.policies.placement.place import Shape, Wish, place
 
 
 def wish(gpus: int, nodes: int = 1, *less: Shape, **now: int) -> Wish:

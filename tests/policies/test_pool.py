@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from hpcext.policies.holes import Holes
-from hpcext.policies.pool import Part, Pool, run_of
+from hpcext.policies.bftrainer.holes import Holes
+from hpcext.policies.bftrainer.pool import Part, Pool, run_of
 
 PIECES = 3
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from hpcext.core import values as v
 from hpcext.core.decisions import refusal
-from hpcext.policies import POLICIES, find_policy, seats
+from hpcext.policies import POLICIES, find_policy
+from hpcext.policies.placement import seats
 
 HERE, SHARED = v.Node("n", 4), v.Node("n/mps", 2, seats=2)
 

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from site_of_test import Site, wait_for
 
-from hpcext.cli import top_view
+from hpcext.cli.top import view as top_view
 from hpcext.executors.gpu_facts import GpuFacts
-from hpcext.manager import reading
+from hpcext.manager.views import reading
 
 NVIDIA = Path(__file__).parents[1] / "fakes" / "nvidia"
 

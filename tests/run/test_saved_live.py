@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from site_of_test import Site, wait_for
 
-from hpcext.manager.accounting import HOUR_S
+from hpcext.manager.views.accounting import HOUR_S
 
 STEPS, STEP_S = 25, 0.1
 

@@ -12,7 +12,7 @@ from site_of_test import Site
 
 from hpcext.cli import main as cli
 from hpcext.scaling.throughput import Throughput
-from hpcext.sim.recording import Ran, read_recording
+from hpcext.sim.pilots.recording import Ran, read_recording
 
 TRAIN = Path(__file__).parents[2] / "benchmarks" / "pollux_live_train.py"
 PASS_S, SAMPLE_S, WORK = 0.02, 0.001, 2000

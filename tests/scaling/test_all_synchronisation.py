@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.core.losses import Point, add
+from hpcext.core.history.losses import Point, add
 from hpcext.scaling.estimator import Sizes, rate_alone, speedups, work_left
 
 SIZES = Sizes.on_one_node(np.array([0, 1, 2, 4, 8]))

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.scaling import balance_lines
 from hpcext.scaling.balance import (
     Bounds,
     LeaderStraggler,
@@ -23,7 +22,8 @@ from hpcext.scaling.balance import (
     level,
     removable,
 )
-from hpcext.scaling.balance_lines import RULES, Affine
+from hpcext.scaling.balance import lines as balance_lines
+from hpcext.scaling.balance.lines import RULES, Affine
 
 lines = st.builds(
     Line, st.floats(0, 10, allow_subnormal=False), st.floats(1e-3, 10, allow_subnormal=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.core.losses import MOST_POINTS, Point, add
+from hpcext.core.history.losses import MOST_POINTS, Point, add
 from hpcext.scaling.convergence import fit
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.core.losses import Point, add
+from hpcext.core.history.losses import Point, add
 from hpcext.scaling.estimator import Sizes, alone_s, rate_alone, speedups, work_left
 
 

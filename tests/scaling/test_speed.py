@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 
-from hpcext.scaling import speed_arima
 from hpcext.scaling.speed import EVERY, LEAST, MADE, Floats, Model, Online, find_predictor
+from hpcext.scaling.speed import arima as speed_arima
 
 NETWORKS = ("rnn", "lstm", "narx")
 ONLINE = ("arima", *NETWORKS)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hpcext.core.fragments import EDGES_S, Fragments, Seen
+from hpcext.core.history.fragments import EDGES_S, Fragments, Seen
 from hpcext.scaling.survival import Floats, Survival
 
 NONE = np.zeros(0)

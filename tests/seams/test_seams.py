@@ -32,7 +32,7 @@ def allocate(now):
 """
 
 STUDY = """
-from hpcext.sim.papers.study import Row, Study, Table
+from hpcext.papers.study import Row, Study, Table
 
 def study(how):
     rows = (Row("seeds", len(how.seeds)),)

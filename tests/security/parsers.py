@@ -19,26 +19,36 @@ import numpy as np
 
 from hpcext import checks, config, documents, jobfile, protocol
 from hpcext.admin import manifest
-from hpcext.batch import (
-    lsf,
-    lsf_engine,
-    lsf_idle,
-    lsf_jobs,
-    lsf_leasing,
-    lsf_probe,
-    lsf_reserved,
-    slurm,
-    slurm_api,
-    slurm_idle,
-    slurm_site,
+from hpcext.batch import lsf, slurm
+from hpcext.batch.lsf import (
+    engine as lsf_engine,
 )
-from hpcext.batch.lsf_inside import LsfJob
+from hpcext.batch.lsf import (
+    idle as lsf_idle,
+)
+from hpcext.batch.lsf import (
+    jobs as lsf_jobs,
+)
+from hpcext.batch.lsf import (
+    leasing as lsf_leasing,
+)
+from hpcext.batch.lsf import (
+    probe as lsf_probe,
+)
+from hpcext.batch.lsf import (
+    reserved as lsf_reserved,
+)
+from hpcext.batch.lsf.inside import LsfJob
+from hpcext.batch.slurm import api as slurm_api
+from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm import site as slurm_site
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
 from hpcext.doctor import rehearsed
-from hpcext.executors import gpus, lease_account
-from hpcext.executors.attempts import AttemptFiles
-from hpcext.executors.lease_book import LeaseBook
+from hpcext.executors import gpus
+from hpcext.executors.attempt.directory import AttemptFiles
+from hpcext.harvest import account as lease_account
+from hpcext.harvest.book import LeaseBook
 from hpcext.launch import sweep
 from hpcext.launch.leader import Leader
 from hpcext.launch.papers import Papers
@@ -47,11 +57,11 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager.batch_job import Submitted
 from hpcext.manager.submissions import Submissions
 from hpcext.policies import find_policy
-from hpcext.policies.limits import read_limits
+from hpcext.policies.bftrainer.limits import read_limits
 from hpcext.profiles import Profiles
 from hpcext.rendezvous import Rendezvous
-from hpcext.sim.recording import read_recording
-from hpcext.sim.sources import read_nodes
+from hpcext.sim.pilots.recording import read_recording
+from hpcext.sim.replay.sources import read_nodes
 from hpcext.sim.traces import idle, swf
 from hpcext.sim.traces import lsf as lsf_trace
 from hpcext.sim.traces import slurm as slurm_trace
@@ -60,7 +70,7 @@ from hpcext.sim.workloads.philly import read_philly
 from hpcext.sim.workloads.trainers import read_trainers
 from hpcext.training import checkpoint as checkpoints
 from hpcext.training.checkpoint import CheckpointError
-from hpcext.training.state import State
+from hpcext.training.checkpoint.state import State
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent

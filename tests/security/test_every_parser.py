@@ -27,7 +27,7 @@ DECODERS = frozenset(
     }
 )  # fmt: skip
 
-READING = ("batch", "executors", "launch", "manager", "sim/traces", "sim/workloads")
+READING = ("batch", "executors", "harvest", "launch", "manager", "sim/traces", "sim/workloads")
 """Packages, and top-level modules, that read what others wrote. In the others numbers are made of
 numbers, or of what a person types, which argparse and hpcext.checks look at."""
 
@@ -113,26 +113,26 @@ RANKS = "ranks of one training say it to each other"
 CHECKED = "part of a file whose checksum was verified before"
 
 REASONS = {
-    "executors/attempts.py:left_on": MANAGER,
+    "executors/attempt/directory.py:left_on": MANAGER,
     "executors/gpu_facts.py:_nvidias": "a driver gives numbers",
     "executors/gpus.py:amd_gpus": KERNEL,
     "executors/seats.py:_capability": "a driver gives numbers",
-    "manager/metrics.py:_of": NUMBERS,
-    "sim/papers/lb_bsp_measured.py:measured": "a table that is part of the package",
-    "sim/recording.py:encoded": OWN,
+    "manager/views/metrics.py:_of": NUMBERS,
+    "papers/lb_bsp/measured.py:measured": "a table that is part of the package",
+    "sim/pilots/recording.py:encoded": OWN,
     "sim/workloads/recorded.py:Trained._chosen": NUMBERS,
     "sim/workloads/recorded.py:Trained.alone_s": NUMBERS,
     "sim/workloads/recorded.py:kept": NUMBERS,
-    "batch/slurm_api.py:Api.end": "pyslurm gives numbers",
+    "batch/slurm/api.py:Api.end": "pyslurm gives numbers",
     "cli/main.py:Parser.parse_known_args": "argparse reads them, which names the method",
     "cli/output.py:Output.document": OWN,
     "cli/reproduce.py:run": OWN,
     "doctor/probe.py:_Probe._lease": "an agent that the same command has started says it",
-    "executors/lease_book.py:LeaseBook._held": "job ids that parse_held has read",
-    "executors/lease_book.py:LeaseBook._look": "as leases of the manager before, in the table",
-    "executors/lease_book.py:LeaseBook._request": NUMBERS,
-    "executors/lease_executor.py:LeaseExecutor._next_index": "names of files, matched before",
-    "executors/leases.py:fits_s": NUMBERS,
+    "harvest/book.py:LeaseBook._held": "job ids that parse_held has read",
+    "harvest/book.py:LeaseBook._look": "as leases of the manager before, in the table",
+    "harvest/book.py:LeaseBook._request": NUMBERS,
+    "harvest/executor.py:LeaseExecutor._next_index": "names of files, matched before",
+    "harvest/leases.py:fits_s": NUMBERS,
     "executors/lsf_steps.py:LsfSteps._swept": MANAGER,
     "jobfields.py:mem_per_gpu": "digits that its pattern has matched; files/test_jobfile.py",
     "launch/agent.py:Agent.__init__": MANAGER,
@@ -170,9 +170,9 @@ REASONS = {
     "protocol.py:Attempt.environ": NUMBERS,
     "rendezvous.py:Rendezvous._read": RANKS,
     "rendezvous.py:Rendezvous.published": RANKS,
-    "sim/papers/lb_bsp_table.py:recorded": "a table that is part of the package",
-    "sim/store.py:Store.load": "runs of the same user; damaged ones: sim/test_sim_store.py",
-    "sim/store.py:Store.timings": "runs of the same user; damaged ones: sim/test_sim_store.py",
+    "papers/lb_bsp/table.py:recorded": "a table that is part of the package",
+    "sim/evaluate/store.py:Store.load": "runs of the same user; damaged: sim/test_sim_store.py",
+    "sim/evaluate/store.py:Store.timings": "runs of the same user; damaged: sim/test_sim_store.py",
     "sim/traces/generate.py:_Model._trial": NUMBERS,
     "sim/traces/generate.py:_Steps.leaving": NUMBERS,
     "sim/traces/generate.py:_Steps.next": NUMBERS,
@@ -185,15 +185,15 @@ REASONS = {
     "sim/workloads/philly.py:make_philly": NUMBERS,
     "text.py:sized": NUMBERS,
     "training/boundaries.py:Boundaries._compare_ranks": RANKS,
-    "training/keeper.py:Keeper.find": RANKS,
-    "training/keeper.py:Keeper.load": CHECKED,
-    "training/random_states.py:RandomStates.gather": RANKS,
-    "training/random_states.py:RandomStates.restore": CHECKED,
-    "training/state.py:State._generator_state": OWN,
-    "training/tensorflow_cluster.py:_launched": "what who starts a training says to it",
-    "training/balancing.py:Balancing._names": RANKS,
-    "training/torch_sharded.py:ShardedKeeper.load": CHECKED,
-    "training/torch_sharded.py:write_shards": RANKS,
+    "training/checkpoint/keeper.py:Keeper.find": RANKS,
+    "training/checkpoint/keeper.py:Keeper.load": CHECKED,
+    "training/lightning/random_states.py:RandomStates.gather": RANKS,
+    "training/lightning/random_states.py:RandomStates.restore": CHECKED,
+    "training/checkpoint/state.py:State._generator_state": OWN,
+    "training/tensorflow/cluster.py:_launched": "what who starts a training says to it",
+    "training/balance/balancing.py:Balancing._names": RANKS,
+    "training/torch/sharded.py:ShardedKeeper.load": CHECKED,
+    "training/torch/sharded.py:write_shards": RANKS,
 }
 """Reader → why it is not in the table."""
 

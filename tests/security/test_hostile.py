@@ -16,7 +16,7 @@ from site_of_test import Site, wait_for
 from hpcext import config, protocol
 from hpcext.cli import main as cli
 from hpcext.core.errors import HpcextError
-from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool
 

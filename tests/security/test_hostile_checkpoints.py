@@ -13,7 +13,7 @@ import pytest
 
 from hpcext.training import checkpoint as checkpoints
 from hpcext.training.checkpoint import MANIFEST, CheckpointError, Draft, Store
-from hpcext.training.hashing import checksum
+from hpcext.training.checkpoint.hashing import checksum
 
 
 def put(store: Store, step: int) -> Path:

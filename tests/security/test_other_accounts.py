@@ -15,14 +15,14 @@ from accounts import MEMBER, STRANGER, VICTIM, Account, home_of
 from hpcext import documents, private, protocol
 from hpcext.config import Settings
 from hpcext.core.values import Action, Kind
-from hpcext.executors.attempts import AttemptFiles
+from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.launch.compiled import Compiled
 from hpcext.launch.supervisor import Supervisor, _launch
 from hpcext.manager import pilot as pilots
 from hpcext.manager import state
 from hpcext.manager.submissions import Submissions
-from hpcext.training import compiled
+from hpcext.training.torch import compiled
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="becomes other users")
 

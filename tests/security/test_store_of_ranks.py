@@ -19,9 +19,9 @@ from torch._C._distributed_c10d import TCPStore
 
 from hpcext import protocol
 from hpcext.launch import ranks
-from hpcext.training import door as doors
-from hpcext.training.door import LOOPBACK, Door, Window
-from hpcext.training.torch_group import _is_empty, _store_at
+from hpcext.training.torch import door as doors
+from hpcext.training.torch.door import LOOPBACK, Door, Window
+from hpcext.training.torch.group import _is_empty, _store_at
 
 ADDRESS = "198.51.100.7"
 """Of the node, on a network that leads nowhere (RFC 5737)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcext.sim.outcome import JobRow, Run, Span
+from hpcext.sim.evaluate.outcome import JobRow, Run, Span
 
 
 def job(

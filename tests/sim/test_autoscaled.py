@@ -13,11 +13,11 @@ from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate
 from hpcext.core.facts import Fact, NodeJoined, NodeLost
 from hpcext.core.values import Action, Job, Node
+from hpcext.papers.pollux.autoscale import MODEL, Bill, Rented, rented
 from hpcext.policies import find_policy
-from hpcext.sim.outcome import Run
-from hpcext.sim.papers.pollux_autoscale import MODEL, Bill, Rented, rented
-from hpcext.sim.physics import Physics
-from hpcext.sim.run import How, Named, Scenario, run
+from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.run import How, Named, Scenario, run
 
 CURVE = {1: 1.0, 2: 1.7, 3: 2.0, 4: 2.1}
 BAND = Band(0.5, 0.9)

@@ -10,15 +10,15 @@ import pytest
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
-from hpcext.sim.papers import bftrainer
-from hpcext.sim.papers.bftrainer_hpo import preempted
-from hpcext.sim.papers.bftrainer_parallel import poorest
-from hpcext.sim.papers.bftrainer_parts import equal_use
-from hpcext.sim.papers.bftrainer_replay import Case, Replayed, replay, watched
-from hpcext.sim.papers.bftrainer_setup import MIX, Idle, network, node_s, trainers
-from hpcext.sim.papers.bftrainer_watch import Done
-from hpcext.sim.papers.study import How
-from hpcext.sim.physics import Physics
+from hpcext.papers.bftrainer import experiments as bftrainer
+from hpcext.papers.bftrainer.hpo import preempted
+from hpcext.papers.bftrainer.parallel import poorest
+from hpcext.papers.bftrainer.parts import equal_use
+from hpcext.papers.bftrainer.replay import Case, Replayed, replay, watched
+from hpcext.papers.bftrainer.setup import MIX, Idle, network, node_s, trainers
+from hpcext.papers.bftrainer.watch import Done
+from hpcext.papers.study import How
+from hpcext.sim.replay.physics import Physics
 from hpcext.sim.traces.idle import Change, write_idle
 
 UP_S, DOWN_S = 18.0, 12.0

@@ -8,11 +8,11 @@ import pytest
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
-from hpcext.sim.bounds import Kind, Nodes, fluid_end_s, fluid_rate
-from hpcext.sim.clairvoyant import clairvoyant_end_s
-from hpcext.sim.papers.bftrainer_replay import watched
-from hpcext.sim.papers.bftrainer_setup import levels
-from hpcext.sim.physics import Physics
+from hpcext.papers.bftrainer.replay import watched
+from hpcext.papers.bftrainer.setup import levels
+from hpcext.sim.evaluate.bounds import Kind, Nodes, fluid_end_s, fluid_rate
+from hpcext.sim.evaluate.clairvoyant import clairvoyant_end_s
+from hpcext.sim.replay.physics import Physics
 from hpcext.sim.traces.idle import Change
 
 SPEED = {1: 1.0, 2: 1.5, 4: 2.0}

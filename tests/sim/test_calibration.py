@@ -11,18 +11,18 @@ from made_up_runs import job, run, span
 from msgspec.structs import replace
 
 from hpcext.core import facts as f
-from hpcext.core.fragments import EDGES_S, Fragments, Seen
+from hpcext.core.history.fragments import EDGES_S, Fragments, Seen
 from hpcext.core.values import Node
 from hpcext.core.world import World
+from hpcext.papers.bftrainer import survival
+from hpcext.papers.bftrainer.parts import Setup
+from hpcext.papers.bftrainer.setup import Idle
 from hpcext.scaling.survival import Floats, Survival
-from hpcext.sim.calibration import BINS, EVERY_S, HORIZONS_S, Calibration, pooled
-from hpcext.sim.outcome import Bin, Reliability, Run
-from hpcext.sim.papers import bftrainer_survival as survival
-from hpcext.sim.papers.bftrainer_parts import Setup
-from hpcext.sim.papers.bftrainer_setup import Idle
+from hpcext.sim.evaluate.calibration import BINS, EVERY_S, HORIZONS_S, Calibration, pooled
+from hpcext.sim.evaluate.outcome import Bin, Reliability, Run
+from hpcext.sim.evaluate.store import Key, Store
+from hpcext.sim.replay.tasks import Place, Task, simulate_task
 from hpcext.sim.report.page import About, page
-from hpcext.sim.store import Key, Store
-from hpcext.sim.tasks import Place, Task, simulate_task
 from hpcext.sim.traces.idle import Change, write_idle
 
 NONE = np.zeros(0)
@@ -271,7 +271,7 @@ def test_of_a_machine_that_stays_the_page_says_nothing() -> None:
 
 
 def test_what_a_part_of_the_trace_tells_is_what_an_engine_counts() -> None:
-    """Nodes of one stratum that have all left: as core/fragments.py has them."""
+    """Nodes of one stratum that have all left: as core/history/fragments.py has them."""
     random = np.random.default_rng(6)
     start_s = random.uniform(0, 5000, 200)
     ages_s = random.exponential(700, 200)

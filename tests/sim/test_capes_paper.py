@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpcext.sim.papers import capes
-from hpcext.sim.papers.capes import Case
-from hpcext.sim.papers.study import How
+from hpcext.papers import capes
+from hpcext.papers.capes import Case
+from hpcext.papers.study import How
 from hpcext.sim.workloads import capes as jobs
 
 

@@ -10,7 +10,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Node, State
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.policies import find_policy
-from hpcext.sim.expected import expected
+from hpcext.sim.evaluate.expected import expected
 
 NODES = (Node("n", 6),)
 A = JobSpec("a", ("true",), Gpus(1, 6), scaling={1: 1, 2: 1.8, 3: 2.5, 6: 2.5}, work=50)

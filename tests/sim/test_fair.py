@@ -9,10 +9,10 @@ import pytest
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.policies import find_policy
-from hpcext.sim.fair import alone_s
-from hpcext.sim.outcome import JobRow, Run
-from hpcext.sim.physics import Physics
-from hpcext.sim.run import How, Named, Scenario, run
+from hpcext.sim.evaluate.fair import alone_s
+from hpcext.sim.evaluate.outcome import JobRow, Run
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.run import How, Named, Scenario, run
 
 LINEAR = {1: 1.0, 2: 2.0, 4: 4.0}
 MACHINE = (v.Node("n1", 4),)

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from hpcext.core import facts as f
 from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.core.node_time import Meter, NodeTime, Use
+from hpcext.core.history.node_time import Meter, NodeTime, Use
 from hpcext.core.values import Job, State
 from hpcext.jobfile import JobSpec
 from hpcext.policies import find_policy
-from hpcext.sim.harvested import Efficiency, Offered, efficiency
-from hpcext.sim.metrics import figures
-from hpcext.sim.run import How, Named, Scenario, run
-from hpcext.sim.tasks import Place, Task, simulate_task
+from hpcext.sim.evaluate.metrics import figures
+from hpcext.sim.pilots.harvested import Efficiency, Offered, efficiency
+from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.tasks import Place, Task, simulate_task
 
 SPEC = JobSpec("any", ("true",))
 

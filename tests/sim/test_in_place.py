@@ -9,13 +9,13 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.estimate import Estimate
-from hpcext.manager.report import run_document
+from hpcext.manager.views.report import run_document
 from hpcext.policies import find_policy
 from hpcext.scaling.curve import interpolate
-from hpcext.sim.executor import Simulated
-from hpcext.sim.heap import Heap, drive
-from hpcext.sim.physics import Faults, Physics, Said, Stretch, Where
-from hpcext.sim.simulate import Result, simulate
+from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.heap import Heap, drive
+from hpcext.sim.replay.physics import Faults, Physics, Said, Stretch, Where
+from hpcext.sim.replay.simulate import Result, simulate
 
 MARBLE = find_policy("marble")
 NODE = v.Node("n", 4)

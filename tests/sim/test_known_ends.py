@@ -15,12 +15,12 @@ from hpcext.core.estimate import Estimate
 from hpcext.core.facts import Fact, NodeJoined, NodeLost, Registered, Started, Submitted
 from hpcext.core.values import Action, Job, Node, Snapshot, State, Target
 from hpcext.policies import find_policy
-from hpcext.sim.heap import Observe
-from hpcext.sim.mainqueue import MainQueue
-from hpcext.sim.outcome import Run
-from hpcext.sim.physics import Physics
-from hpcext.sim.run import How, Named, Scenario, run
-from hpcext.sim.sources import facts, holes, idle
+from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.replay.heap import Observe
+from hpcext.sim.replay.mainqueue import MainQueue
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.sources import facts, holes, idle
 from hpcext.sim.traces.idle import Change, read_idle, write_idle
 from hpcext.sim.traces.swf import read_swf
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpcext.sim.papers import lb_bsp_balance as paper
-from hpcext.sim.papers import lb_bsp_measured
-from hpcext.sim.papers.lb_bsp import study
-from hpcext.sim.papers.study import How
+from hpcext.papers.lb_bsp import balance as paper
+from hpcext.papers.lb_bsp import measured as lb_bsp_measured
+from hpcext.papers.lb_bsp import study
+from hpcext.papers.study import How
 
 
 def test_the_rules_come_to_the_equilibrium_of_the_paper() -> None:

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcext.papers import find_papers, reproduce
+from hpcext.papers.lb_bsp import measured as lb_bsp_measured
+from hpcext.papers.lb_bsp import table as lb_bsp_table
+from hpcext.papers.study import How
 from hpcext.scaling.speed import LEAST
-from hpcext.sim.papers import find_papers, lb_bsp_measured, lb_bsp_table, reproduce
-from hpcext.sim.papers.study import How
 
 
 def test_the_recording_is_small_and_whole() -> None:
-    packed = importlib.resources.files("hpcext.sim.papers").joinpath(lb_bsp_table.RECORDING)
+    packed = importlib.resources.files("hpcext.papers.lb_bsp").joinpath(lb_bsp_table.RECORDING)
     assert len(packed.read_bytes()) < 300_000
     workers = lb_bsp_table.recorded()
     assert len(workers) == 4

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from hpcext.core.values import Snapshot, Target
-from hpcext.sim.papers import bftrainer_replay
-from hpcext.sim.papers.bftrainer_hpo import forward, rescaling, window_ends, windows
-from hpcext.sim.papers.bftrainer_lifetime import WAYS, Bounds, lifetimes, week_rows
-from hpcext.sim.papers.bftrainer_parallel import objectives, parallel
-from hpcext.sim.papers.bftrainer_parts import Found, Setup, lifetime, milp, offered_node_s, unique
-from hpcext.sim.papers.bftrainer_program import program
-from hpcext.sim.papers.bftrainer_replay import Case, Replayed, replay
-from hpcext.sim.papers.bftrainer_setup import Idle
-from hpcext.sim.papers.bftrainer_watch import Done, Lost, Ran
-from hpcext.sim.papers.study import Row
+from hpcext.papers.bftrainer import replay as bftrainer_replay
+from hpcext.papers.bftrainer.hpo import forward, rescaling, window_ends, windows
+from hpcext.papers.bftrainer.lifetime import WAYS, Bounds, lifetimes, week_rows
+from hpcext.papers.bftrainer.parallel import objectives, parallel
+from hpcext.papers.bftrainer.parts import Found, Setup, lifetime, milp, offered_node_s, unique
+from hpcext.papers.bftrainer.program import program
+from hpcext.papers.bftrainer.replay import Case, Replayed, replay
+from hpcext.papers.bftrainer.setup import Idle
+from hpcext.papers.bftrainer.watch import Done, Lost, Ran
+from hpcext.papers.study import Row
 from hpcext.sim.traces.idle import Change, write_idle
 
 LEARNED, KNOWN = "lifetimes learned", "all ends known"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.core.errors import InputError
-from hpcext.sim.mainqueue import DEPTH, MainQueue, Start
+from hpcext.sim.replay.mainqueue import DEPTH, MainQueue, Start
 from hpcext.sim.traces.idle import Change
 from hpcext.sim.traces.swf import SwfJob
 

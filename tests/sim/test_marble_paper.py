@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from hpcext.sim.papers import marble
-from hpcext.sim.papers.marble import LSF, MARBLE, OPTIMUS, Case
-from hpcext.sim.papers.marble_bound import Work, least_s, shortest_unsuspended_s
-from hpcext.sim.papers.study import FAR
+from hpcext.papers import marble
+from hpcext.papers.marble import LSF, MARBLE, OPTIMUS, Case
+from hpcext.papers.marble.bound import Work, least_s, shortest_unsuspended_s
+from hpcext.papers.study import FAR
 from hpcext.sim.workloads import marble as sets
 
 CURVES = [sets.networks(), *(sets.at_random(0, number) for number in range(40))]

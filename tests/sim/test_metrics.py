@@ -9,9 +9,9 @@ import pytest
 from made_up_runs import job, run, span
 
 from hpcext.core.errors import InputError
-from hpcext.sim.comparison import MOST_NAMED, Watts, compared
-from hpcext.sim.measures import MEASURES, Figures
-from hpcext.sim.metrics import Over, by_label, figures, over, quantile
+from hpcext.sim.evaluate.comparison import MOST_NAMED, Watts, compared
+from hpcext.sim.evaluate.measures import MEASURES, Figures
+from hpcext.sim.evaluate.metrics import Over, by_label, figures, over, quantile
 
 JOBS = (
     job("a", 0, 10, 110, gpu_s=3600, idle_gpu_s=20, lost=5, rescales=3, suspends=1, fair_s=100),

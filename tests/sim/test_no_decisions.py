@@ -18,9 +18,9 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.policies import find_policy
-from hpcext.sim.executor import Simulated
-from hpcext.sim.physics import Physics
-from hpcext.sim.run import Named, Scenario, run
+from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.run import Named, Scenario, run
 
 SIM = Path(__file__).parents[2] / "hpcext" / "sim"
 

@@ -8,12 +8,12 @@ import pytest
 from made_measurements import write
 
 from hpcext.core.errors import InputError
-from hpcext.sim.metrics import fairness, figures
-from hpcext.sim.outcome import Run
-from hpcext.sim.papers.pollux import EXACT, GENETIC, JCT, NEEDS, OPTIMUS, TIRESIAS, study, summed
-from hpcext.sim.papers.pollux_runs import Case, simulated
-from hpcext.sim.papers.study import How
-from hpcext.sim.profiled import Adaptive, Fixed, packed
+from hpcext.papers.pollux import EXACT, GENETIC, JCT, NEEDS, OPTIMUS, TIRESIAS, study, summed
+from hpcext.papers.pollux.runs import Case, simulated
+from hpcext.papers.study import How
+from hpcext.sim.evaluate.metrics import fairness, figures
+from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.replay.profiled import Adaptive, Fixed, packed
 from hpcext.sim.workloads.applications import application
 from hpcext.sim.workloads.philly import SHARES
 

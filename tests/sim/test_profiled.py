@@ -8,9 +8,9 @@ import pytest
 from made_measurements import EPOCHS, STEPS, step_s, write
 
 from hpcext.core.errors import InputError
-from hpcext.sim.measured import Application, read_application
-from hpcext.sim.physics import Where
-from hpcext.sim.profiled import Adaptive, Fixed, split
+from hpcext.sim.replay.measured import Application, read_application
+from hpcext.sim.replay.physics import Where
+from hpcext.sim.replay.profiled import Adaptive, Fixed, split
 from hpcext.sim.workloads.philly import HOURLY, SHARES, TUNED, make_philly, read_philly
 
 

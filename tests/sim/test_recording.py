@@ -19,10 +19,10 @@ from hpcext.core.estimate import GoodputReport
 from hpcext.policies import find_policy
 from hpcext.scaling.goodput import Goodput
 from hpcext.scaling.throughput import Throughput
-from hpcext.sim.physics import Where
-from hpcext.sim.piloted import Piloted
-from hpcext.sim.recording import Adapting, Costs, Recording, read_recording, write_recording
-from hpcext.sim.run import How, Named, Scenario, run
+from hpcext.sim.pilots.piloted import Piloted
+from hpcext.sim.pilots.recording import Adapting, Costs, Recording, read_recording, write_recording
+from hpcext.sim.replay.physics import Where
+from hpcext.sim.replay.run import How, Named, Scenario, run
 from hpcext.sim.workloads.recorded import Trained, recorded_jobs
 
 THETA = (0.05, 0.002, 0.01, 0.001, 0.1, 0.01, 1.0)

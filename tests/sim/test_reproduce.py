@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hpcext.cli.main import main
-from hpcext.sim.papers import PAPERS, find_papers, marble
-from hpcext.sim.papers.many import many
-from hpcext.sim.papers.marble import Case
-from hpcext.sim.papers.study import How, Row, Study, Table
+from hpcext.papers import PAPERS, find_papers, marble
+from hpcext.papers.many import many
+from hpcext.papers.marble import Case
+from hpcext.papers.study import How, Row, Study, Table
 
 
 def small(how: How) -> Study:

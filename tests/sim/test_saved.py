@@ -14,8 +14,8 @@ from hpcext.cli import main as cli
 from hpcext.core import values as v
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.sim.recording import Costs, Machine, Ran, Recording, write_recording
-from hpcext.sim.saved import Alone, Seen, Size, busy_s, seen, simulated
+from hpcext.sim.pilots.recording import Costs, Machine, Ran, Recording, write_recording
+from hpcext.sim.pilots.saved import Alone, Seen, Size, busy_s, seen, simulated
 
 FLAT = {1: 1.0, 2: 2.0, 3: 2.0, 4: 2.0}
 """A training that is no faster on more GPUs than two."""

@@ -14,11 +14,11 @@ from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
-from hpcext.sim.heap import Observe
-from hpcext.sim.outcome import JobRow, Run
-from hpcext.sim.physics import Faults, Physics
-from hpcext.sim.recorder import FIRST_SPAN_S, Levels, Timeline
-from hpcext.sim.run import How, Named, Scenario, run
+from hpcext.sim.evaluate.outcome import JobRow, Run
+from hpcext.sim.replay.heap import Observe
+from hpcext.sim.replay.physics import Faults, Physics
+from hpcext.sim.replay.recorder import FIRST_SPAN_S, Levels, Timeline
+from hpcext.sim.replay.run import How, Named, Scenario, run
 
 EQUAL = find_policy("equal_share")
 EXCLUSIVE = find_policy("exclusive")

@@ -11,7 +11,7 @@ from made_up_runs import job, run, span
 from msgspec.structs import replace
 
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.sim.store import Key, Store, digest
+from hpcext.sim.evaluate.store import Key, Store, digest
 
 KEY = Key("pollux:p=-1", "jobs.toml", "4 GPUs", "pollux", 3, options={"oracle": "yes", "a": "1"})
 RUN = run(

@@ -11,10 +11,10 @@ from hpcext.core import values as v
 from hpcext.core.engine import Engine, Policy
 from hpcext.core.estimate import Estimate
 from hpcext.policies import find_policy
-from hpcext.sim.executor import Simulated
-from hpcext.sim.heap import Heap, drive
-from hpcext.sim.physics import Faults, Physics, Where
-from hpcext.sim.simulate import Result, simulate
+from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.heap import Heap, drive
+from hpcext.sim.replay.physics import Faults, Physics, Where
+from hpcext.sim.replay.simulate import Result, simulate
 
 EXCLUSIVE = find_policy("exclusive")
 MARBLE = find_policy("marble")

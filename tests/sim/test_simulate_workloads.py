@@ -11,10 +11,10 @@ import pytest
 from commands import simulate
 from made_measurements import write
 
-from hpcext.sim.metrics import figures
-from hpcext.sim.papers.marble import Case as SetCase
-from hpcext.sim.papers.marble import run as run_set
-from hpcext.sim.papers.pollux_runs import Case, simulated
+from hpcext.papers.marble import Case as SetCase
+from hpcext.papers.marble import run as run_set
+from hpcext.papers.pollux.runs import Case, simulated
+from hpcext.sim.evaluate.metrics import figures
 from hpcext.sim.workloads.philly import SHARES
 
 HEADER = "name,time,application,num_replicas,batch_size\n"

@@ -11,9 +11,9 @@ from made_measurements import write
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
-from hpcext.sim.papers import capes as paper
-from hpcext.sim.physics import Physics
-from hpcext.sim.profiled import Adaptive, Fixed
+from hpcext.papers import capes as paper
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.profiled import Adaptive, Fixed
 from hpcext.sim.workloads import capes, marble
 from hpcext.sim.workloads.find import find_workload, job_file
 from hpcext.sim.workloads.philly import SHARES, make_philly

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from slurm_cluster import REPOSITORY, Cluster, cluster
 
-from hpcext.batch import slurm, slurm_idle, slurm_site
+from hpcext.batch import slurm
+from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm import site as slurm_site
 
 PILOT = """#!/bin/sh
 srun -N1 -n1 --mem=100 --exact --job-name=hpcext-1-1 sleep 600 &

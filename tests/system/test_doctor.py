@@ -9,7 +9,7 @@ from plugin import Plugin
 from site_of_test import Site
 from slurm_cluster import Cluster
 
-from hpcext.batch import slurm_site
+from hpcext.batch.slurm import site as slurm_site
 
 
 def doctor(slurm: Cluster, place: Site, **environ: str) -> tuple[int, dict[str, dict[str, Any]]]:

@@ -18,7 +18,7 @@ from slurm_cluster import NODES, REPOSITORY, Cluster
 from test_nodes import TORCHRUN, TRAIN
 from test_pilot import begun, manager
 
-from hpcext.manager.harvest_report import PARTS
+from hpcext.manager.views.harvest_report import PARTS
 
 LEASES = ("-h", "-o", "%i|%T|%N", "-t", "RUNNING", "-p", "harvest")
 

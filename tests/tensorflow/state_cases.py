@@ -16,8 +16,8 @@ import tensorflow as tf  # noqa: E402
 from hpcext.training.keras import Callback  # noqa: E402
 from hpcext.training.session import Session as PlainSession  # noqa: E402
 from hpcext.training.tensorflow import Session  # noqa: E402
-from hpcext.training.tensorflow_cluster import join  # noqa: E402
-from hpcext.training.tensorflow_data import Skipped  # noqa: E402
+from hpcext.training.tensorflow.cluster import join  # noqa: E402
+from hpcext.training.tensorflow.data import Skipped  # noqa: E402
 
 
 def say(name, value):

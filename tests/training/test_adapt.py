@@ -21,8 +21,8 @@ from hpcext.training.adapt import (
     Found,
     best,
 )
-from hpcext.training.noise import LEAST, NoiseScale, Squares
-from hpcext.training.ways import Bounds, Profile, Split, Way
+from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
+from hpcext.training.adapt.ways import Bounds, Profile, Split, Way
 
 TRUE = Throughput(0.02, 1e-3, 0.01, 0.002, 0.1, 0.003, 1.5)
 BOUNDS = Bounds(32, 1024, 1, 128)

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from train_adapt import SAMPLES
 
 from hpcext.training import adapt
+from hpcext.training.adapt.ways import Split, Way
 from hpcext.training.torch import Session
-from hpcext.training.ways import Split, Way
 
 SCRIPT = "train_adapt.py"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import Job
 
-from hpcext.training.undivided import Seen, verdict
+from hpcext.training.data.undivided import Seen, verdict
 
 ROOT = Path(__file__).parents[2]
 PREAMBLE = """

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcext.training.batching import LAST, ElasticBatches
-from hpcext.training.loading import elastic, open_loader
-from hpcext.training.place import Place
+from hpcext.training.checkpoint.place import Place
+from hpcext.training.data.loading import elastic, open_loader
 
 Change = tuple[int, int]
 """Ranks, and steps that they make before they are others."""

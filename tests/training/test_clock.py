@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hpcext.training.clock import Clock
+from hpcext.training.balance.clock import Clock
 
 WAIT_S, WORK_S = 0.2, 0.05
 

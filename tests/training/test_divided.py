@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcext.scaling import balance_lines
+from hpcext.scaling.balance import lines as balance_lines
 from hpcext.training.balance import RULES, Balance, Measured, Told
 from hpcext.training.batching import LAST, ElasticBatches, divide
 

@@ -123,7 +123,7 @@ def test_full_disk_under_torch_save(tmp_path: Path) -> None:
     code = """
 import resource, sys, torch
 from pathlib import Path
-from hpcext.training.hashing import HashingFile
+from hpcext.training.checkpoint.hashing import HashingFile
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 file = HashingFile(Path(sys.argv[1]))
 torch.save({"w": torch.zeros(1_000_000)}, file)

@@ -15,8 +15,8 @@ import torch
 import train_noise as script
 
 from hpcext.protocol import environ
-from hpcext.training.noise import LEAST, NoiseScale, Squares
-from hpcext.training.torch_noise import Squared
+from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
+from hpcext.training.torch.noise import Squared
 
 Cases = dict[str, list[Squares]]
 WORLDS = (1, 2, pytest.param(4, marks=pytest.mark.slow))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcext.training.sampler import ResumableSampler
+from hpcext.training.data.sampler import ResumableSampler
 
 
 def batches_of(

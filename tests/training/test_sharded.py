@@ -142,7 +142,7 @@ def test_an_index_names_no_file_that_was_not_verified(tmp_path: Path) -> None:
     """Beside the files of a checkpoint something may have been planted that blocks who opens it."""
     from hpcext.training.checkpoint import Checkpoint, CheckpointError
     from hpcext.training.ranks import Ranks
-    from hpcext.training.torch_sharded import read_shards, write_shards
+    from hpcext.training.torch.sharded import read_shards, write_shards
 
     write_shards(tmp_path, {"w": torch.zeros(3)}, Ranks())
     (shard,) = tmp_path.glob("*.distcp")
@@ -158,7 +158,7 @@ def test_an_index_runs_nothing(tmp_path: Path) -> None:
 
     from hpcext.training.checkpoint import Checkpoint, CheckpointError
     from hpcext.training.ranks import Ranks
-    from hpcext.training.torch_sharded import read_shards
+    from hpcext.training.torch.sharded import read_shards
 
     class Planted:
         def __reduce__(self) -> tuple[object, tuple[str]]:

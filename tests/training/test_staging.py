@@ -16,14 +16,13 @@ import pytest
 import torch
 from harness import Job, Started
 
-from hpcext.training import staging
-from hpcext.training.checkpoint import CheckpointError, FencedError, Store
-from hpcext.training.hashing import HashingFile
-from hpcext.training.keeper import Keeper
+from hpcext.training.checkpoint import CheckpointError, FencedError, Store, staging
+from hpcext.training.checkpoint.hashing import HashingFile
+from hpcext.training.checkpoint.keeper import Keeper
+from hpcext.training.checkpoint.staging import Copier, Writer, room_bytes
+from hpcext.training.checkpoint.state import State, Tree
 from hpcext.training.ranks import Ranks
-from hpcext.training.staging import Copier, Writer, room_bytes
-from hpcext.training.state import State, Tree
-from hpcext.training.torch_state import TorchCopier, TorchState
+from hpcext.training.torch.state import TorchCopier, TorchState
 
 WAIT_S = 60.0
 

@@ -22,7 +22,7 @@ from hpcext import protocol
 from hpcext.protocol import Process
 from hpcext.training.accumulation import accumulated, microbatches, split
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.sampler import ResumableSampler
+from hpcext.training.data.sampler import ResumableSampler
 
 SCRIPT = "train_features.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hpcext.training.torch_group import _attached, _buckets, _checksum, _detached
+from hpcext.training.torch.group import _attached, _buckets, _checksum, _detached
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcext.training.accumulation import microbatches, samples_of, split
+from hpcext.training.adapt.noise import Squares
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.noise import Squares
-from hpcext.training.torch_noise import Squared
-from hpcext.training.torch_weights import attach
+from hpcext.training.torch.noise import Squared
+from hpcext.training.torch.weights import attach
 
 STEPS, BATCH, SIZE = 300, 24, 30
 SIGNAL, NOISE = 2.0, 48.0

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcext.training.batching import ElasticBatches
-from hpcext.training.torch_weights import attach
+from hpcext.training.torch.weights import attach
 
 SAMPLES, EPOCHS = 43, 2
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpcext.sim.comparison import Row
-from hpcext.sim.metrics import Floats, Over
-from hpcext.sim.metrics import fairness as fairness_of
-from hpcext.sim.outcome import JobRow, Run
+from hpcext.sim.evaluate.comparison import Row
+from hpcext.sim.evaluate.metrics import Floats, Over
+from hpcext.sim.evaluate.metrics import fairness as fairness_of
+from hpcext.sim.evaluate.outcome import JobRow, Run
+from hpcext.sim.evaluate.words import UNKNOWN, number, time_scale
 from hpcext.sim.report import markup, plots, style
 from hpcext.sim.report.plots import Bar, Most, Plot
 from hpcext.sim.report.thin import distribution
-from hpcext.sim.words import UNKNOWN, number, time_scale
 
 MOST_RUNS = 12
 """Most plots of one kind; tables have all labels."""

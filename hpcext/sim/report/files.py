@@ -14,10 +14,10 @@ import msgspec
 from hpcext import __version__
 from hpcext.core.errors import refused
 from hpcext.documents import write_file
-from hpcext.sim.comparison import Row, compared
-from hpcext.sim.measures import MEASURES
-from hpcext.sim.metrics import by_label, figures
-from hpcext.sim.outcome import JobRow, Run, Span
+from hpcext.sim.evaluate.comparison import Row, compared
+from hpcext.sim.evaluate.measures import MEASURES
+from hpcext.sim.evaluate.metrics import by_label, figures
+from hpcext.sim.evaluate.outcome import JobRow, Run, Span
 from hpcext.sim.report.page import About, page
 from hpcext.text import clean
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from hpcext import __version__
-from hpcext.sim import tables
-from hpcext.sim.comparison import Row, Watts, compared
-from hpcext.sim.metrics import by_label
-from hpcext.sim.outcome import Run
+from hpcext.sim.evaluate import tables
+from hpcext.sim.evaluate.comparison import Row, Watts, compared
+from hpcext.sim.evaluate.metrics import by_label
+from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.words import UNKNOWN
 from hpcext.sim.report import charts, markup, stays
-from hpcext.sim.words import UNKNOWN
 from hpcext.text import listed
 
 FILES = ("jobs.csv", "spans.csv", "summary.csv", "summary.json")
@@ -48,7 +48,7 @@ def page(runs: Iterable[Run], about: About, rows: Sequence[Row] | None = None) -
         The first label is the baseline.
     about : About
     rows : sequence of Row, optional
-        The result of :func:`~hpcext.sim.comparison.compared` for them, if at hand.
+        The result of :func:`~hpcext.sim.evaluate.comparison.compared` for them, if at hand.
 
     Raises
     ------

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hpcext.sim.metrics import Floats
-from hpcext.sim.outcome import Bin, Run
+from hpcext.sim.evaluate.metrics import Floats
+from hpcext.sim.evaluate.outcome import Bin, Run
+from hpcext.sim.evaluate.words import Scale
 from hpcext.sim.report import canvas, style
 from hpcext.sim.report.style import LIGHT
 from hpcext.sim.report.thin import thinned
-from hpcext.sim.words import Scale
 from hpcext.text import clean
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcext.sim.calibration import BINS, EVERY_S, pooled
-from hpcext.sim.outcome import Bin, Reliability, Run
+from hpcext.sim.evaluate.calibration import BINS, EVERY_S, pooled
+from hpcext.sim.evaluate.outcome import Bin, Reliability, Run
+from hpcext.sim.evaluate.words import UNKNOWN
 from hpcext.sim.report import markup, plots, style
 from hpcext.sim.report.charts import Group
 from hpcext.sim.report.plots import Plot
-from hpcext.sim.words import UNKNOWN
 
 TITLE = "How long nodes stay"
 

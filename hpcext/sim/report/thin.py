@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcext.sim.metrics import Floats
-from hpcext.sim.outcome import Span
+from hpcext.sim.evaluate.metrics import Floats
+from hpcext.sim.evaluate.outcome import Span
 
 MOST_POINTS = 600
 """Most points of a curve: more than the visible resolution of a plot."""

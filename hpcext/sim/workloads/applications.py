@@ -1,4 +1,4 @@
-"""Jobs that train measured applications (:mod:`hpcext.sim.measured`), as users request them.
+"""Jobs that train measured applications (:mod:`hpcext.sim.replay.measured`), as users request them.
 
 A job may be changed only as the authors of its policy would change it (Pollux, section 5.1): under
 `pollux` the training has an agent that chooses its batch; under the policies of :data:`AS_ASKED` it
@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
-from hpcext.sim.measured import Application, read_application
-from hpcext.sim.physics import Physics
-from hpcext.sim.profiled import Adaptive, Fixed, packed
+from hpcext.sim.replay.measured import Application, read_application
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.profiled import Adaptive, Fixed, packed
 from hpcext.sim.workloads.philly import Asked
 from hpcext.text import clean
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
-from hpcext.sim.physics import Physics
+from hpcext.sim.replay.physics import Physics
 
 MINUTES = {1: 368.0, 2: 232.0, 4: 126.0, 8: 84.0}
 """Table 2: minutes of a whole training by number of GPUs."""

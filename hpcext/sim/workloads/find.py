@@ -8,8 +8,8 @@ from pathlib import Path
 from hpcext.checks import read_options
 from hpcext.core.errors import InputError
 from hpcext.core.values import Job
-from hpcext.sim.physics import Physics
-from hpcext.sim.recording import read_recording
+from hpcext.sim.pilots.recording import read_recording
+from hpcext.sim.replay.physics import Physics
 from hpcext.sim.traces.lines import cells_of, place, read_lines
 from hpcext.sim.workloads import philly, trainers
 from hpcext.sim.workloads.applications import (

@@ -11,8 +11,8 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Job
 from hpcext.jobfile import JobSpec, read_jobs
 from hpcext.profiles import Profiles
-from hpcext.sim.expected import physics_of
-from hpcext.sim.physics import Physics
+from hpcext.sim.evaluate.expected import physics_of
+from hpcext.sim.replay.physics import Physics
 from hpcext.text import clean, counted, listed, shown
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
-from hpcext.sim.physics import Physics
+from hpcext.sim.replay.physics import Physics
 from hpcext.sim.traces.swf import read_swf
 
 

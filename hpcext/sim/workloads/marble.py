@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
-from hpcext.sim.physics import Physics
+from hpcext.sim.replay.physics import Physics
 
 GPUS = 6
 """GPUs of a node of Summit."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from hpcext.core.values import Job
-from hpcext.sim.physics import Physics
+from hpcext.sim.replay.physics import Physics
 
 
 def poisson_jobs(

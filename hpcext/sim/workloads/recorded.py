@@ -1,4 +1,4 @@
-"""The jobs of a recording (:mod:`hpcext.sim.recording`), each as it was measured."""
+"""The jobs of a recording (:mod:`hpcext.sim.pilots.recording`), each as it was measured."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hpcext.core.estimate import Estimate, GoodputReport
 from hpcext.core.values import Job
 from hpcext.scaling.goodput import MOST_TIMES, Goodput
 from hpcext.scaling.throughput import Throughput
-from hpcext.sim.physics import Physics, Said, Stretch, Where
-from hpcext.sim.recording import Adapting, Ran, Recording
+from hpcext.sim.pilots.recording import Adapting, Ran, Recording
+from hpcext.sim.replay.physics import Physics, Said, Stretch, Where
 
 FURTHER = 2
 """A pass is at most this many times as large as any before it (``hpcext.training.adapt``)."""

@@ -19,7 +19,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.numerals import whole
-from hpcext.sim.physics import Physics
+from hpcext.sim.replay.physics import Physics
 from hpcext.sim.traces.lines import cells_of, place, read_lines
 from hpcext.text import listed, shown
 

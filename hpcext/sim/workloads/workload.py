@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hpcext.core.estimate import Estimate
 from hpcext.core.values import Job
 from hpcext.profiles import Profiles
-from hpcext.sim.physics import Physics
+from hpcext.sim.replay.physics import Physics
 
 Jobs = Iterable[tuple[Job, Physics]]
 

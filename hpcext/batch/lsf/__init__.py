@@ -1,0 +1,185 @@
+"""LSF's commands, and what they print: IBM Spectrum LSF 10.1 command reference."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+
+from hpcext.batch import runner
+from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf import jobs as lsf_jobs
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.slurm import UNKNOWN, End, Seen
+from hpcext.core.errors import BatchError
+from hpcext.numerals import whole
+from hpcext.protocol import JobId
+from hpcext.text import shown
+
+log = logging.getLogger(__name__)
+
+STATES = {
+    "PEND": "pending", "PROV": "pending", "WAIT": "pending", "FWD_PEND": "pending",
+    "PSUSP": "suspended", "USUSP": "suspended", "SSUSP": "suspended", "RUN": "running",
+    "DONE": "completed", "EXIT": "failed",
+}  # fmt: skip
+"""bjobs(1), "Job status", in the words that Slurm has for it. UNKWN and ZOMBI are no ends: the host
+cannot be reached, and what runs there may go on."""
+
+MINUTE_S = 60.0
+
+_SUBMITTED = re.compile(r"Job <([0-9]{1,18})> is submitted")
+_LIMIT = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,9})\Z")
+_CLOCK = re.compile(r"([0-9]{1,9}):([0-9]{1,9})(?::([0-9]{1,9}))?")
+_PAST = re.compile(r"^Job <([0-9]{1,18})(?:\[[0-9]+\])?>,.*?\bStatus <(\w+)>", re.M)
+FIELDS = ("jobid", "stat", "run_time", "runtimelimit", "time_left")
+"""What :func:`parse_end` goes by; bjobs(1), -o."""
+
+
+def submit_command(options: Sequence[str]) -> list[str]:
+    """Submit the script on standard input; bsub(1).
+
+    Not by its name: the shell that LSF starts for a command would die of signals that the script
+    waits for.
+    """
+    return ["bsub", *options]
+
+
+def cancel_named_command(name: str) -> list[str]:
+    """End all jobs of this user that have a name; bkill(1): 0 is all that ``-J`` chooses."""
+    return ["bkill", "-J", name, "0"]
+
+
+def parse_job_id(text: str) -> int:
+    """``Job <8> is submitted to queue <normal>.``, after what esubs may have printed."""
+    found = _SUBMITTED.search(text)
+    if found is None:
+        raise BatchError(f"bsub printed {shown(text.strip())}, and no job id")
+    return int(found[1])
+
+
+def parse_time_limit(text: str) -> float | None:
+    """Seconds of ``[hour:]minute``, as ``bsub -W`` takes it; None where it is none that we know.
+
+    Examples
+    --------
+    >>> parse_time_limit("90"), parse_time_limit("2:00"), parse_time_limit("1-12")
+    (5400.0, 7200.0, None)
+    """
+    found = _LIMIT.match(text.strip())
+    return (60 * int(found[1] or 0) + int(found[2])) * MINUTE_S if found else None
+
+
+def state(text: str) -> str:
+    """A state as LSF writes it, in the words that Slurm has."""
+    return STATES.get(text, UNKNOWN)
+
+
+def parse_end(fields: Mapping[str, str], now_s: float) -> End:
+    """A job's state, and when its run limit is over; from its fields."""
+    said = state(fields.get("STAT", ""))
+    ran_s = _seconds(fields.get("RUN_TIME", ""))
+    limit_s = _limit_s(fields.get("RUNTIMELIMIT", ""))
+    if limit_s is not None and ran_s is not None:
+        return End(said, now_s + limit_s - ran_s)
+    left_s = _left_s(fields.get("TIME_LEFT", ""))
+    return End(said, None if left_s is None else now_s + left_s)
+
+
+def _seconds(text: str) -> float | None:
+    """A run time: ``16038 second(s)``, or with -hms (LSB_HMS_TIME_FORMAT) ``04:27:18``."""
+    number = whole(text.partition(" ")[0])
+    return _clock_s(text) if number is None else float(number)
+
+
+def _limit_s(text: str) -> float | None:
+    """A run limit: minutes as ``3.0`` or ``3.0/hostA``, or with -hms ``00:03:00``; bjobs(1)."""
+    minutes = text.partition("/")[0].strip()
+    if ":" in minutes:
+        return _clock_s(minutes)
+    try:
+        return float(minutes) * MINUTE_S
+    except ValueError:
+        return None
+
+
+def _left_s(text: str) -> float | None:
+    """The time that is left: ``hours:minutes`` and a letter; L is that of a run limit."""
+    clock, _, letter = text.partition(" ")
+    return None if letter.strip() not in {"", "L"} else _clock_s(clock)
+
+
+def _clock_s(text: str) -> float | None:
+    """``hours:minutes`` or ``hours:minutes:seconds``."""
+    found = _CLOCK.fullmatch(text.strip())
+    if found is None:
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float((hours * 60 + minutes) * 60 + seconds)
+
+
+def past_command(job_ids: Sequence[JobId]) -> list[str]:
+    """Jobs that have ended; bacct(1). Of those that never did it says nothing."""
+    return ["bacct", "-l", *map(str, job_ids)]
+
+
+def parse_past(text: str) -> dict[int, str]:
+    """Job id → state: ``Job <8>, User <user>, ..., Status <DONE>, ...``, in lines that are cut."""
+    whole_lines = re.sub(r"\n {10,}", "", text)
+    return {int(job_id): state(said) for job_id, said in _PAST.findall(whole_lines)}
+
+
+def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+    """What accounting knows of jobs that mbatchd does not: that they have ended."""
+    try:
+        text = runner.run(past_command(job_ids))
+    except BatchError as error:
+        # It fails for jobs that are not in its file, too; lsb.params, ACCT_ARCHIVE_AGE.
+        log.info("no accounting: %s", error)
+        text = error.stdout
+    return {job_id: Seen(said) for job_id, said in parse_past(text).items() if job_id in job_ids}
+
+
+def _seen(fields: Mapping[str, str]) -> Seen:
+    """What bjobs says of a job: its state, or why it cannot say it."""
+    if fault := fields.get("ERROR"):
+        return Seen(UNKNOWN, why=f"bjobs says: {shown(fault)}")
+    said = fields.get("STAT", "")
+    return Seen(state(said), said)
+
+
+class Commands:
+    """What is asked of LSF about jobs; as :class:`hpcext.batch.system.Jobs` has it."""
+
+    def states(self, job_ids: Sequence[JobId]) -> dict[JobId, str]:
+        """States of jobs; one that nobody knows any more is left out."""
+        return {job_id: each.state for job_id, each in self.seen(job_ids).items()}
+
+    def seen(self, job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
+        """What is said of jobs; one that mbatchd has forgotten is looked up in accounting."""
+        if not job_ids:
+            return {}
+        asked = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
+        found: dict[JobId, Seen] = {job_id: _seen(each) for job_id, each in asked.items()}
+        missing = [job_id for job_id in job_ids if job_id not in found]
+        return found | _past(missing) if missing else found
+
+    def end(self, job_id: JobId) -> End:
+        """A job's state, and when it ends at the latest."""
+        found = lsf_jobs.ask(FIELDS, [str(job_id)])
+        if not isinstance(job_id, int) or job_id not in found:
+            raise BatchError(f"LSF does not know job {job_id}")
+        return parse_end(found[job_id], time.time())
+
+    def preempted(self, job_id: JobId) -> bool:
+        """No: LSF preempts by signals, and it was bmod(1) that changed the run limit."""
+        return False
+
+    def gone(self, names: Sequence[str]) -> list[str]:
+        """Which of these hosts LSF has given up."""
+        text = runner.run(lsf_idle.hosts_command(lsf_probe.known(), names))
+        loads = lsf_idle.parse_hosts(text)
+        return [
+            name for name in names if name in loads and loads[name].status.lower() in lsf_idle.GONE
+        ]

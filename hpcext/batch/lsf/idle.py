@@ -1,0 +1,391 @@
+"""Which hosts of an LSF nobody uses, and until when: the counterpart of ``slurm_idle``.
+
+bhosts(1) says what a host does, bqueues(1) what a queue allows, bslots(1) for how long slots can be
+had that LSF keeps for pending jobs, brsvs(1) what is reserved in advance. An engine that lacks one
+of them says less: what LSF keeps, and nobody says until when, is left alone.
+
+Summit's ``jobstat`` lists jobs without their hosts, so it says nothing of holes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from hpcext.batch.leasing import Idle
+from hpcext.batch.lsf.engine import Engine
+from hpcext.batch.lsf.jobs import run_limit_minutes
+from hpcext.batch.lsf.reserved import Reserved
+from hpcext.core.errors import BatchError
+from hpcext.documents import decoded
+from hpcext.numerals import whole
+from hpcext.text import shown
+
+_FIELDS = "host_name status ngpus ngpus_alloc max njobs run ssusp ususp rsv"
+_UNIT_S = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}
+_DURATION = re.compile(r"\b([0-9]{1,9})\s*(day|hour|minute|second)s?\b", re.I)
+_TABLE = re.compile(r"\s*HOST_NAME\b")
+
+
+GONE = {"unavail", "unreach"}
+"""Of a host on which nothing can be started any more; bhosts(1), "Host status"."""
+
+
+class Load(NamedTuple):
+    """What bhosts says of a host.
+
+    Attributes
+    ----------
+    name, status : str
+    slots : int or None
+        None: no limit.
+    used : int
+        Slots of jobs that run or are suspended there.
+    kept : int
+        Slots that LSF keeps for pending jobs.
+    gpus, gpus_used : int or None
+        None where it does not say.
+    """
+
+    name: str
+    status: str
+    slots: int | None
+    used: int
+    kept: int
+    gpus: int | None = None
+    gpus_used: int | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody uses any of it, and it takes jobs.
+
+        A host that is kept as a whole is ``closed_Full`` though nothing runs: RSV counts, too.
+        """
+        takes = self.status == "ok" or (self.status == "closed_Full" and self.kept > 0)
+        return takes and self.used == 0 and not self.gpus_used
+
+
+class Gpu(NamedTuple):
+    """A GPU, as ``bhosts -gpu`` has it: its model, and how many jobs are on it."""
+
+    model: str
+    jobs: int
+
+
+class Window(NamedTuple):
+    """Slots that jobs can have that end in time.
+
+    Attributes
+    ----------
+    slots : int
+    run_s : float
+        Infinite where nothing waits for them.
+    hosts : Mapping[str, int]
+        Host → slots there; empty where bslots was not asked for hosts.
+    """
+
+    slots: int
+    run_s: float
+    hosts: Mapping[str, int]
+
+
+class Queue(NamedTuple):
+    """What bqueues says.
+
+    Attributes
+    ----------
+    name, status : str
+    limit_s : float
+        So long a job may last.
+    hosts : tuple of str
+        Names and groups as it has them: ``all``, ``group/``, ``host+1``, ``~host``.
+    backfill : bool
+        Its jobs may have slots that are kept for others.
+    preemption, requeue, starter, terminate_when : str
+        PREEMPTION, REQUEUE_EXIT_VALUES, JOB_STARTER, TERMINATE_WHEN; empty where they are not set.
+    controls : Mapping[str, str]
+        What JOB_CONTROLS says instead of SUSPEND, RESUME, TERMINATE.
+    rerunnable : bool
+    priority : int or None
+    """
+
+    name: str
+    status: str
+    limit_s: float
+    hosts: tuple[str, ...]
+    backfill: bool
+    preemption: str = ""
+    requeue: str = ""
+    starter: str = ""
+    terminate_when: str = ""
+    controls: Mapping[str, str] = MappingProxyType({})
+    rerunnable: bool = False
+    priority: int | None = None
+
+    @property
+    def starts_jobs(self) -> bool:
+        """Whether it takes jobs and starts them: bqueues(1), STATUS."""
+        return self.status == "Open:Active"
+
+
+def hosts_command(engine: Engine, hosts: Sequence[str] = ()) -> list[str]:
+    """All that is said of hosts; of all of them by default; bhosts(1).
+
+    The members of condensed groups are wanted one by one (``-X``), and statuses as a whole:
+    without ``-w`` or ``-o`` all that are closed look alike.
+    """
+    apart = ["-X"] if engine.takes("bhosts", "-X") else []
+    if engine.takes("bhosts", "-o", "-json"):
+        return ["bhosts", *apart, "-o", _FIELDS, "-json", *hosts]
+    return ["bhosts", *apart, "-w", *hosts]
+
+
+def parse_hosts(text: str) -> dict[str, Load]:
+    """The JSON of ``-json``, whose values are all strings, or a table with its header.
+
+    What is empty is ``""`` or ``-``.
+    """
+    found = {}
+    for row in _records(text):
+        name, status = row.get("HOST_NAME", ""), row.get("STATUS", "")
+        if not name or not status:
+            continue
+        # NJOBS counts slots that are kept, too.
+        kept = whole(row.get("RSV")) or 0
+        parts = [whole(row.get(column)) for column in ("RUN", "SSUSP", "USUSP")]
+        jobs = whole(row.get("NJOBS"))
+        used = max(sum(filter(None, parts)), (jobs or 0) - kept)
+        if jobs is None and None in parts:
+            # Nobody says that nothing runs.
+            used = max(used, 1)
+        gpus, gpus_used = whole(row.get("NGPUS")), whole(row.get("NGPUS_ALLOC"))
+        found[name] = Load(name, status, whole(row.get("MAX")), used, kept, gpus, gpus_used)
+    return found
+
+
+def gpus_command(hosts: Sequence[str] = ()) -> list[str]:
+    """The GPUs of hosts; without ``-w`` names are cut; bhosts(1)."""
+    return ["bhosts", "-gpu", "-w", *hosts]
+
+
+def parse_gpus(text: str) -> dict[str, tuple[Gpu, ...]]:
+    """Host → its GPUs. Only the first line of a host names it."""
+    found: dict[str, tuple[Gpu, ...]] = {}
+    columns: list[str] = []
+    host = ""
+    for line in text.splitlines():
+        words = line.split()
+        if not words:
+            continue
+        if words[0] == "HOST_NAME":
+            columns = words
+            continue
+        if not line[0].isspace():
+            host = words[0]
+        # From the right: the name may be missing.
+        row = dict(zip(reversed(columns), reversed(words), strict=False))
+        jobs = whole(row.get("NJOBS"))
+        if host and jobs is not None and whole(row.get("GPU_ID")) is not None:
+            found[host] = (*found.get(host, ()), Gpu(row.get("MODEL", ""), jobs))
+    return found
+
+
+def windows_command() -> list[str]:
+    """Slots that are free for a while, with their hosts; bslots(1)."""
+    return ["bslots", "-l"]
+
+
+def parse_windows(text: str) -> tuple[Window, ...]:
+    """Blocks of ``SLOTS:``, ``RUNTIME:``, ``HOSTS: 12*name ...`` (with ``-l``), or a table.
+
+    A sentence where there is no window.
+    """
+    found: list[Window] = []
+    block: dict[str, str] = {}
+    key = ""
+    for line in text.splitlines():
+        head = re.match(r"\s*(SLOTS|RUNTIME|HOSTS):\s*(.*)", line)
+        row = re.match(r"\s*([0-9]+)\s{2,}(\S.*)", line)
+        if head:
+            key = head[1]
+            if key == "SLOTS" and block:
+                found.append(_window(block))
+                block = {}
+            block[key] = head[2]
+        elif block and key == "HOSTS":
+            block[key] += f" {line}"
+        elif row:
+            found.append(_window({"SLOTS": row[1], "RUNTIME": row[2]}))
+    return (*found, _window(block)) if block else tuple(found)
+
+
+def _window(block: Mapping[str, str]) -> Window:
+    hosts: dict[str, int] = {}
+    for word in block.get("HOSTS", "").split():
+        said, star, name = word.partition("*")
+        slots = whole(said) if star else None
+        if slots is None:
+            name, slots = word, 1
+        hosts[name] = hosts.get(name, 0) + slots
+    total = whole(block.get("SLOTS", "").strip())
+    return Window(
+        sum(hosts.values()) if total is None else total,
+        _duration_s(block.get("RUNTIME", "")),
+        hosts,
+    )
+
+
+def _duration_s(text: str) -> float:
+    if text.strip().upper() == "UNLIMITED":
+        return math.inf
+    parts = _DURATION.findall(text)
+    if not parts:
+        raise BatchError(f"bslots printed {shown(text.strip())}, and no duration")
+    return float(sum(int(number) * _UNIT_S[unit.lower()] for number, unit in parts))
+
+
+def queue_command(name: str) -> list[str]:
+    """All that is said of a queue; bqueues(1)."""
+    return ["bqueues", "-l", name]
+
+
+def parse_queue(text: str) -> Queue:
+    """The text of ``bqueues -l``; of several queues the first.
+
+    Raises
+    ------
+    BatchError
+        It is none.
+    """
+    named = re.search(r"^QUEUE:\s*(\S+)", text, re.M)
+    status = re.search(r"^.*\bPRIO\b.*\bSTATUS\b.*\n.*?((?:Open|Closed):\w+)", text, re.M)
+    if named is None or status is None:
+        raise BatchError(f"bqueues printed {shown(text.strip())}, and no queue")
+    block = text[named.start() :]
+    following = re.search(r"^QUEUE:", block[1:], re.M)
+    block = block[: following.start() + 1] if following else block
+    policies = _line(block, "SCHEDULING POLICIES").split()
+    priority = re.search(r"^.*\bPRIO\b.*\n[ \t]*([0-9]{1,9})\s", block, re.M)
+    hosts = _line(block, "HOSTS").split()
+    return Queue(
+        named[1],
+        status[1],
+        _run_limit_s(block),
+        # "all hosts used by the ... system"
+        ("all", *(word for word in hosts if word[0] == "~")) if "all" in hosts else tuple(hosts),
+        "BACKFILL" in policies,
+        _line(block, "PREEMPTION"),
+        _line(block, "REQUEUE_EXIT_VALUES"),
+        _line(block, "JOB_STARTER"),
+        _line(block, "TERMINATE_WHEN"),
+        dict(re.findall(r"^[ \t]*(SUSPEND|RESUME|TERMINATE):[ \t]*\[(.*)\][ \t]*$", block, re.M)),
+        _line(block, "RERUNNABLE").lower().startswith("y"),
+        whole(priority[1]) if priority else None,
+    )
+
+
+def parse_queues(text: str) -> tuple[Queue, ...]:
+    """Each of them."""
+    return tuple(
+        parse_queue(f"QUEUE:{part}") for part in re.split(r"^QUEUE:", text, flags=re.M)[1:]
+    )
+
+
+def _line(block: str, key: str) -> str:
+    found = re.search(rf"^\s*{key}\s*[:=][ \t]*(.*)$", block, re.M)
+    return found[1].strip() if found else ""
+
+
+def _run_limit_s(block: str) -> float:
+    """RUNLIMIT, in minutes below its name; a default limit is that of jobs that say none."""
+    before, found, after = block.partition("MAXIMUM LIMITS:")
+    part = after if found else before.partition("DEFAULT LIMITS:")[0]
+    minutes = run_limit_minutes(part)
+    return float(minutes) * 60 if minutes else math.inf
+
+
+# What a harvester is told.
+
+
+def idle_nodes(
+    loads: Mapping[str, Load], gpus: Mapping[str, Sequence[Gpu]], queue: Queue
+) -> dict[str, Idle]:
+    """Host → what a harvester is told of it; of its memory bhosts says nothing."""
+    found = {}
+    for name, load in loads.items():
+        have = gpus.get(name, ())
+        models = {gpu.model for gpu in have}
+        found[name] = Idle(
+            name,
+            load.idle and queue.starts_jobs and not any(gpu.jobs for gpu in have),
+            planned=load.kept > 0,
+            gpus=len(have) if load.gpus is None else load.gpus,
+            kind=models.pop() if len(models) == 1 else "",
+            cpus=load.slots or 0,
+            memory_mb=0,
+            limit_s=queue.limit_s,
+            lost=load.status in GONE,
+        )
+    return found
+
+
+def ends(
+    loads: Mapping[str, Load],
+    windows: Iterable[Window],
+    reserved: Iterable[Reserved],
+    now_s: float,
+    *,
+    backfill: bool,
+) -> dict[str, float]:
+    """Host → when it is needed, epoch; those of which nobody has said so are left out.
+
+    Parameters
+    ----------
+    loads : Mapping[str, Load]
+    windows : iterable of Window
+        What bslots says; none where it is not there.
+    reserved : iterable of Reserved
+    now_s : float
+    backfill : bool
+        The queue's jobs may have slots that are kept for others. If not, or if no window has all of
+        a host, what is kept is needed now.
+    """
+    found: dict[str, float] = {}
+    offered: dict[str, float] = {}
+    for window in windows:
+        for name, slots in window.hosts.items():
+            load = loads.get(name)
+            if load is not None and slots >= (load.slots or 1):
+                offered[name] = max(window.run_s, offered.get(name, 0.0))
+    for name, load in loads.items():
+        if load.kept and not backfill:
+            found[name] = now_s
+        elif name in offered or load.kept:
+            found[name] = now_s + offered.get(name, 0.0)
+    for each in reserved:
+        for name in each.hosts:
+            found[name] = min(each.start_s, found.get(name, math.inf))
+    return {name: end for name, end in found.items() if end < math.inf}
+
+
+def _records(text: str) -> list[dict[str, str]]:
+    if text.lstrip().startswith("{"):
+        try:
+            rows = decoded(text)["RECORDS"]
+            return [{str(key): str(value) for key, value in row.items()} for row in rows]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise BatchError(f"bhosts printed {shown(text.strip())}, and no JSON") from None
+    columns: list[str] = []
+    found = []
+    for line in text.splitlines():
+        words = [word.strip() for word in line.split("|")] if "|" in line else line.split()
+        if _TABLE.match(line):
+            columns = words
+        elif words:
+            found.append(dict(zip(columns, words, strict=False)))
+    if not columns:
+        raise BatchError(f"bhosts printed {shown(text.strip())}, and no hosts")
+    return found

@@ -1,0 +1,244 @@
+"""Jobs of an LSF, by whichever way its engine has: JSON, or the tables of ``bjobs -w`` and ``-l``.
+
+bjobs(1): -o and -json are there since 10.1 Fix Pack 2; an engine of LSF's line may have them with
+few fields, and says so only of a field that it is asked for. What was refused once is not asked for
+again (:mod:`hpcext.batch.lsf.probe`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hpcext.batch import runner
+from hpcext.batch.lsf import engine as lsf_engine
+from hpcext.batch.lsf import probe as lsf_probe
+from hpcext.batch.lsf.engine import Way
+from hpcext.core.errors import BatchError
+from hpcext.documents import decoded
+from hpcext.numerals import whole
+from hpcext.text import listed, shown
+
+log = logging.getLogger(__name__)
+
+# "Job <7> is not found", "No unfinished job found", "No job found", "Job <name> is not found".
+_NONE = re.compile(r"\bis not found\b|\bNo (\w+ )*job found\b|No matching job", re.I)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_EVENT = re.compile(
+    rf"^[A-Z][a-z]{{2}} ({'|'.join(_MONTHS)}) +([0-9]{{1,2}}) "
+    r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?: ([0-9]{4}))?: *(.*)$",
+    re.M,
+)
+_BLOCK = re.compile(r"^Job <([0-9]{1,18})(?:\[[0-9]{1,9}\])?>,", re.M)
+_STARTED = re.compile(
+    r"(?:\[[0-9]+\] *)?(?:The batch job command is )?(?:started|dispatched)\b", re.I
+)
+_HOST = re.compile(r"<([^<>]+)>")
+_DAY_S = 86_400.0
+
+
+def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[str]:
+    """Ask for jobs; bjobs(1).
+
+    Parameters
+    ----------
+    way : {"json", "wide", "long"}
+    fields : sequence of str
+        As bjobs(1), -o, has them.
+    which : sequence of str
+        Job ids, or options that choose some.
+    """
+    form = {"json": ["-o", " ".join(fields), "-json"], "wide": ["-w"], "long": ["-l"]}
+    return ["bjobs", *form[way], *which]
+
+
+def ask(
+    fields: Iterable[str], which: Sequence[str], *, ended: bool = True
+) -> dict[int, dict[str, str]]:
+    """Job id → its fields by their names in capitals; what LSF does not know is left out.
+
+    Of a job of which it complains otherwise it is ERROR.
+
+    Parameters
+    ----------
+    fields : iterable of str
+        As bjobs(1), -o, has them.
+    which : sequence of str
+        Job ids, or options that choose some.
+    ended : bool
+        Those, too, that have ended and that LSF still holds.
+
+    Raises
+    ------
+    BatchError
+        No answer, which is another thing than that there is no such job.
+    """
+    engine, fields = lsf_probe.known(), tuple(fields)
+    while True:
+        way = engine.way_of_jobs(fields)
+        try:
+            text = runner.run(jobs_command(way, fields, [*(["-a"] if ended else []), *which]))
+        except BatchError as error:
+            refused = lsf_engine.parse_refusal(error.stderr, fields) if way == "json" else set()
+            if refused:
+                log.info("bjobs -o of this LSF has no %s", listed(sorted(refused)))
+                engine = lsf_probe.learn(engine, refused)
+                continue
+            if not _is_answer(error, way):
+                raise
+            text = error.stdout
+        found = _PARSERS[way](text, time.time()) if text.strip() else {}
+        missing = _missing(fields, found) if way == "json" else frozenset()
+        if not missing:
+            return found
+        engine = lsf_probe.learn(engine, missing)
+
+
+def _missing(fields: Sequence[str], found: Mapping[int, Mapping[str, str]]) -> frozenset[str]:
+    """Fields that are in no record: an engine may pass over those that it does not know."""
+    complete = [record for record in found.values() if "ERROR" not in record]
+    there = {name.lower() for record in complete for name in record}
+    return frozenset(fields) - there if complete else frozenset()
+
+
+def _is_answer(error: BatchError, way: Way) -> bool:
+    """Whether a failed bjobs has said which jobs there are: some, or none.
+
+    Some releases fail for a job that they have forgotten, and name the others too; an engine of
+    LSF's line fails where there are none, and prints a document of no records.
+    """
+    if error.exit_code is None:
+        return False
+    if way == "json" and "{" in error.stdout:
+        return True
+    said = [line for line in error.stderr.splitlines() if line.strip()]
+    return bool(said) and all(_NONE.search(line) for line in said)
+
+
+def parse_jobs(text: str) -> dict[int, dict[str, str]]:
+    """The document of ``-json``.
+
+    All values are strings. One that is not there is empty, with another engine ``-``.
+    """
+    try:
+        found = {}
+        for record in _records(text):
+            fields = {str(name): _value(value) for name, value in record.items()}
+            if not _NONE.search(fields.get("ERROR", "")):
+                found[int(fields["JOBID"])] = fields
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
+    return found
+
+
+def _records(text: str) -> Any:
+    """Those of a document; while mbatchd is busy, commands say so before it."""
+    return decoded(text[text.index("{") :])["RECORDS"]
+
+
+def _value(value: Any) -> str:
+    text = str(value).strip()
+    return "" if text == "-" else text
+
+
+def parse_wide(text: str) -> dict[int, dict[str, str]]:
+    """``bjobs -w``: JOBID, STAT and, behind them, what has columns of any width."""
+    if not re.search(r"^JOBID\s+USER\s+STAT\b", text, re.M):
+        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs")
+    found: dict[int, dict[str, str]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        job_id = whole(words[0]) if words else None
+        if job_id is not None and len(words) > 2 and re.fullmatch(r"[A-Z_]+", words[2]):
+            found[job_id] = {"JOBID": words[0], "STAT": words[2]}
+    return found
+
+
+def parse_long(text: str, now_s: float) -> dict[int, dict[str, str]]:
+    """``bjobs -l``: a block for each job, with the names that ``-o`` has for what is said there.
+
+    Parameters
+    ----------
+    text : str
+        Long lines may be broken: what follows then begins behind 21 blanks.
+    now_s : float
+        Epoch: its times have no year.
+    """
+    found = {}
+    text = re.sub(r"\n {21}", "", text)
+    begins = list(_BLOCK.finditer(text))
+    if not begins:
+        raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs")
+    ends = [each.start() for each in begins[1:]]
+    for begin, end in zip(begins, [*ends, len(text)], strict=True):
+        block = text[begin.start() : end]
+        if status := re.search(r"\bStatus <([A-Z_]+)>", block):
+            fields = {"JOBID": begin[1], "STAT": status[1], **_of_block(block, now_s)}
+            found[int(begin[1])] = fields
+    return found
+
+
+def _of_block(block: str, now_s: float) -> dict[str, str]:
+    events = list(_EVENT.finditer(block))
+    head = block[: events[0].start()] if events else block
+    fields = {
+        "JOB_NAME": _between(head, "Job Name"),
+        "USER": _between(head, "User"),
+        "JOB_DESCRIPTION": _between(head, "Job Description"),
+        "OUTPUT_FILE": _between(events[0][7] if events else "", "Output File"),
+        "PEND_REASON": _section(block, "PENDING REASONS:"),
+        "RUNTIMELIMIT": run_limit_minutes(block),
+        "EXEC_HOST": "",
+        "RUN_TIME": "",
+    }
+    for event in events:
+        if _STARTED.match(event[7]):
+            # Of "Started 2 Task(s) on Host(s) <2*a>, Allocated 2 Slot(s) on Host(s) <2*a>" one.
+            fields["EXEC_HOST"] = ":".join(_HOST.findall(event[7].partition(",")[0]))
+            fields["RUN_TIME"] = f"{max(0.0, now_s - _instant(event, now_s)):.0f} second(s)"
+    return fields
+
+
+def _between(text: str, name: str) -> str:
+    found = re.search(rf"\b{name} <([^<>]*)>", text)
+    return found[1] if found else ""
+
+
+def _section(block: str, name: str) -> str:
+    lines = block.partition(name)[2].partition("\n\n")[0].splitlines()
+    return " ".join(line.strip() for line in lines if line.strip())
+
+
+def run_limit_minutes(text: str) -> str:
+    """Minutes of RUNLIMIT, which is named above its value; other limits stand beside it."""
+    for above, below in itertools.pairwise(text.splitlines()):
+        at = above.find("RUNLIMIT")
+        values = list(re.finditer(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*min\b", below))
+        if at >= 0 and values:
+            return min(values, key=lambda value: abs(value.start() - at))[1]
+    return ""
+
+
+def _instant(event: re.Match[str], now_s: float) -> float:
+    """When something happened, in local time as LSF's commands print it; never ahead of now."""
+    month, numbers = _MONTHS.index(event[1]) + 1, [int(event[at]) for at in range(2, 6)]
+    year = int(event[6]) if event[6] else time.localtime(now_s).tm_year
+
+    def at(year: int) -> float:
+        return time.mktime((year, month, *numbers, 0, 0, -1))  # type: ignore[arg-type]
+
+    try:
+        return at(year) if event[6] or at(year) <= now_s + _DAY_S else at(year - 1)
+    except (ValueError, OverflowError):
+        return now_s
+
+
+_PARSERS = {
+    "json": lambda text, _: parse_jobs(text),
+    "wide": lambda text, _: parse_wide(text),
+    "long": parse_long,
+}

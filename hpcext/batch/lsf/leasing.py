@@ -1,0 +1,259 @@
+"""Leases of hosts of an LSF: jobs of one host each in a queue whose jobs others preempt.
+
+A lease has all slots of its host, and all its GPUs for itself, and is no exclusive job
+(``bsub -x``): lsb.params, PREEMPT_JOBTYPE, has those not preempted unless a site says so. More
+than one slot makes it parallel, so LSF suspends it by SIGTSTP, which can be heard; lsf.conf,
+LSB_SIGSTOP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hpcext.batch import lsf, runner
+from hpcext.batch.leasing import LEASE, Held, Idle, Order, Other
+from hpcext.batch.lsf import (
+    idle as lsf_idle,
+)
+from hpcext.batch.lsf import (
+    inside as lsf_inside,
+)
+from hpcext.batch.lsf import (
+    jobs as lsf_jobs,
+)
+from hpcext.batch.lsf import (
+    probe as lsf_probe,
+)
+from hpcext.batch.lsf import (
+    reserved as lsf_reserved,
+)
+from hpcext.batch.lsf.engine import Engine
+from hpcext.core.errors import BatchError
+from hpcext.launch import agent
+from hpcext.numerals import whole
+
+log = logging.getLogger(__name__)
+
+_FIELDS = (*lsf.FIELDS, "exec_host", "job_description", "pend_reason")
+_OTHERS = ("jobid", "stat", "user", "job_name", "exec_host", "job_description")
+_WAITING, _ENDED = frozenset({"PEND", "PSUSP", "PROV", "WAIT", "FWD_PEND"}), {"DONE", "EXIT"}
+GPU_OPTION = "num={gpus}/host:mode=shared:j_exclusive=yes"
+"""What bsub's ``-gpu`` asks for by default: GPUs that nobody else has meanwhile."""
+
+_STOPPED = frozenset({"SSUSP", "USUSP"})
+
+# LSF may begin a job again, on another host too: where jobs of the queue are rerunnable, as they
+# must be for GPUs that are preempted, or by brequeue. What ran on the first host is lost then.
+_SCRIPT = """#!/bin/sh
+# A lease of an hpcext harvester: one host, for as long as nobody else needs it.
+[ -e {lease} ] && [ ! -e {agent_file} ] || exit 0
+cd /
+exec {agent}
+"""
+
+
+def held_of(jobs: Mapping[int, Mapping[str, str]], now_s: float) -> tuple[Held, ...]:
+    """Our jobs of a name, by what LSF says of each."""
+    found = []
+    for job_id, fields in jobs.items():
+        said = fields.get("STAT", "")
+        # Of one that waits it says so, and so it does of one that was stopped while it waited.
+        state = "pending" if said == "PSUSP" else lsf.state(said)
+        found.append(
+            Held(
+                job_id,
+                # Where bsub has no -Jd, the file of its output lies in the directory of its number.
+                fields.get("JOB_DESCRIPTION", "").partition(" ")[0]
+                or Path(fields.get("OUTPUT_FILE", "")).parent.name,
+                state,
+                _host(fields),
+                lsf.parse_end(fields, now_s).end_s if state in {"running", "suspended"} else None,
+                fields.get("PEND_REASON", ""),
+                stopped=said in _STOPPED,
+            )
+        )
+    return tuple(found)
+
+
+def others_of(jobs: Iterable[Mapping[str, str]]) -> tuple[Other, ...]:
+    """Those jobs that are leases of a harvester."""
+    found = []
+    for fields in jobs:
+        name, said = fields.get("JOB_NAME", ""), fields.get("STAT", "")
+        number, _, asked = fields.get("JOB_DESCRIPTION", "").partition(" ")
+        if LEASE.match(name) and whole(number) is not None and said not in _ENDED:
+            begun = said not in _WAITING
+            found.append(
+                Other(name, fields.get("USER", ""), _host(fields) if begun else asked, begun)
+            )
+    return tuple(found)
+
+
+def _host(fields: Mapping[str, str]) -> str:
+    """The first host of a job: ``16*h1:16*h2``."""
+    return fields.get("EXEC_HOST", "").partition(":")[0].rpartition("*")[2]
+
+
+def options(order: Order, engine: Engine, gpu_option: str = GPU_OPTION) -> list[str]:
+    """Those of bsub for a lease, as far as this one has them; bsub(1).
+
+    Parameters
+    ----------
+    order : Order
+    engine : Engine
+    gpu_option : str
+        For ``-gpu``; empty: LSF is not asked for GPUs by it.
+    """
+    host = order.node.name
+    gpu = gpu_words(order.gpus, engine, gpu_option)
+    # LSF preempts the GPUs of rerunnable jobs alone; GPU enhancements of 10.1 Fix Pack 7.
+    again = [] if gpu or engine.lacks("bsub", "-rn") else ["-rn"]
+    return [
+        *("-J", order.name),
+        # Others are to see which host a lease waits for: bjobs(1) has no field for that.
+        *([] if engine.lacks("bsub", "-Jd") else ["-Jd", f"{order.number} {host}"]),
+        *("-q", order.partition),
+        *order.options,
+        *("-m", host),
+        # A host without a limit has as many slots as there are jobs.
+        *("-n", str(max(1, order.node.cpus))),
+        *("-R", "span[hosts=1]"),
+        *gpu,
+        *again,
+        # Else it would be scaled by the speed of another host; -W, "normalized run time".
+        *("-W", f"{order.minutes}/{host}"),
+        *("-o", str(order.directory / "lsf.out")),
+        *([] if engine.lacks("bsub", "-cwd") else ["-cwd", "/"]),
+    ]
+
+
+def gpu_words(gpus: int, engine: Engine, gpu_option: str) -> list[str]:
+    """How bsub is asked for GPUs on each host; no words where it is not asked, or has no -gpu."""
+    if not gpus or not gpu_option or engine.lacks("bsub", "-gpu"):
+        return []
+    return ["-gpu", gpu_option.replace("{gpus}", str(gpus))]
+
+
+class LsfLeasing:
+    """As :class:`~hpcext.batch.leasing.Leasing` has it.
+
+    Parameters
+    ----------
+    gpu_option : str
+        The setting ``lsf_gpu_option``.
+    """
+
+    def __init__(self, gpu_option: str = GPU_OPTION) -> None:
+        self._gpu_option = gpu_option
+        self._loads: Mapping[str, lsf_idle.Load] = {}
+        self._backfill = False
+
+    @property
+    def _engine(self) -> Engine:
+        return lsf_probe.known()
+
+    def idle(self, partition: str) -> Mapping[str, Idle]:
+        """Node → what it is."""
+        engine = self._engine
+        queue = lsf_idle.parse_queue(runner.run(lsf_idle.queue_command(partition)))
+        # bhosts(1) takes names and groups, without what says of them which comes first.
+        named = [re.sub(r"(/|\+[0-9]*|!)+$", "", word) for word in queue.hosts]
+        wanted = [word for word in named if word != "all" and word[0] != "~"]
+        loads = lsf_idle.parse_hosts(runner.run(lsf_idle.hosts_command(engine, wanted)))
+        if but := [word[1:] for word in named if word[0] == "~"]:
+            without = lsf_idle.parse_hosts(runner.run(lsf_idle.hosts_command(engine, but)))
+            loads = {name: load for name, load in loads.items() if name not in without}
+        gpus: dict[str, tuple[lsf_idle.Gpu, ...]] = {}
+        if engine.takes("bhosts", "-gpu"):
+            # Where no host has any it fails.
+            gpus = lsf_idle.parse_gpus(runner.everything_said(lsf_idle.gpus_command(wanted)))
+        self._loads, self._backfill = loads, queue.backfill
+        return lsf_idle.idle_nodes(loads, gpus, queue)
+
+    def ends(self, but: str = "") -> dict[str, float]:
+        """Node → when it is needed. Nothing is kept for jobs of ours."""
+        # How these two end where there is nothing to show is not documented.
+        windows: tuple[lsf_idle.Window, ...] = ()
+        if "bslots" in self._engine.commands:
+            windows = lsf_idle.parse_windows(runner.everything_said(lsf_idle.windows_command()))
+        now_s = time.time()
+        reserved: tuple[lsf_reserved.Reserved, ...] = ()
+        if "brsvs" in self._engine.commands:
+            text = runner.everything_said(lsf_reserved.reserved_command())
+            reserved = lsf_reserved.parse_reserved(text, now_s)
+        return lsf_idle.ends(self._loads, windows, reserved, now_s, backfill=self._backfill)
+
+    def held(self, name: str) -> tuple[Held, ...]:
+        """Our jobs of a name."""
+        more = ("output_file",) if self._engine.lacks("bsub", "-Jd") else ()
+        return held_of(lsf_jobs.ask((*_FIELDS, *more), ["-J", name]), time.time())
+
+    def others(self, partition: str, but: str) -> tuple[Other, ...]:
+        """Leases of others; bjobs(1), -u and -q."""
+        jobs = lsf_jobs.ask(_OTHERS, ["-u", "all", "-q", partition], ended=False)
+        return tuple(each for each in others_of(jobs.values()) if each.harvester != but)
+
+    def script(self, agent: str, directory: Path) -> str:
+        """What the job runs."""
+        return _script(agent, directory)
+
+    def submit(self, order: Order, script: Path) -> int:
+        """Ask for a lease."""
+        command = lsf.submit_command(options(order, self._engine, self._gpu_option))
+        # The manager may be in a job of LSF itself: a ticket.
+        environ = lsf_inside.environ_of_others()
+        return lsf.parse_job_id(runner.run(command, script=script, environ=environ))
+
+    def cancel(self, job_id: int) -> None:
+        """End one; bkill(1)."""
+        self._kill(job_id, timeout_s=runner.TIMEOUT_S)
+
+    def withdraw(self, name: str, timeout_s: float) -> None:
+        """Take back those that have not begun."""
+        if waiting := [job.job_id for job in self.held(name) if job.state == "pending"]:
+            self._kill(*waiting, timeout_s=timeout_s)
+
+    def address(self, node: str) -> str:
+        """LSF knows hosts by names that lead to them; lsf.cluster, HOSTNAME."""
+        return node
+
+    def lacks(self) -> tuple[str, ...]:
+        """What this engine has not."""
+        found = []
+        if "bslots" not in self._engine.commands:
+            found.append("bslots is not here, so nobody says when holes end")
+        if self._gpu_option and self._engine.lacks("bsub", "-gpu"):
+            found.append("bsub has no -gpu here, so leases ask for slots alone")
+        with contextlib.suppress(BatchError):
+            # lsb.params(5): other users' jobs are hidden from users.
+            hidden = lsf_probe.parameters().get("SECURE_INFODIR_USER_ACCESS", "N")
+            if hidden[:1].upper() in {"Y", "G"}:
+                found.append(
+                    "jobs of others are hidden here (SECURE_INFODIR_USER_ACCESS), so harvesters "
+                    "of two users do not see each other: the first takes all idle hosts that it "
+                    "can use"
+                )
+        return tuple(found)
+
+    @staticmethod
+    def _kill(*job_ids: int, timeout_s: float) -> None:
+        try:
+            runner.run(["bkill", *map(str, job_ids)], timeout_s=timeout_s)
+        except BatchError as error:
+            if error.exit_code is None:
+                raise
+            # It has ended meanwhile, as bjobs will say, or else it is asked again.
+            log.info("%s", error)
+
+
+def _script(command: str, directory: Path) -> str:
+    lease, there = (
+        shlex.quote(str(directory / name)) for name in (agent.LEASE_FILE, agent.AGENT_FILE)
+    )
+    return _SCRIPT.format(lease=lease, agent_file=there, agent=command)

@@ -1,0 +1,229 @@
+"""What the LSF of this machine can do, or an engine that is compatible: asked, not guessed.
+
+Commands that are there, options that their own help names, the release that lsid(1) prints, and
+fields that bjobs(1) has refused. Asked once, and kept in a private file of the user's until the
+commands change (:func:`known`). What help texts cannot tell, a job does: arguments of ``-a``, the
+warning of ``-wa``, quotes in commands (:func:`trial_script`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcext import documents, private, protocol
+from hpcext.batch import runner
+from hpcext.batch.lsf import engine as lsf_engine
+from hpcext.batch.lsf.engine import COMMANDS, HELP, Engine, Release
+from hpcext.core.errors import BatchError
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 20.0
+"""So long a question waits: somebody sits in front of it."""
+
+KEPT_S = 86_400.0
+"""What commands say of their options is asked again after a day: a site may change a wrapper."""
+
+
+class Trial(NamedTuple):
+    """What a job has found out.
+
+    Attributes
+    ----------
+    esub : bool
+        An argument of ``-a`` has become a variable of the job.
+    intact : bool
+        Two commands with two blanks in quotes came through as they were written.
+    warned : bool or None
+        The signal of ``-wa`` has come; None where it was not asked for.
+    """
+
+    esub: bool
+    intact: bool
+    warned: bool | None
+
+
+def is_there() -> bool:
+    """Whether this machine has commands of an LSF."""
+    return shutil.which("lsid") is not None and shutil.which("bsub") is not None
+
+
+def probe() -> Engine:
+    """Ask the LSF of this machine, and keep what it says; what jobs have found out stays known.
+
+    Raises
+    ------
+    BatchError
+        lsid does not answer.
+    """
+    release = lsf_engine.parse_release(runner.run(["lsid"], timeout_s=ANSWER_S))
+    commands = _commands()
+    options: dict[str, frozenset[str]] = {}
+    for command, words in HELP.items():
+        if command not in commands:
+            continue
+        with contextlib.suppress(BatchError):
+            text = runner.everything_said([command, *words], timeout_s=ANSWER_S)
+            options[command] = lsf_engine.parse_options(text)
+    engine = Engine(release, commands, options)
+    if (before := _kept()) is not None and before.release == release:
+        engine = engine._replace(refused=before.refused, arguments=before.arguments)
+    return _keep(engine)
+
+
+def known() -> Engine:
+    """The engine as it was last asked, or now for the first time.
+
+    Without lsid nobody can say what it is: then it is taken for IBM's.
+
+    Raises
+    ------
+    BatchError
+        It must be asked, and lsid does not answer.
+    """
+    identity = _identity()
+    if _memory is None or _memory[0] != identity:
+        engine = _kept(KEPT_S)
+        if engine is None and shutil.which("lsid") is None:
+            _remember(identity, engine := Engine(Release("LSF", "", ""), _commands(), {}))
+        elif engine is not None:
+            _remember(identity, engine)
+        return engine or probe()
+    return _memory[1]
+
+
+def learn(engine: Engine, refused: Iterable[str] = (), arguments: bool | None = None) -> Engine:
+    """Note fields that ``bjobs -o`` has refused, or whether arguments of ``-a`` have arrived."""
+    if arguments is None:
+        arguments = engine.arguments
+    more = engine.refused | frozenset(refused)
+    return _keep(engine._replace(refused=more, arguments=arguments))
+
+
+def parameters() -> dict[str, str]:
+    """What lsb.params sets, as bparams(1) shows it: by ``-a``, or ``-l`` where that is all.
+
+    Raises
+    ------
+    BatchError
+    """
+    form = "-l" if known().lacks("bparams", "-a") else "-a"
+    return lsf_engine.parse_parameters(runner.run(["bparams", form], timeout_s=ANSWER_S))
+
+
+_memory: tuple[str, Engine] | None = None
+"""Identity and engine."""
+
+
+def _remember(identity: str, engine: Engine) -> None:
+    global _memory  # noqa: PLW0603
+    _memory = (identity, engine)
+
+
+def _commands() -> frozenset[str]:
+    return frozenset(name for name in COMMANDS if shutil.which(name))
+
+
+def _keep(engine: Engine) -> Engine:
+    identity = _identity()
+    _remember(identity, engine)
+    path = _path()
+    try:
+        private.make(path.parent)
+        documents.write_json(path, lsf_engine.document(engine, identity), durable=False)
+    except OSError as error:
+        log.info("what this LSF can do is not kept: %s: %s", path, error.strerror)
+    return engine
+
+
+def _kept(most_s: float = math.inf) -> Engine | None:
+    return read_kept(_path(), _identity(), most_s)
+
+
+def read_kept(path: Path, identity: str, most_s: float = math.inf) -> Engine | None:
+    """What was kept of an engine; None if that is older, of another one, or not our own file."""
+    try:
+        if not 0 <= time.time() - path.stat().st_mtime < most_s:
+            return None
+        found = documents.read_json(path, lsf_engine.SCHEMA)
+    except (OSError, ValueError):
+        return None
+    return lsf_engine.parse_document(found, identity)
+
+
+def _path() -> Path:
+    """One for each LSF whose commands this user finds: homes are shared among clusters."""
+    of = f"{protocol.environ().get('LSF_ENVDIR', '')}\n{shutil.which('bjobs')}"
+    name = hashlib.sha256(os.fsencode(of)).hexdigest()[:12]
+    return protocol.user_directory("state") / f"lsf-engine-{name}.json"
+
+
+def _identity() -> str:
+    """Which commands they are: where they lie, and since when; all of a release change together."""
+    parts = [protocol.environ().get("LSF_ENVDIR", "")]
+    for name in COMMANDS:
+        if found := shutil.which(name):
+            facts = os.stat(found)
+            parts.append(f"{os.path.realpath(found)} {facts.st_mtime_ns} {facts.st_size}")
+    return "\n".join(parts)
+
+
+# What a job alone can tell.
+
+TRIAL_ENDS = "hpcext-doctor ends"
+_TWO = "a  b"
+
+
+def trial_script(wait_s: int) -> str:
+    """The command of a job whose output :func:`parse_trial` reads.
+
+    Parameters
+    ----------
+    wait_s : int
+        So long it waits for the signal of ``-wa``; 0: it was not asked for.
+    """
+    lines = [f'echo "{_TWO}"', 'echo "esub=$HPCEXT_GPUS"']
+    if wait_s:
+        # In a loop: a shell hears of a signal when the command that it waits for has ended. USR2
+        # would be that of the end of -W.
+        lines[:0] = ["trap 'echo warned; i=9999' URG", "trap 'i=9999' USR2", "i=0"]
+        lines += [f"while [ $i -lt {wait_s} ]; do sleep 1; i=$((i + 1)); done"]
+    return "; ".join([*lines, f"echo {TRIAL_ENDS}"])
+
+
+def trial_command(engine: Engine, output: str, queue: str, *, esub: bool) -> list[str]:
+    """Submit that job.
+
+    Parameters
+    ----------
+    engine : Engine
+    output : str
+        Where it writes; the job's directory must be the same on all hosts.
+    queue : str
+        Empty: that of the site.
+    esub : bool
+        Whether there is an esub that takes arguments.
+    """
+    warning = engine.takes("bsub", "-wa", "-wt")
+    words = ["bsub", "-o", output, "-n", "1", "-J", "hpcext-doctor"]
+    words += ["-q", queue] if queue else []
+    words += ["-a", "hpcext(gpus=1)"] if esub else []
+    # bsub(1), -wt: whole minutes, before the end of the run limit.
+    words += ["-W", "2", "-wa", "URG", "-wt", "1"] if warning else ["-W", "5"]
+    return [*words, trial_script(110 if warning else 0)]
+
+
+def parse_trial(text: str, engine: Engine) -> Trial:
+    """What the job has written, among what LSF adds to the output of a job."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    warned = "warned" in lines if engine.takes("bsub", "-wa", "-wt") else None
+    return Trial("esub=1" in lines, _TWO in lines, warned)

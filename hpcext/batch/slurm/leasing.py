@@ -1,0 +1,102 @@
+"""Leases of nodes of a Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcext import protocol
+from hpcext.batch import runner, slurm
+from hpcext.batch.leasing import Held, Idle, Order, Other
+from hpcext.batch.slurm import idle as slurm_idle
+from hpcext.batch.slurm import site as slurm_site
+from hpcext.batch.slurm.reads import reads
+from hpcext.core.errors import BatchError
+
+_SCRIPT = """#!/bin/sh
+# A lease of an hpcext harvester: one node, for as long as nobody else needs it.
+trap '' USR1 USR2
+exec srun --nodes=1 --ntasks=1 --cpus-per-task="${{SLURM_CPUS_ON_NODE:-1}}" --mem=0 \\
+    --cpu-bind=none --mpi=none --quiet {agent}
+"""
+
+
+def _extent(node: Idle) -> list[str]:
+    """How much of its node a lease has; sbatch(1). All memory of a node is that of others, too."""
+    if node.shared:
+        return ["--ntasks=1", f"--cpus-per-task={node.cpus}", f"--mem={node.memory_mb}"]
+    return ["--exclusive", "--mem=0"]
+
+
+class SlurmLeasing:
+    """As :class:`~hpcext.batch.leasing.Leasing` has it."""
+
+    def idle(self, partition: str) -> Mapping[str, Idle]:
+        """Node → what it is."""
+        return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(partition)))
+
+    def ends(self, but: str = "") -> dict[str, float]:
+        """Node → when it is needed."""
+        return slurm_idle.planned_ends(but)
+
+    def held(self, name: str) -> tuple[Held, ...]:
+        """Our jobs of a name."""
+        text = runner.run(slurm_idle.held_command(name), environ=slurm.epoch_times())
+        return slurm_idle.parse_held(text)
+
+    def others(self, partition: str, but: str) -> tuple[Other, ...]:
+        """Leases of harvesters."""
+        command = slurm_idle.others_command(partition)
+        found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()))
+        return tuple(each for each in found if each.harvester != but)
+
+    def script(self, agent: str, directory: Path) -> str:
+        """What the job runs."""
+        return _SCRIPT.format(agent=agent)
+
+    def submit(self, order: Order, script: Path) -> int:
+        """Ask for a lease."""
+        words = [
+            f"--job-name={order.name}",
+            f"--comment={order.number}",
+            f"--partition={order.partition}",
+            *order.options,
+            *([] if order.anywhere else [f"--nodelist={order.node.name}"]),
+            "--nodes=1",
+            *_extent(order.node),
+            *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
+            f"--time={order.minutes}",
+            "--no-requeue",
+            f"--output={order.directory / 'slurm.out'}",
+            "--open-mode=append",
+            "--chdir=/",
+        ]
+        command = slurm.submit_command(words)
+        said = runner.run(command, environ=protocol.without_slurm(), script=script)
+        return slurm.parse_job_id(said)
+
+    def cancel(self, job_id: int) -> None:
+        """End one."""
+        runner.run(slurm.cancel_command(str(job_id)))
+
+    def withdraw(self, name: str, timeout_s: float) -> None:
+        """Take back those that have not begun."""
+        runner.run(slurm_idle.withdraw_command(name), timeout_s=timeout_s)
+
+    def address(self, node: str) -> str:
+        """How Slurm itself reaches a node."""
+        hosts = reads().hosts([node])
+        if node not in hosts:
+            raise BatchError(f"Slurm does not know {node}")
+        return hosts[node].address
+
+    def lacks(self) -> tuple[str, ...]:
+        """What this Slurm hides from users."""
+        config = slurm_site.parse_config(runner.run(slurm_site.config_command()))
+        # slurm.conf(5), PrivateData: "all" is no word of it in 22.05, and is in later releases.
+        if {"jobs", "all"} & slurm_site.words(config.get("PrivateData", "")).keys():
+            return (
+                "jobs of others are hidden here (PrivateData=jobs), so harvesters of two users do "
+                "not see each other: the first takes all idle nodes that it can use",
+            )
+        return ()

@@ -1,0 +1,315 @@
+"""``hpcext harvest``: train on nodes of a cluster that nobody else uses, as long as nobody does."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcext.batch import system
+from hpcext.batch.leasing import Idle, Leasing
+from hpcext.cli import view
+from hpcext.cli.harvest import shown as harvest_view
+from hpcext.cli.output import Output
+from hpcext.cli.run import add_detach, add_notify, add_output, begin, name_after, read_job_file
+from hpcext.config import MAX_NODES, Settings, load_settings
+from hpcext.core.band import read_band
+from hpcext.core.errors import HpcextError, InputError
+from hpcext.harvest.leases import Hole, Terms, requests
+from hpcext.jobfields import MAX_GPUS
+from hpcext.jobfile import JobSpec
+from hpcext.manager import pilot as pilots
+from hpcext.manager.submissions import Submissions
+from hpcext.manager.views import reading
+from hpcext.manager.views.harvest_report import harvest_document
+from hpcext.policies import find_policy
+from hpcext.sim.pilots.harvested import Offered, efficiency
+
+MAX_S = 86_400
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "harvest",
+        help="train on idle nodes of a cluster, at no cost to others",
+        epilog="example: hpcext harvest start trainers.toml --partition preemptible",
+    )
+    parser.set_defaults(rest=())
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    start_ = actions.add_parser(
+        "start",
+        usage="hpcext harvest start [JOBS.toml] --partition NAME [OPTION...] [-- SBATCH|BSUB...]",
+        help="take idle nodes as leases, and train the jobs of a file on them",
+        epilog="example: hpcext harvest start trainers.toml --partition preemptible --max-nodes 8",
+    )
+    start_.add_argument("jobs", nargs="?", type=Path, metavar="JOBS.toml")
+    _add_where(start_)
+    start_.add_argument("--max-nodes", type=int, help="most nodes at once (default: 64, or as set)")
+    start_.add_argument("--max-parallel", type=int, help="most trainings at once")
+    start_.add_argument(
+        "--policy", default="bftrainer", help="how to share nodes (default: bftrainer)"
+    )
+    start_.add_argument(
+        "--objective", help="what to make largest: throughput, efficiency or priority"
+    )
+    start_.add_argument(
+        "--forward-looking",
+        type=float,
+        metavar="S",
+        help="make only changes that pay within so many seconds",
+    )
+    start_.add_argument(
+        "--interval",
+        type=float,
+        default=15,
+        metavar="S",
+        help="ask the batch system every so many seconds (default: 15)",
+    )
+    start_.add_argument(
+        "--least",
+        type=float,
+        default=180,
+        metavar="S",
+        help="take no node that is idle for fewer seconds (default: 180)",
+    )
+    start_.add_argument(
+        "--idle",
+        type=float,
+        default=60,
+        metavar="S",
+        help="give a node back on which nothing ran for so many seconds (default: 60)",
+    )
+    start_.add_argument(
+        "--autoscale",
+        metavar="LOW:HIGH",
+        help="hold as many nodes as keep their utility within this band, as 0.4:0.7",
+    )
+    start_.add_argument("--name", help="name of the harvester (default: that of the file)")
+    start_.add_argument("--dir", type=Path, help="its directory; must not exist")
+    start_.add_argument(
+        "--stay", action="store_true", help="wait for more jobs when all are done, until drained"
+    )
+    add_notify(start_)
+    add_detach(start_)
+    add_output(start_)
+    start_.set_defaults(run=start)
+    report_ = actions.add_parser(
+        "report",
+        help="show what a harvester made of the idle nodes",
+        epilog="example: hpcext harvest report trainers",
+    )
+    report_.add_argument("pilot", metavar="HARVESTER", help="directory, id or name")
+    report_.add_argument("--json", action="store_true", help="print one JSON document")
+    report_.set_defaults(run=report)
+    holes_ = actions.add_parser(
+        "holes",
+        help="show the idle nodes of a partition, and for how long each could be had",
+        epilog="example: hpcext harvest holes --partition preemptible",
+    )
+    _add_where(holes_)
+    holes_.set_defaults(run=holes)
+
+
+def _add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--partition", help="or queue, whose jobs all others preempt (default: as set)"
+    )
+    parser.add_argument("--gpus-per-node", type=int, help="GPUs to use (default: as most have)")
+    parser.add_argument("--slots", type=int, help="slots of each node, where it has no GPUs")
+
+
+def start(args: argparse.Namespace, out: Output) -> int:
+    """Be a harvester until all trainers are done."""
+    for flag, value in (("--max-nodes", args.max_nodes), ("--max-parallel", args.max_parallel)):
+        if value is not None and not 1 <= value <= MAX_NODES:
+            raise InputError(str(value), where=flag, valid=f"1 to {MAX_NODES}")
+    for flag, seconds, least in (
+        ("--interval", args.interval, 1),
+        ("--idle", args.idle, 5),
+        ("--least", args.least, 60),
+    ):
+        if not least <= seconds <= MAX_S:
+            raise InputError(f"{seconds:g}", where=flag, valid=f"{least} to {MAX_S} seconds")
+    settings = load_settings(flags={"policy": _policy(args), "notify": args.notify})
+    find_policy(settings.policy, "--policy")
+    specs: tuple[JobSpec, ...] = ()
+    if args.jobs is not None:
+        specs = read_job_file(args.jobs, settings, out, empty=args.stay)
+    elif not (args.stay and args.name):
+        raise InputError("no job file", valid="JOBS.toml, or --stay and --name NAME")
+    terms = make_terms(
+        args,
+        settings,
+        max_nodes=args.max_nodes or settings.harvest_max_nodes,
+        parallel=args.max_parallel,
+        cycle_s=args.interval,
+        idle_s=args.idle,
+        least_s=args.least,
+        autoscale=read_band(args.autoscale or settings.harvest_autoscale),
+    )
+    for sentence in system.leasing(terms.system).lacks():
+        out.note(sentence)
+    directory = pilots.create(
+        specs,
+        where=str(args.jobs or ""),
+        file=args.jobs,
+        notify=settings.notify,
+        name=args.name or name_after(args.jobs),
+        gpus=range(terms.gpus),
+        logical=terms.logical,
+        settings=settings,
+        directory=args.dir,
+        nodes=terms.max_nodes,
+        harvest=terms,
+        stay=args.stay,
+    )
+    try:
+        return begin(directory, args, out)
+    except HpcextError:
+        # Another harvester has the partition: this one has never run.
+        if not (directory / "journal.jsonl").exists():
+            pilots.remove(directory, settings.state_dir)
+        raise
+
+
+def holes(args: argparse.Namespace, out: Output) -> int:
+    """Show what could be had now."""
+    terms = make_terms(args, load_settings())
+    leasing = system.leasing(terms.system)
+    nodes = _nodes(leasing, terms.partition)
+    ends, now_s = leasing.ends(), time.time()
+    rows = []
+    for name, node in nodes.items():
+        if not node.idle or (not terms.logical and node.gpus < terms.gpus):
+            continue
+        hole = Hole(name, ends.get(name, float("inf")), node.limit_s)
+        lease = requests([hole], idle=1, have=0, want=1, terms=terms, now_s=now_s)
+        until = view.duration(hole.ends_s - now_s) if name in ends else "not known"
+        could = f"{lease[0].minutes} min" if lease else "too short"
+        rows.append((name, str(terms.gpus), until, could))
+    for sentence in leasing.lacks():
+        out.note(sentence)
+    out.table(("node", "slots" if terms.logical else "GPUs", "ends in", "lease"), rows)
+    return 0
+
+
+def report(args: argparse.Namespace, out: Output) -> int:
+    """Show what came of the nodes that were idle."""
+    directory = pilots.find(args.pilot, load_settings().state_dir)
+    terms = pilots.load(directory).harvest
+    if terms is None:
+        raise InputError("is a pilot, and no harvester", where=str(directory))
+    found = reading.read(directory)
+    document = harvest_document(directory, found.world, found.node_time)
+    away_s = found.node_time.away_s
+    reached = efficiency(
+        tuple(found.world.jobs.values()),
+        Submissions(directory / "submissions").spec,
+        found.policy,
+        Offered(document["mean_nodes"], terms.gpus, found.now_s - away_s, away_s),
+    )
+    document["efficiency"] = msgspec.structs.asdict(reached)
+    if args.json:
+        out.document(document)
+        return 0
+    harvest_view.show(out, document)
+    return 0
+
+
+def _policy(args: argparse.Namespace) -> str:
+    """The policy, with what the other options say."""
+    said = {
+        "objective": args.objective,
+        "forward_s": args.forward_looking,
+        "parallel": args.max_parallel,
+    }
+    options = ",".join(f"{key}={value}" for key, value in said.items() if value is not None)
+    if not options:
+        return str(args.policy)
+    return f"{args.policy}{',' if ':' in args.policy else ':'}{options}"
+
+
+def _nodes(leasing: Leasing, partition: str) -> Mapping[str, Idle]:
+    """The nodes of a partition, or of a queue.
+
+    Raises
+    ------
+    InputError
+        It has none.
+    """
+    nodes = leasing.idle(partition)
+    if not nodes:
+        raise InputError(
+            f"{partition} has no nodes, or is no partition",
+            where="--partition",
+            do="see sinfo, or bqueues and bhosts",
+        )
+    return nodes
+
+
+def make_terms(
+    args: argparse.Namespace, settings: Settings, *, batch: str = "", **more: Any
+) -> Terms:
+    """How nodes are to be taken, by flags and settings.
+
+    Parameters
+    ----------
+    args : argparse.Namespace
+        Has ``partition``, ``gpus_per_node``, ``slots`` and ``rest``.
+    settings : Settings
+    batch : {"", "slurm", "lsf"}
+        The batch system; that of the settings by default.
+    **more
+        Of the terms.
+
+    Raises
+    ------
+    InputError
+        There is no such partition, or its nodes do not have that.
+    """
+    chosen: Any = batch or system.choose(settings.batch)
+    partition = args.partition or settings.harvest_partition
+    if not partition:
+        raise InputError(
+            "no partition",
+            where="--partition",
+            valid="one whose jobs all others preempt",
+            do="say it, or set harvest_partition",
+        )
+    nodes = _nodes(system.leasing(chosen), partition)
+    if args.slots is not None and args.gpus_per_node is not None:
+        raise InputError("cannot be given with --gpus-per-node", where="--slots")
+    # Most have so many; of two numbers that are as common, the larger.
+    common = Counter(node.gpus for node in nodes.values()).most_common()
+    usual = max(gpus for gpus, times in common if times == common[0][1])
+    slots, wanted = args.slots, settings.harvest_gpus
+    if slots is None and args.gpus_per_node is None and not usual and isinstance(wanted, int):
+        slots = wanted
+    flag = "--slots" if slots is not None else "--gpus-per-node"
+    gpus = slots if slots is not None else args.gpus_per_node
+    if gpus is None:
+        gpus = wanted if isinstance(wanted, int) else usual
+    if gpus == 0 and args.gpus_per_node is None:
+        raise InputError(
+            f"the nodes of {partition} have no GPUs",
+            where="--slots",
+            do="say how many slots, or set harvest_gpus",
+        )
+    if not 1 <= gpus <= MAX_GPUS:
+        raise InputError(str(gpus), where=flag, valid=f"1 to {MAX_GPUS}")
+    return Terms(
+        partition=partition,
+        system=chosen,
+        options=(*shlex.split(settings.harvest_options), *args.rest),
+        gpus=gpus,
+        logical=slots is not None,
+        share=settings.harvest_share,
+        **more,
+    )

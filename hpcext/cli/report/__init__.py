@@ -1,0 +1,171 @@
+"""``hpcext report``: what the GPU time of pilots went into."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pwd
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext.cli.output import Output
+from hpcext.cli.report import page as report_page
+from hpcext.cli.report import saved as report_saved
+from hpcext.cli.report import view as report_view
+from hpcext.config import load_settings
+from hpcext.core.errors import HpcextError, InputError, refused
+from hpcext.documents import write_file
+from hpcext.extras import need
+from hpcext.manager import pilot as pilots
+from hpcext.manager.views import reading
+from hpcext.manager.views.accounting import Part, account
+from hpcext.manager.views.reading import Follower, Reading
+from hpcext.text import shown
+
+FORMATS = ("text", "html", "json", "csv")
+
+_SPANS = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+_SPAN = re.compile(rf"([0-9]{{1,6}})([{''.join(_SPANS)}])")
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "report",
+        help="show what GPU time went into, by user, pilot and job",
+        epilog="example: hpcext report --since 30d",
+    )
+    parser.add_argument(
+        "pilots", nargs="*", metavar="PILOT", help="directory, id or name (default: all)"
+    )
+    parser.add_argument(
+        "--since", metavar="DATE", help="count from then on: 2026-11-01, or 12h, 7d, 4w ago"
+    )
+    parser.add_argument(
+        "--saved",
+        action="store_true",
+        help="estimate what sharing saved, by simulation; some seconds for each pilot",
+    )
+    parser.add_argument("--format", choices=FORMATS, help="text, html, json or csv")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it to a file")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Show the report, or write it."""
+    form, now = _format(args), time.time()
+    if form == "html":
+        need("matplotlib", "--format html")
+    since = None if args.since is None else read_since(args.since, now)
+    parts = list(_parts(_readings(args.pilots, out), since, out))
+    document = account(parts, user=_own_name(), since=since, until=now)
+    if args.saved:
+        report_saved.add_saved(document, parts, out)
+    if form == "text":
+        report_view.show(out, document, jobs=bool(args.pilots))
+        return 0
+    if form == "json" and args.output is None:
+        out.document(document)
+        return 0
+    if form == "json":
+        data = json.dumps(document, indent=2).encode() + b"\n"
+    elif form == "csv":
+        data = report_view.as_table(document)
+    else:
+        data = report_page.page(parts, document).encode()
+    if args.output is None:
+        out.raw(data)
+    else:
+        _write(args.output, data)
+    return 0
+
+
+def read_since(text: str, now: float) -> float:
+    """An instant, in epoch seconds: a date, with a time or without, or how long ago.
+
+    Raises
+    ------
+    InputError
+        It is neither, or in the future.
+    """
+    if found := _SPAN.fullmatch(text):
+        return now - int(found[1]) * _SPANS[found[2]]
+    try:
+        at = datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise InputError(
+            f"{shown(text)} is no date", where="--since", valid="2026-11-01, or 12h, 7d, 4w"
+        ) from None
+    if at > now:
+        raise InputError(f"{shown(text)} is in the future", where="--since")
+    return at
+
+
+def _format(args: argparse.Namespace) -> str:
+    """What is asked for: by name, or by the file's."""
+    if args.json and args.format not in (None, "json"):
+        raise InputError(f"is json, and not {args.format}", where="--json")
+    said = "json" if args.json else args.format
+    if args.output is None:
+        return said or "text"
+    form = said or args.output.suffix.removeprefix(".")
+    if form not in FORMATS[1:]:
+        raise InputError(
+            f"cannot be written to {args.output}" if said else f"of which kind is {args.output}?",
+            where="--format",
+            valid=", ".join(FORMATS[1:]),
+        )
+    return str(form)
+
+
+def _readings(handles: Sequence[str], out: Output) -> Iterator[Reading]:
+    """The pilots of these names, each once; or all that can be read."""
+    state_dir = load_settings().state_dir
+    if handles:
+        found = {pilots.find(handle, state_dir): None for handle in handles}
+        yield from map(reading.read, found)
+        return
+    for path, _ in pilots.known(state_dir):
+        follower = Follower(path)
+        try:
+            if follower.begun():
+                yield follower.read()
+        except HpcextError as error:
+            out.note(str(error))
+
+
+def _parts(readings: Iterator[Reading], since: float | None, out: Output) -> Iterator[Part]:
+    """What of them is to be counted."""
+    for now in readings:
+        if since is None or since <= now.began_at:
+            yield Part(now)
+        elif since < now.began_at + now.now_s:
+            part = Part(now, reading.read_at(now.directory, since - now.began_at))
+            if part.from_s < since - now.began_at:
+                from_ = datetime.datetime.fromtimestamp(now.began_at + part.from_s)
+                out.note(
+                    f"{now.pilot.id}: counted from {from_:%Y-%m-%d %H:%M} on, for its journal was "
+                    "compacted since then"
+                )
+            yield part
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        # In a container a user may have none.
+        return str(os.getuid())
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_file(path, data, mode=0o644)
+    except OSError as error:
+        raise refused(error, str(path)) from None

@@ -1,0 +1,172 @@
+"""What sharing saved: an estimate for the account of GPU time, by simulating recorded pilots.
+
+It is asked for by itself, as it takes seconds for each pilot, where the rest is counted already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcext.cli.output import Output
+from hpcext.cli.trace.pilot import replayed
+from hpcext.core.errors import HpcextError, InputError
+from hpcext.core.values import State
+from hpcext.jobfile import JobSpec
+from hpcext.manager.submissions import Submissions
+from hpcext.manager.views.accounting import HOUR_S, Part
+from hpcext.sim.evaluate.words import UNKNOWN, number, time_scale
+from hpcext.sim.pilots.saved import BASELINE, Alone, busy_s, seen, simulated
+from hpcext.text import listed
+
+OF_JOBS = ("estimated_alone_gpu_h", "estimated_alone_used_gpu_h")
+"""GPU-hours of jobs each on nodes of its own: all GPUs of these, and those that it uses."""
+
+SAVED = ("estimated_saved_gpu_h", "estimated_saved_used_gpu_h")
+"""The same less what was held."""
+
+TIMES = ("busy_s", "estimated_busy_s")
+"""For how long there were jobs: as it was, and in the simulation of just that."""
+
+UNKNOWN_WHY = "estimated_unknown"
+
+KEYS = (*OF_JOBS, *SAVED, *TIMES, UNKNOWN_WHY)
+
+HEADINGS = (
+    "held", "alone", "saved", "alone, by GPU", "saved, by GPU", "with jobs", "simulated",
+)  # fmt: skip
+
+NOTES = (
+    "estimated by simulation, not measured: what the same jobs had cost one by one (policy "
+    f"{BASELINE}), less what was held",
+    "alone: each job at its best size on nodes to itself, charged for all GPUs of these; by GPU: "
+    "charged for those that it uses",
+    "with jobs: how long the pilot had any to run; simulated: the same under its own policy, which "
+    "shows how far off the simulation is",
+)
+
+SLACK = 0.01
+"""Such a share of its time a pilot may have been without its nodes, or without a manager."""
+
+
+def add_saved(document: Mapping[str, Any], parts: Sequence[Part], out: Output) -> None:
+    """Put the estimate into an account of these parts: for each pilot, its jobs, and all of them.
+
+    Where it is not known it is None, and why is said; the user's is that of the other pilots.
+    """
+    with out.progress(len(parts)) as tell:
+        for part, pilot in zip(parts, document["pilots"], strict=True):
+            try:
+                _estimate(part, pilot)
+            except HpcextError as error:
+                _unknown(pilot, str(error))
+            tell(pilot["id"])
+    (user,) = document["users"]
+    known = [pilot for pilot in document["pilots"] if pilot[UNKNOWN_WHY] is None]
+    user |= {"estimated_pilots": len(known), "estimated_against": BASELINE}
+    sums = ("held_gpu_h", *OF_JOBS, *SAVED, *TIMES)
+    total = {key: round(sum(pilot[key] for pilot in known), 6) for key in sums}
+    user["estimated_of_held_gpu_h"] = total.pop("held_gpu_h")
+    if known:
+        user |= {**total, UNKNOWN_WHY: None}
+    else:
+        _unknown(user, "of no pilot it is known")
+
+
+def _unknown(row: dict[str, Any], why: str) -> None:
+    row |= {**dict.fromkeys(KEYS), UNKNOWN_WHY: why}
+    for job in row.get("jobs", ()):
+        job.update(dict.fromkeys(OF_JOBS))
+
+
+def _estimate(part: Part, row: dict[str, Any]) -> None:
+    _check(part, row)
+    now = part.now
+    recording = replayed(now.directory)[1].recording(now.policy)
+    if recording is None:
+        raise InputError("no job of it has completed")
+    # It begins with its nodes and its first jobs; what was before is no time of any node.
+    begin_s = min(job.submitted_s for job in now.world.jobs.values())
+    whole_s = len(recording.nodes) * (now.now_s - begin_s)
+    if abs(whole_s - now.node_time.held_s) > SLACK * whole_s:
+        raise InputError("it did not have all its nodes, or no manager, for some of the time")
+    submitted = Submissions(now.directory / "submissions")
+    known = {
+        job.id: seen(job, now.world.records[job.id], _profiled(submitted.spec(job.id)))
+        for job in now.world.jobs.values()
+        if job.state is State.COMPLETED
+    }
+    found = simulated(recording, known)
+    for job in row["jobs"]:
+        job.update(_alone(found.alone.get(job["id"])))
+    costs = [round(sum(job[key] for job in row["jobs"]), 6) for key in OF_JOBS]
+    saved = [round(cost - row["held_gpu_h"], 6) for cost in costs]
+    was_s = busy_s((job.submitted_s, job.ended_s) for job in known.values())
+    times = (round(was_s, 3), round(found.busy_s, 3))
+    row |= zip(KEYS, (*costs, *saved, *times, None), strict=True)
+
+
+def _profiled(spec: JobSpec) -> Iterable[int]:
+    """GPUs on which its speed was measured before; what a job file states may be a guess."""
+    return spec.scaling if spec.profile else ()
+
+
+def _alone(job: Alone | None) -> dict[str, float]:
+    """Its part of the figures; one that was never given anything costs nothing."""
+    gpu_s = (job.lasted_s * job.node_gpus, job.lasted_s * job.gpus) if job else (0.0, 0.0)
+    return dict(zip(OF_JOBS, (round(each / HOUR_S, 6) for each in gpu_s), strict=True))
+
+
+def _check(part: Part, row: Mapping[str, Any]) -> None:
+    """Refuse what a recording cannot tell.
+
+    Raises
+    ------
+    InputError
+    """
+    if part.now.alive:
+        raise InputError("it still runs")
+    if part.now.pilot.harvest is not None:
+        raise InputError("it is a harvester, whose nodes come and go")
+    if part.before is not None:
+        raise InputError("it began before that date, and can be simulated as a whole only")
+    jobs = row["jobs"]
+    left = [job["name"] for job in jobs if job["held_gpu_h"] and job["state"] != State.COMPLETED]
+    if left:
+        raise InputError(f"{listed(left)} did not complete: nobody knows how much was left to do")
+
+
+def is_estimated(document: Mapping[str, Any]) -> bool:
+    """Whether :func:`add_saved` was asked of it."""
+    return "estimated_pilots" in document["users"][0]
+
+
+def rows(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """A row for each pilot of which it is known, and for all of them; with :data:`HEADINGS`."""
+    known = [pilot for pilot in document["pilots"] if pilot[UNKNOWN_WHY] is None]
+    (user,) = document["users"]
+    for pilot in known:
+        yield (f"{pilot['id']} ({pilot['policy']})", *_figures(pilot, pilot["held_gpu_h"]))
+    if len(known) > 1:
+        named = f"{len(known)} of {len(document['pilots'])} pilots"
+        yield (named, *_figures(user, user["estimated_of_held_gpu_h"]))
+
+
+def reasons(document: Mapping[str, Any]) -> Iterator[str]:
+    """Of which pilots it is not known, and why."""
+    for pilot in document["pilots"]:
+        if pilot[UNKNOWN_WHY] is not None:
+            yield f"{pilot['id']}: not known what sharing saved: {pilot[UNKNOWN_WHY]}"
+
+
+def _figures(row: Mapping[str, Any], held_gpu_h: float) -> tuple[str, ...]:
+    (alone, used), (saved, less_used) = ([row[key] for key in keys] for keys in (OF_JOBS, SAVED))
+    hours = (held_gpu_h, alone, saved, used, less_used)
+    was_s, again_s = (row[key] for key in TIMES)
+    scale = time_scale(was_s)
+    error = f" ({again_s / was_s - 1:+.1%})" if was_s else UNKNOWN
+    return (
+        *map(number, hours),
+        f"{number(was_s / scale.divisor)} {scale.unit}",
+        f"{number(again_s / scale.divisor)} {scale.unit}{error}",
+    )

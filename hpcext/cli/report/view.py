@@ -1,0 +1,95 @@
+"""How the account of GPU time looks to a person on a terminal, and to a spreadsheet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcext.cli.output import Output
+from hpcext.cli.report import saved as report_saved
+from hpcext.core.saving import counted_lost
+from hpcext.manager.views.accounting import EXACT, FIGURES, NUMBERS, REASONS
+from hpcext.sim.evaluate.words import number
+from hpcext.sim.report.files import as_csv
+
+HEADINGS = ("held", "trained", "idle", "starts", "suspends", "resizes", "lost", "harvested")
+"""Short names of :data:`~hpcext.manager.views.accounting.FIGURES`, in their order."""
+
+
+def show(out: Output, document: Mapping[str, Any], *, jobs: bool) -> None:
+    """Print an account, in GPU-hours.
+
+    Parameters
+    ----------
+    out : Output
+    document : Mapping
+        As :func:`hpcext.manager.views.accounting.account` makes it.
+    jobs : bool
+        With the jobs of each pilot.
+    """
+    pilots, (total,) = document["pilots"], document["users"]
+    rows = [(each["id"], *figures(each)) for each in pilots]
+    if len(pilots) != 1:
+        rows.append((f"all of {total['user']}", *figures(total)))
+    out.table(("GPU-hours of", *HEADINGS), rows)
+    for pilot in pilots if jobs else ():
+        lines = [(each["id"], each["name"], *figures(each)) for each in pilot["jobs"]]
+        out.table(("id", f"job of {pilot['name']}", *HEADINGS), lines)
+    for sentence in sentences(total):
+        out.line(sentence)
+    if report_saved.is_estimated(document):
+        if rows := [*report_saved.rows(document)]:
+            out.table(("GPU-hours, estimated, of", *report_saved.HEADINGS), rows)
+        for sentence in (*report_saved.reasons(document), *report_saved.NOTES):
+            out.line(sentence)
+
+
+def figures(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """The figures of a row, in the order of :data:`HEADINGS`."""
+    return tuple(number(row[key]) for key in FIGURES)
+
+
+def lost_steps(row: Mapping[str, Any]) -> str:
+    """Steps that had to be done again; documents of earlier releases do not say how exactly."""
+    return counted_lost(row["lost_steps"], exact=row.get(EXACT, not row["lost_steps"]))
+
+
+def sentences(total: Mapping[str, Any]) -> Iterator[str]:
+    """What the figures say, in words."""
+    held = total["held_gpu_h"]
+    if not held:
+        yield "no GPU was held"
+        return
+    yield f"{total['training_gpu_h'] / held:.1%} of the GPU time that was held went into training"
+    lost = {words: total[key] for key, words in REASONS.items() if total[key] > 0}
+    if lost:
+        told = ", ".join(f"{number(hours)} for {words}" for words, hours in lost.items())
+        yield f"GPU-hours of starts, suspensions, resizes and lost work, by reason: {told}"
+    yield (
+        f"{total['attempts']:,} starts, {total['suspends']:,} suspensions, "
+        f"{total['rescales']:,} changes of size in place, {lost_steps(total)} steps lost"
+    )
+
+
+def as_table(document: Mapping[str, Any]) -> bytes:
+    """A line for each user, pilot and job, with all numbers."""
+    return as_csv(_lines(document))
+
+
+def _lines(document: Mapping[str, Any]) -> Iterator[Sequence[object]]:
+    keys = (*NUMBERS, *(report_saved.KEYS if report_saved.is_estimated(document) else ()))
+
+    def numbers(row: Mapping[str, Any]) -> list[Any]:
+        return [row.get(key) for key in keys]
+
+    yield ("level", "user", "pilot", "job", "name", "state", *keys)
+    (total,) = document["users"]
+    user = total["user"]
+    yield ("user", user, "", "", "", "", *numbers(total))
+    for pilot in document["pilots"]:
+        states = {True: "running", False: "ended", None: "not known to run"}
+        state = states[pilot["running"]]
+        yield ("pilot", user, pilot["id"], "", pilot["name"], state, *numbers(pilot))
+        for job in pilot["jobs"]:
+            what = (job["id"], job["name"], job["state"])
+            yield ("job", user, pilot["id"], *what, *numbers(job))

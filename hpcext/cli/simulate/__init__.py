@@ -1,0 +1,438 @@
+"""``hpcext simulate``: jobs under policies on a virtual clock."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from hpcext.cli.fits import check_jobs, check_specs
+from hpcext.cli.output import Output
+from hpcext.cli.simulate.runs import each
+from hpcext.cli.simulate.view import show
+from hpcext.config import load_settings
+from hpcext.core.band import NONE, read_band
+from hpcext.core.errors import InputError
+from hpcext.core.values import Node
+from hpcext.extras import need
+from hpcext.manager.refine import profiles_for
+from hpcext.manager.submissions import check_fits
+from hpcext.numerals import whole
+from hpcext.policies import find_policy
+from hpcext.sim.evaluate.comparison import Watts, compared
+from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.evaluate.store import Key, Store, digest
+from hpcext.sim.pilots.recording import read_recording
+from hpcext.sim.replay.sources import MOST_GPUS
+from hpcext.sim.replay.tasks import Place, Task
+from hpcext.sim.report import files
+from hpcext.sim.report.page import About
+from hpcext.sim.workloads.find import RECORDING, job_file
+from hpcext.text import shown
+
+ON_NODES = ("exclusive", "marble", "equal_share", "bftrainer", "optimus", "pollux")
+ON_HOLES = ("equal_share", "exclusive", "marble", "bftrainer", "pollux")
+"""What ``--compare`` compares, the first one being what the others are measured against."""
+
+OF_MEASURED = ("exclusive", "marble", "tiresias", "optimus:interval_s=60", "pollux")
+"""The same of trainings that were measured: what Pollux was compared with, all looking every 60 s
+as there, what a batch system does, and what a pilot does unless told otherwise."""
+
+REPORT_S = 30.0
+"""Between reports of progress, where policies learn from these: as a live training does."""
+
+
+ORACLE = (
+    "With an oracle: policies are told the true speeds of jobs and how much these have to do, which"
+    " nobody knows of a real job."
+)
+KNOWN = (
+    "With known ends: policies are told when each idle node will leave, which nobody knows; of a"
+    " real machine at most what its main queue has planned."
+)
+AUTOSCALED = (
+    "Nodes are held only as far as they are worth it by the jobs' speeds, as policies know these;"
+    " what is offered is what was held. Nobody waits for a node."
+)
+MEASURED = (
+    "Trainings are measured ones. Unless the workload says adapt, they choose their batch under"
+    " pollux, as its agent does it. Under exclusive, fixed, marble and tiresias they have the GPUs"
+    " and the batch that their user asked for, under the other policies that batch. A start takes"
+    " 30 s, and each reports every 30 s."
+)
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "simulate",
+        help="run jobs under policies on a virtual clock",
+        description="Run jobs on a virtual clock, by the same decisions as a real run's.",
+        epilog="example: hpcext simulate jobs.toml --nodes 4x4 --compare --report out",
+    )
+    parser.add_argument(
+        "workload",
+        metavar="WORKLOAD",
+        help="a job file, a recorded pilot (.json), a log (.swf, .swf.gz), trainers or measured "
+        "trainings (.csv), or made-up jobs: philly, capes:CONTENTION, marble:SET, "
+        "poisson:jobs=N,mean_s=S",
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--nodes", help="the machine: 16x4 is 16 nodes of 4 GPUs; of two kinds: 2xa100:4,4xv100:8"
+    )
+    where.add_argument(
+        "--idle",
+        help="run on idle nodes: those of a trace (.csv, .csv.gz), or made up: summit:hours=48",
+    )
+    where.add_argument(
+        "--main", help="run on the nodes that the jobs of this log (.swf) leave idle"
+    )
+    parser.add_argument(
+        "--main-nodes", type=_count, help="how many nodes the machine of --main has"
+    )
+    parser.add_argument(
+        "--per-node",
+        type=_count,
+        default=1,
+        help="processors of each node in .swf logs (default 1)",
+    )
+    parser.add_argument("--gpus-per-node", type=_count, help="GPUs of each idle node (default 1)")
+    parser.add_argument(
+        "--skip", type=_natural, help="leave out so many changes at the beginning of the trace"
+    )
+    parser.add_argument(
+        "--policy",
+        action="append",
+        help="see hpcext-policies(7); several are compared (default: that of the settings)",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="compare the usual policies, marble and exclusive among them",
+    )
+    parser.add_argument(
+        "--seed",
+        type=_natural,
+        action="append",
+        help="of what is drawn at random; several are averaged (default: 0)",
+    )
+    parser.add_argument("--hours", type=_positive, help="end after so many simulated hours")
+    parser.add_argument(
+        "--learn",
+        action="store_true",
+        help="policies learn speeds from reports, as if jobs stated none",
+    )
+    parser.add_argument(
+        "--oracle",
+        action="store_true",
+        help="policies know the true speeds and work of jobs, which nobody does",
+    )
+    parser.add_argument(
+        "--known-ends",
+        action="store_true",
+        help="policies know when idle nodes leave, which nobody does",
+    )
+    parser.add_argument(
+        "--autoscale",
+        default=NONE,
+        metavar="LOW:HIGH",
+        help="hold as many nodes as keep the efficiency of jobs within this band",
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="where the measurements of measured trainings are"
+    )
+    parser.add_argument("--launch-s", type=_number, help="seconds that each start of a job takes")
+    parser.add_argument(
+        "--checkpoint-s", type=_number, help="seconds between checkpoints; 0: after each step"
+    )
+    parser.add_argument(
+        "--interference",
+        type=_share,
+        help="share of its speed that a job on several nodes loses beside another such job",
+    )
+    parser.add_argument(
+        "--rescale-cost",
+        type=_number,
+        default=1.0,
+        help="multiply what changes of size cost (default 1)",
+    )
+    parser.add_argument(
+        "--fail-s", type=_positive, help="have jobs fail: mean seconds of training between failures"
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write a page with plots, and its figures, into a directory",
+    )
+    parser.add_argument(
+        "--workers", type=_count, default=1, help="simulate so many at once (default 1)"
+    )
+    parser.add_argument(
+        "--watts",
+        type=_watts,
+        metavar="BUSY:IDLE",
+        help="power of a GPU that trains and of an idle one, to estimate energy",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Simulate what the command line says; 1 if some job did not complete."""
+    if args.report:
+        need("matplotlib", "--report")
+    tasks = _tasks(args)
+    store = Store(args.report) if args.report else None
+    try:
+        runs = _simulated(tasks, store, args.workers, out)
+    except KeyboardInterrupt:
+        if store:
+            out.note(f"the runs that were ready are in {store.folder}; the same command goes on")
+        raise
+    rows = compared(runs, args.watts)
+    if store:
+        page = files.write(store.folder, runs, About(watts=args.watts, assumed=_assumed(tasks[0])))
+        out.note(f"the report is {page}")
+    if args.json:
+        out.document(files.summary(rows, About(watts=args.watts, assumed=_assumed(tasks[0]))))
+    else:
+        show(out, rows)
+        _left_over(runs, out)
+    return 0 if all(job.state == "completed" for run_ in runs for job in run_.jobs) else 1
+
+
+def _tasks(args: argparse.Namespace) -> list[Task]:
+    """Every policy with every seed; all are checked before the first one runs."""
+    base = _task(args)
+    if args.compare and args.policy:
+        do = "leave out one of the two: several --policy are compared anyway"
+        raise InputError("chooses the policies, and so does --policy", where="--compare", do=do)
+    if args.oracle and args.learn:
+        do = "leave out one of the two"
+        raise InputError("tells policies what --learn hides", where="--oracle", do=do)
+    policies = args.policy or (_compared(base) if args.compare else [base.policy])
+    for policy in policies:
+        find_policy(policy)
+    seeds = args.seed or [0]
+    for name, values in (("--policy", policies), ("--seed", seeds)):
+        if len(set(values)) < len(values):
+            raise InputError("the same value twice", where=name)
+    tasks = [replace(base, policy=policy, seed=seed) for policy in policies for seed in seeds]
+    _check(tasks)
+    return tasks
+
+
+def _task(args: argparse.Namespace) -> Task:
+    """What all runs have in common, under the policy of the settings."""
+    place, settings = _place(args), load_settings()
+    profiles = profiles_for(settings.state_dir / "profiles")
+    return Task(
+        workload=args.workload,
+        policy=settings.policy,
+        place=place,
+        learn=args.learn,
+        oracle=args.oracle,
+        launch_s=args.launch_s,
+        checkpoint_s=args.checkpoint_s,
+        interference=args.interference,
+        rescale=args.rescale_cost,
+        fail_s=args.fail_s,
+        report_s=REPORT_S if args.learn else None,
+        until_s=args.hours * 3600 if args.hours else None,
+        profiles=str(profiles.directory),
+        gpu=profiles.gpu,
+        data=str(args.data) if args.data else "",
+        autoscale=read_band(args.autoscale),
+    )
+
+
+def _compared(task: Task) -> Sequence[str]:
+    """Which policies are compared if none are said."""
+    source = task.place.find()
+    if task.jobs(source).measured:
+        return OF_MEASURED
+    return ON_HOLES if task.place.harvest else ON_NODES
+
+
+def _place(args: argparse.Namespace) -> Place:
+    """Where the jobs run; an option that says nothing about that place is a mistake."""
+    for name, value, given in (
+        ("--main-nodes", args.main_nodes, args.main),
+        ("--gpus-per-node", args.gpus_per_node, args.idle or args.main),
+        ("--skip", args.skip, args.idle),
+        ("--known-ends", args.known_ends or None, args.idle or args.main),
+    ):
+        if value is not None and not given:
+            means = {"--main-nodes": "--main", "--skip": "--idle"}.get(name, "--idle or --main")
+            raise InputError(f"says nothing without {means}", where=name, do="leave it out")
+    if args.main and not args.main_nodes:
+        do = "say how many nodes the machine has"
+        raise InputError("is missing", where="--main-nodes", do=do)
+    return Place(
+        _nodes(args),
+        args.idle or "",
+        args.main or "",
+        args.main_nodes or 0,
+        args.per_node,
+        args.gpus_per_node or 1,
+        args.skip or 0,
+        args.known_ends,
+    )
+
+
+def _nodes(args: argparse.Namespace) -> str:
+    """The machine: as it is said; a recorded pilot has its own."""
+    if args.nodes or args.idle or args.main:
+        return args.nodes or ""
+    if not args.workload.endswith(RECORDING):
+        do = "say where the jobs run: --nodes 4x4, say, --idle TRACE or --main LOG"
+        raise InputError("is missing", where="--nodes", do=do)
+    return read_recording(Path(args.workload)).machine
+
+
+def _check(tasks: Sequence[Task]) -> None:
+    """Read all files once, and refuse jobs that can never run: before hours of simulation."""
+    task = tasks[0]
+    place, source = task.place, task.place.find()
+    if place.idle and not source.files and ":" not in place.idle:
+        do = "say --hours, or how long the trace is, as summit:hours=48"
+        if place.known:
+            # All of it is read before it is told.
+            do = "say how long the trace is, as summit:hours=48"
+        if place.known or task.until_s is None:
+            raise InputError(f"{shown(place.idle)} has no end", where="--idle", do=do)
+    if task.autoscale is not None and len({(one.gpus, one.kind) for one in source.nodes}) > 1:
+        raise InputError("counts nodes that are alike", where="--autoscale", do="leave it out")
+    measured = task.jobs(source).measured
+    if task.data and not measured:
+        do = "leave it out: only measured trainings need it"
+        raise InputError("says nothing of this workload", where="--data", do=do)
+    most = place.main_nodes or MOST_GPUS
+    specs = task.specs()
+    if specs and source.nodes:
+        check_specs(specs, source.nodes, str(job_file(task.workload)))
+    elif specs:
+        node = Node("an idle node", place.gpus)
+        check_fits(specs, [node], str(job_file(task.workload)), most)
+    # Of measured trainings it depends on the policy what they need.
+    for known in {one.policy: one for one in tasks}.values() if measured else [task]:
+        jobs = (job for job, _ in known.jobs(source).jobs(known.seed))
+        if not check_jobs(jobs, source.nodes, most, task.workload):
+            raise InputError("no jobs in it that ran", where=task.workload)
+    collections.deque(source.read(), maxlen=0)
+
+
+def _simulated(tasks: Sequence[Task], store: Store | None, workers: int, out: Output) -> list[Run]:
+    """The runs, in the order of the tasks; what the folder has already is not run again."""
+    keys = [_key(task) for task in tasks] if store else []
+    runs: dict[int, Run] = {}
+    for number, key in enumerate(keys):
+        if store and (found := store.load(key)):
+            runs[number] = found
+    kept = len(runs)
+    if kept:
+        out.note(f"{kept} of {len(tasks)} runs are there already")
+    left = [number for number in range(len(tasks)) if number not in runs]
+    with out.progress(len(left)) as tell:
+        for number, run_, wall_s in each(tasks, left, workers):
+            runs[number] = run_
+            if store:
+                store.save(keys[number], run_, wall_s)
+            task = tasks[number]
+            tell(f"{task.label}, seed {task.seed}: {wall_s:.1f} s")
+    return [runs[number] for number in range(len(tasks))]
+
+
+def _key(task: Task) -> Key:
+    """What a run is known by: the words, and what the files behind these hold."""
+    source = task.place.find()
+    workload = task.jobs(source)
+    return Key(
+        task.label,
+        workload.text,
+        source.text,
+        task.policy,
+        task.seed,
+        "".join(map(digest, workload.files)),
+        "".join(map(digest, source.files)),
+        task.options,
+    )
+
+
+def _assumed(task: Task) -> tuple[str, ...]:
+    """What a reader should know of how it was simulated."""
+    said = ["Policies know of a job what it states and what it reported, as on a real machine."]
+    if task.learn:
+        said = ["Policies are not told the speeds that jobs state; they learn them from reports."]
+    if task.oracle:
+        said = [ORACLE]
+    if task.place.known:
+        said.append(KNOWN)
+    if task.autoscale is not None:
+        said.append(AUTOSCALED)
+    if task.jobs(task.place.find()).measured:
+        said.append(MEASURED)
+    if task.place.harvest:
+        said.append(
+            "Nodes leave at the instant of the trace, without notice; so no job of the main queue"
+            " is delayed. What a real lease needs to end is not simulated. What the main queue has"
+            " planned on idle nodes policies are told, where that is known. After the last change"
+            " of the trace the nodes that are idle then stay."
+        )
+    return tuple(said)
+
+
+def _left_over(runs: Sequence[Run], out: Output) -> None:
+    """Say of which runs not all jobs completed."""
+    for run_ in runs:
+        left = sum(job.state != "completed" for job in run_.jobs)
+        if left:
+            of = len(run_.jobs)
+            out.note(f"{run_.label}, seed {run_.seed}: {left} of {of} jobs did not complete")
+
+
+def _checked(least: float, most: float, valid: str) -> Callable[[str], float]:
+    """A reader of numbers within limits."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{shown(text)}: {valid}")
+        return value
+
+    return read
+
+
+_number = _checked(0.0, 1e9, "a number from 0 on")
+_positive = _checked(1e-9, 1e9, "a number above 0")
+_share = _checked(0.0, 0.99, "a share from 0 to 0.99")
+
+
+def _natural(text: str) -> int:
+    number = whole(text, 9)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{shown(text)}: a whole number from 0 on")
+    return number
+
+
+def _count(text: str) -> int:
+    number = _natural(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{shown(text)}: a whole number from 1 on")
+    return number
+
+
+def _watts(text: str) -> Watts:
+    busy, between, idle = text.partition(":")
+    if not between:
+        raise argparse.ArgumentTypeError(f"{shown(text)}: two numbers, as 400:60")
+    return Watts(_number(busy), _number(idle))

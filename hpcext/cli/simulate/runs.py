@@ -1,0 +1,97 @@
+"""Simulated runs one after the other, or several at once in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+
+from hpcext.core.errors import HpcextError
+from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.replay.tasks import Task, simulate_task
+
+
+def each(
+    tasks: Sequence[Task], numbers: Sequence[int], workers: int
+) -> Iterator[tuple[int, Run, float]]:
+    """Runs as they are ready.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    numbers : sequence of int
+        Which of them.
+    workers : int
+        So many at once.
+
+    Yields
+    ------
+    (int, Run, float)
+        Its number, the run, and the seconds that it took.
+
+    Raises
+    ------
+    HpcextError
+        A policy failed, or a process was killed. Whatever else runs is ended.
+    """
+    workers = min(workers, len(numbers))
+    if workers < 2:
+        for number in numbers:
+            yield (number, *_simulate(tasks[number]))
+        return
+    # Not forked: the libraries beneath have threads of their own.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    try:
+        with _interrupts_blocked():
+            futures: dict[Future[tuple[Run, float]], int] = {
+                pool.submit(_simulate, tasks[number]): number for number in numbers
+            }
+        for future in as_completed(futures):
+            yield (futures[future], *future.result())
+    except BrokenProcessPool:
+        do = "if memory ran out, say fewer --workers"
+        raise HpcextError("a process that simulated was killed", do=do) from None
+    finally:
+        # After an error or an interrupt nobody waits for what the others are at.
+        for process in multiprocessing.active_children():
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start processes that hear nothing of Ctrl-C: it is for the one that writes the files."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    """Leave when the process that wants the result is gone, in whatever way."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _simulate(task: Task) -> tuple[Run, float]:
+    try:
+        return simulate_task(task)
+    except RuntimeError as error:
+        said = str(error)
+        if not said.startswith(f"{task.policy} "):
+            raise
+        what = said.removeprefix(f"{task.policy} ")
+        raise HpcextError(f"it {what}", where=f"policy {task.policy}") from None

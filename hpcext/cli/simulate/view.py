@@ -1,0 +1,25 @@
+"""How a comparison of simulated runs looks to a person on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcext.cli.output import Output
+from hpcext.sim.evaluate import tables
+from hpcext.sim.evaluate.comparison import Row
+
+SHOWN = ("completed", *tables.HEADLINES)
+"""Measures in the table; the report and the document have all."""
+
+
+def show(out: Output, rows: Sequence[Row]) -> None:
+    """Print the figures of all labels, and what they are against the first one."""
+    if not rows:
+        out.line("no run")
+        return
+    out.table(*tables.headlines(rows, SHOWN))
+    columns, lines = tables.against(rows)
+    if lines:
+        out.line("")
+        out.line(f"against {rows[0].label}:")
+        out.table(columns, lines)

@@ -1,0 +1,310 @@
+"""``hpcext sweep``: one script with many settings, as a job file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcext import documents
+from hpcext.cli.output import Output
+from hpcext.cli.sweep.space import Range, Space, propose
+from hpcext.config import load_settings
+from hpcext.core.errors import InputError, refused
+from hpcext.core.trials import Trial
+from hpcext.core.values import Job, Record
+from hpcext.extras import need
+from hpcext.jobfields import metric
+from hpcext.jobfile import MAX_JOBS, parse_jobs
+from hpcext.manager import pilot as pilots
+from hpcext.manager import spool
+from hpcext.manager.views import reading
+from hpcext.text import clean, counted, shown
+
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?\Z")
+_LONGEST = 64
+LAUNCH = ("hpcext", "launch", "python")
+"""How a script is run on whatever a trainer has, and goes on when that changes."""
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "sweep",
+        usage="hpcext sweep SCRIPT --grid KEY=VALUE,... [OPTION...] [-- ARGUMENT...]",
+        help="make a job file of one script with many settings",
+        epilog="example: hpcext sweep train.py --grid lr=0.1,0.01 --grid seed=1,2,3",
+    )
+    parser.add_argument("script", type=Path, metavar="SCRIPT")
+    parser.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,...",
+        help="the script gets --KEY=VALUE; each combination is a job",
+    )
+    parser.add_argument(
+        "--range",
+        action="append",
+        default=[],
+        metavar="KEY=LOW:HIGH[:log]",
+        help="with --random: the script gets --KEY=NUMBER, drawn between LOW and HIGH; with :log "
+        "each order of magnitude is as likely as the others",
+    )
+    parser.add_argument(
+        "--random", type=int, metavar="N", help="draw N combinations at random, in place of all"
+    )
+    parser.add_argument(
+        "--optuna",
+        metavar="PILOT",
+        help="let Optuna choose the N of --random, by how trials did in this pilot, and submit "
+        "them to it",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the draw: the same seed draws the same (default: 0)"
+    )
+    parser.add_argument("--metric", help="compare trials by this metric, which the script reports")
+    parser.add_argument(
+        "--goal", choices=("min", "max"), help="whether less or more of it is better (default: min)"
+    )
+    parser.add_argument(
+        "--first",
+        type=int,
+        metavar="STEPS",
+        help="end trials early: they are compared for the first time after so many steps",
+    )
+    parser.add_argument(
+        "--factor",
+        type=int,
+        metavar="N",
+        help="then after N times as many, and so on; one of N goes on each time (default: 3)",
+    )
+    parser.add_argument("--nodes", default="1", metavar="MIN[:MAX]", help="nodes (default: 1)")
+    parser.add_argument(
+        "--gpus", default="1", metavar="MIN[:MAX]", help="GPUs on each (default: 1)"
+    )
+    parser.add_argument(
+        "--scaling", help="name of a measured curve of its speed: hpcext profile --list"
+    )
+    parser.add_argument(
+        "-o", "--out", type=Path, help="write the job file there; it must not exist"
+    )
+    parser.set_defaults(run=sweep, rest=())
+
+
+def sweep(args: argparse.Namespace, out: Output) -> int:
+    """Print the job file, write it, or hand it to a pilot."""
+    if not args.script.is_file():
+        raise InputError(f"{shown(str(args.script))} is no file", where="SCRIPT")
+    if args.optuna is not None:
+        need("optuna", "--optuna")
+    rules, space, began = _rules(args), _space(args), 0
+    if args.optuna is not None:
+        tried = _tried(args, rules)
+        began = len(tried)
+        # Another one each time, or the first draws, which nothing is known for, were all the same.
+        chosen = propose(space, tried, args.random, args.seed + began, rules.goal)
+    else:
+        chosen = space.every() if args.random is None else space.draws(args.random, args.seed)
+    text = job_file(
+        args.script,
+        chosen,
+        rules,
+        rest=args.rest,
+        nodes=_range(args.nodes, "--nodes"),
+        gpus=_range(args.gpus, "--gpus"),
+        scaling=args.scaling,
+        began=began,
+    )
+    if args.scaling is None:
+        # Whatever is wrong is said now, and not when it is handed in.
+        parse_jobs(text, "--grid", Path.cwd())
+    if args.out is not None:
+        _write(args.out, text)
+        out.line(f"{counted(len(chosen), 'job')} in {args.out}")
+    elif args.optuna is not None:
+        base = str(Path.cwd())
+        answer = spool.ask(_pilot(args), "submit", text=text, where="--optuna", base=base)
+        out.line(str(answer["text"]))
+    else:
+        out.raw(text.encode())
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        if path.exists():
+            raise InputError(f"{path} exists", where="--out", do="choose another name")
+        documents.write_file(path, text.encode(), mode=0o644)
+    except OSError as error:
+        raise refused(error, str(path)) from None
+
+
+def _pilot(args: argparse.Namespace) -> Path:
+    return pilots.find(args.optuna, load_settings().state_dir)
+
+
+def job_file(
+    script: Path,
+    settings: Sequence[dict[str, str]],
+    rules: Trial,
+    *,
+    rest: Sequence[str] = (),
+    nodes: tuple[int, int] = (1, 1),
+    gpus: tuple[int, int] = (1, 1),
+    scaling: str | None = None,
+    began: int = 0,
+) -> str:
+    """A job for each of the settings.
+
+    Parameters
+    ----------
+    script : pathlib.Path
+    settings : sequence of dict of str to str
+        Key → value, in the order in which the script gets them.
+    rules : Trial
+        How they are compared.
+    rest : sequence of str
+        Further arguments, the same for all.
+    nodes, gpus : (int, int)
+        Fewest and most.
+    scaling : str, optional
+        Name of a stored curve.
+    began : int
+        Trials that there are already.
+    """
+    found = []
+    for number, chosen in enumerate(settings, start=began + 1):
+        words = [f"--{key}={value}" for key, value in chosen.items()]
+        command = [*LAUNCH, str(script.absolute()), *words, *rest]
+        lines = [
+            f"name = {_toml(_name(script, number, chosen))}",
+            f"command = [{', '.join(map(_toml, command))}]",
+            f"nodes = {{min = {nodes[0]}, max = {nodes[1]}}}",
+            f"gpus = {{min = {gpus[0]}, max = {gpus[1]}}}",
+            f"trial = {{{', '.join(_trial(rules, chosen))}}}",
+        ]
+        if scaling is not None:
+            lines.append(f"scaling = {_toml(scaling)}")
+        found.append("\n".join(["[[job]]", *lines, ""]))
+    return "\n".join(found)
+
+
+def _trial(rules: Trial, chosen: dict[str, str]) -> Iterator[str]:
+    yield f"sweep = {_toml(rules.sweep)}"
+    yield f"settings = {{{', '.join(f'{_toml(k)} = {_toml(v)}' for k, v in chosen.items())}}}"
+    if rules.metric:
+        yield f"metric = {_toml(rules.metric)}, goal = {_toml(rules.goal)}"
+    if rules.first is not None:
+        yield f"first = {rules.first}, factor = {rules.factor}"
+
+
+def _toml(text: str) -> str:
+    """A string of TOML: as JSON has it, but for what is not ASCII and the one character more."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Names of files may be any bytes.
+        raise InputError(f"{clean(text)} is not UTF-8, and a job file is", do="rename it") from None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _tried(args: argparse.Namespace, rules: Trial) -> list[tuple[Job, Trial, Record]]:
+    """The trials of the same sweep that a pilot has."""
+    for flag in ("random", "metric"):
+        if getattr(args, flag) is None:
+            raise InputError(f"needs --{flag}", where="--optuna")
+    if not 1 <= args.random <= MAX_JOBS:
+        raise InputError(str(args.random), where="--random", valid=f"1 to {MAX_JOBS}")
+    world = reading.read(_pilot(args)).world
+    return [
+        (job, job.trial, world.records[job.id])
+        for job in world.jobs.values()
+        if job.trial is not None and job.trial.rules == rules.rules
+    ]
+
+
+def _rules(args: argparse.Namespace) -> Trial:
+    """How trials are compared, and when."""
+    for flag, needed in (("goal", "metric"), ("first", "metric"), ("factor", "first")):
+        if getattr(args, flag) is not None and getattr(args, needed) is None:
+            raise InputError(f"needs --{needed}", where=f"--{flag}")
+    for flag, least in (("first", 1), ("factor", 2)):
+        value = getattr(args, flag)
+        if value is not None and value < least:
+            raise InputError(str(value), where=f"--{flag}", valid=f"a number from {least} on")
+    if args.metric is not None:
+        try:
+            metric(args.metric)
+        except InputError as error:
+            raise InputError(error.what, where="--metric", valid=error.valid) from None
+    stem = args.script.stem
+    return Trial(
+        sweep=_allowed(f"sweep-{stem}" if stem.isdecimal() else stem) or "sweep",
+        metric=args.metric or "",
+        goal=args.goal or "min",
+        first=args.first,
+        factor=args.factor or 3,
+    )
+
+
+def _name(script: Path, number: int, chosen: dict[str, str]) -> str:
+    """``train-7-lr0.1-seed2``: unlike all others, and as much of it as a name may be long."""
+    parts = (f"{key}{value}" for key, value in chosen.items())
+    return _allowed("-".join([script.stem, str(number), *parts])) or str(number)
+
+
+def _allowed(text: str) -> str:
+    """As much of a text as a name may hold."""
+    good = (char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in text)
+    return "".join(good).lstrip("._-")[:_LONGEST].rstrip("._-")
+
+
+def _space(args: argparse.Namespace) -> Space:
+    """What is chosen from."""
+    grid = dict(map(_axis, args.grid))
+    ranges = dict(map(_numbers, args.range))
+    keys = [text.partition("=")[0] for text in (*args.grid, *args.range)]
+    if len(set(keys)) < len(keys):
+        raise InputError(f"{', '.join(keys)}: one of them twice", where="--grid")
+    if not keys:
+        raise InputError("is missing", where="--grid", valid="KEY=VALUE,VALUE,...")
+    return Space(grid, ranges)
+
+
+def _axis(text: str) -> tuple[str, tuple[str, ...]]:
+    key, equals, values = text.partition("=")
+    listed = tuple(value for value in values.split(",") if value)
+    if not equals or not _KEY.match(key) or not listed:
+        raise InputError(shown(text), where="--grid", valid="KEY=VALUE,VALUE,...")
+    return key, tuple(dict.fromkeys(listed))
+
+
+def _numbers(text: str) -> tuple[str, Range]:
+    key, _, said = text.partition("=")
+    low, _, rest = said.partition(":")
+    high, colon, log = rest.partition(":")
+    try:
+        least, most = float(low), float(high)
+    except ValueError:
+        least = most = math.nan
+    above = 0 if colon else -math.inf
+    # Also false for what is no number.
+    if not _KEY.match(key) or not above < least < most < math.inf or log not in ("", "log"):
+        valid = "KEY=LOW:HIGH or KEY=LOW:HIGH:log, LOW below HIGH, with log above 0"
+        raise InputError(shown(text), where="--range", valid=valid)
+    whole = all(re.fullmatch(r"-?[0-9]+", each) for each in (low, high))
+    return key, Range(least, most, bool(log), whole)
+
+
+def _range(text: str, flag: str) -> tuple[int, int]:
+    found = _RANGE.match(text)
+    low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= low <= high:
+        raise InputError(shown(text), where=flag, valid="N or MIN:MAX, from 1 on")
+    return low, high

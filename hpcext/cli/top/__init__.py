@@ -1,0 +1,60 @@
+"""``hpcext top``: pilots, their GPUs and their jobs, on a whole terminal, as they are now."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcext.cli.output import Output
+from hpcext.config import load_settings
+from hpcext.core.errors import HpcextError, InputError
+from hpcext.extras import need
+from hpcext.manager import pilot as pilots
+from hpcext.manager.views.reading import Follower, Followers, Reading
+
+Look = Callable[[], Sequence[Reading | HpcextError]]
+
+
+def add(subparsers: Any) -> None:
+    """Register the command."""
+    parser = subparsers.add_parser(
+        "top",
+        help="show pilots, GPUs and jobs as they change; suspend and resume jobs",
+        epilog="example: hpcext top jobs",
+    )
+    parser.add_argument(
+        "pilot", nargs="?", metavar="PILOT", help="directory, id or name (default: all)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Show until told to quit."""
+    need("textual")
+    look = _look(args.pilot)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise InputError("needs a terminal", do="see hpcext status, or hpcext report")
+    from hpcext.cli.top.app import Top  # noqa: PLC0415  (Textual is slow to import; an extra)
+
+    top = Top(look)
+    top.run()
+    return top.return_code or 0
+
+
+def _look(handle: str | None) -> Look:
+    """What reads the pilots that are to be shown."""
+    state_dir = load_settings().state_dir
+    if handle is None:
+        followers = Followers(state_dir)
+        return lambda: list(followers.read(recent=True))
+    follower = Follower(pilots.find(handle, state_dir))
+
+    def one() -> Sequence[Reading | HpcextError]:
+        try:
+            return [follower.read()]
+        except HpcextError as error:
+            return [error]
+
+    return one

@@ -1,0 +1,338 @@
+"""The terminal of ``hpcext top``, in Textual. What stands in it is made in ``top_view``.
+
+Readings are taken in a thread; only cells that changed are drawn again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen, Screen
+from textual.widgets import DataTable, Footer, Input, RichLog, Static
+
+from hpcext.cli import view
+from hpcext.cli.top import Look
+from hpcext.cli.top import view as top_view
+from hpcext.core.errors import HpcextError
+from hpcext.core.values import Job
+from hpcext.executors.gpu_facts import GpuFacts, gpu_facts
+from hpcext.manager.directory import host
+from hpcext.manager.views.reading import Reading
+from hpcext.manager.waiting import asked
+from hpcext.text import clean
+
+REFRESH_S = 2.0
+LOG_S = 1.0
+LOG_BYTES = 65_536
+"""So much of the end of a log is shown at first."""
+
+
+class Table(DataTable[Text]):
+    """A table whose rows have keys; only what changed in it is drawn again."""
+
+    def __init__(self, name: str, columns: tuple[str, ...]) -> None:
+        super().__init__(id=name, cursor_type="row")
+        self._names = columns
+        self._shown: dict[str, tuple[str, ...]] = {}
+
+    def on_mount(self) -> None:
+        """Have its columns."""
+        for column in self._names:
+            self.add_column(column, key=column)
+
+    @property
+    def chosen(self) -> str | None:
+        """The key of the row under the cursor."""
+        keys = list(self._shown)
+        return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else None
+
+    def show(self, rows: top_view.Rows) -> None:
+        """Have these rows; the cursor stays on its row."""
+        if list(rows) != list(self._shown):
+            at, row = self.chosen, self.cursor_row
+            self._shown = dict(rows)
+            self.clear()
+            for key, cells in rows.items():
+                self.add_row(*map(_cell, cells), key=key)
+            keys = list(rows)
+            self.move_cursor(row=keys.index(at) if at in keys else min(row, len(keys) - 1))
+            return
+        for key, cells in rows.items():
+            for column, before, now in zip(self._names, self._shown[key], cells, strict=True):
+                if before != now:
+                    self.update_cell(key, column, _cell(now), update_width=True)
+        self._shown = dict(rows)
+
+
+def _cell(text: str) -> Text:
+    """As it is: no markup, and nothing that moves the cursor."""
+    return Text(clean(text), no_wrap=True)
+
+
+class Said(ModalScreen[bool]):
+    """A sentence or two; with a question, which is answered by a key.
+
+    Parameters
+    ----------
+    text : str
+    question : bool
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "yes"),
+        Binding("n,escape,q,enter", "answer(False)", "no"),
+    ]
+
+    def __init__(self, text: str, *, question: bool = False) -> None:
+        super().__init__()
+        self._text = text
+        self._keys = "y: yes    n: no" if question else "escape: back"
+
+    def compose(self) -> ComposeResult:
+        """A box in the middle."""
+        with Vertical():
+            yield Static(Text(self._text))
+            yield Static(Text(self._keys), classes="keys")
+
+    def action_answer(self, yes: bool) -> None:
+        """Close it."""
+        self.dismiss(yes)
+
+
+class Logs(Screen[None]):
+    """What a job writes, as it writes it.
+
+    Parameters
+    ----------
+    title : str
+    path : pathlib.Path
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "back")]
+
+    def __init__(self, title: str, path: Path) -> None:
+        super().__init__()
+        self._title = title
+        self._path = path
+        self._at = -1
+
+    def compose(self) -> ComposeResult:
+        """Its name, and the lines."""
+        yield Static(Text(self._title), id="head")
+        yield RichLog(max_lines=5000, wrap=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Look at it now, and again and again."""
+        self._more()
+        self.set_interval(LOG_S, self._more)
+
+    def _more(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                end = file.seek(0, 2)
+                if self._at < 0:
+                    self._at = max(0, end - LOG_BYTES)
+                file.seek(self._at)
+                data = file.read(LOG_BYTES)
+        except OSError:
+            return
+        # A line that is being written is shown when it is whole, or too long to be waited for.
+        whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == LOG_BYTES else b"")
+        self._at += len(whole)
+        log = self.query_one(RichLog)
+        for line in whole.splitlines():
+            log.write(Text(clean(line.decode(errors="replace"))))
+
+
+class Main(Screen[None]):
+    """Pilots, the nodes of the chosen one, and its jobs.
+
+    Parameters
+    ----------
+    look : callable
+        Reads them.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "ask('suspend')", "suspend"),
+        Binding("r", "ask('resume')", "resume"),
+        Binding("l", "logs", "logs"),
+        Binding("w", "why", "why"),
+        Binding("slash", "filter", "filter", key_display="/"),
+        Binding("tab", "app.focus_next", "next table", show=False),
+        Binding("q", "app.quit", "quit"),
+    ]
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self._look = look
+        self._looking = False
+        self._headline = ""
+        self._readings: dict[str, Reading] = {}
+        self._use: dict[str, GpuFacts] = {}
+
+    def compose(self) -> ComposeResult:
+        """From above: all, pilots, nodes, jobs."""
+        yield Static("", id="head")
+        yield Table("pilots", top_view.PILOTS)
+        yield Table("nodes", top_view.NODES)
+        yield Table("jobs", top_view.JOBS)
+        yield Input(placeholder="name or state; enter: keep, escape: all", id="filter")
+        yield Static("", id="said")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Look now, and again and again."""
+        self.query_one("#jobs").focus()
+        self._begin()
+        self.set_interval(REFRESH_S, self._begin)
+
+    def _begin(self) -> None:
+        if not self._looking:
+            # One at a time: a batch system may take long to answer.
+            self._looking = True
+            self._take()
+
+    @work(thread=True)
+    def _take(self) -> None:
+        found, use = self._look(), {str(gpu.index): gpu for gpu in gpu_facts()}
+        self.app.call_from_thread(self._took, found, use)
+
+    def _took(self, found: list[Reading | HpcextError], use: dict[str, GpuFacts]) -> None:
+        self._looking, self._use = False, use
+        readings = [each for each in found if isinstance(each, Reading)]
+        self._readings = {str(each.directory): each for each in readings}
+        headline = top_view.headline(found)
+        if headline != self._headline:
+            self._headline = headline
+            self.query_one("#head", Static).update(Text(clean(headline)))
+        self._table("pilots").show(top_view.pilot_rows(readings))
+        self._show_chosen()
+
+    def _show_chosen(self) -> None:
+        """The nodes and jobs of the pilot under the cursor."""
+        reading = self._reading()
+        if reading is None:
+            self._table("nodes").show({})
+            self._table("jobs").show({})
+            return
+        here = not reading.pilot.logical and reading.pilot.node == host()
+        self._table("nodes").show(top_view.node_rows(reading, self._use if here else {}))
+        wanted = self.query_one("#filter", Input).value.casefold()
+        self._table("jobs").show(top_view.job_rows(reading, wanted))
+
+    def _table(self, name: str) -> Table:
+        return self.query_one(f"#{name}", Table)
+
+    def _reading(self) -> Reading | None:
+        return self._readings.get(self._table("pilots").chosen or "")
+
+    def _job(self) -> tuple[Reading, Job] | None:
+        """The job under the cursor, and its pilot."""
+        reading, job = self._reading(), self._table("jobs").chosen
+        if reading is None or job is None:
+            return None
+        return reading, reading.world.jobs[job]
+
+    @on(DataTable.RowHighlighted, "#pilots")
+    def _chose(self) -> None:
+        self._show_chosen()
+
+    # What keys do.
+
+    def action_ask(self, verb: str) -> None:
+        """Suspend or resume the job, if the answer is yes."""
+        if (found := self._job()) is None:
+            return
+        reading, job = found
+        what = f"{verb.capitalize()} {job.name} of {reading.pilot.name}?"
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._ask(reading.directory, verb, job.id)
+
+        self.app.push_screen(Said(what, question=True), answered)
+
+    @work(thread=True)
+    def _ask(self, directory: Path, verb: str, job: str) -> None:
+        try:
+            said = str(asked(directory, verb, job=job)["text"])
+        except HpcextError as error:
+            said = str(error)
+        self.app.call_from_thread(self.query_one("#said", Static).update, Text(clean(said)))
+
+    def action_why(self) -> None:
+        """Say why the job waits, or runs as it does."""
+        if found := self._job():
+            reading, job = found
+            said = view.why(job, reading.world.records[job.id])
+            if sentence := view.undecided(reading.world, alive=reading.alive):
+                said.append(sentence)
+            self.app.push_screen(Said("\n".join(map(clean, said))))
+
+    def action_logs(self) -> None:
+        """Show what the job writes."""
+        if found := self._job():
+            reading, job = found
+            path = reading.directory / "jobs" / job.id / "log.txt"
+            self.app.push_screen(Logs(f"log of {job.name}", path))
+
+    def action_filter(self) -> None:
+        """Let it be said which jobs are to be shown."""
+        line = self.query_one("#filter", Input)
+        line.display = True
+        # At once: the next key may be there already.
+        self.set_focus(line)
+
+    @on(Input.Changed, "#filter")
+    def _filtered(self) -> None:
+        self._show_chosen()
+
+    @on(Input.Submitted, "#filter")
+    def _keep(self) -> None:
+        self.query_one("#filter").display = bool(self.query_one("#filter", Input).value)
+        self.query_one("#jobs").focus()
+
+    def key_escape(self) -> None:
+        """Show all jobs again."""
+        line = self.query_one("#filter", Input)
+        line.value, line.display = "", False
+        self.query_one("#jobs").focus()
+
+
+class Top(App[None]):
+    """The application.
+
+    Parameters
+    ----------
+    look : callable
+        Reads what is to be shown.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #head { height: auto; max-height: 4; background: $panel; padding: 0 1; }
+    #said { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
+    #pilots, #nodes { height: auto; max-height: 6; margin-bottom: 1; }
+    #jobs { height: 1fr; }
+    #filter { display: none; height: 1; border: none; padding: 0 1; }
+    DataTable { scrollbar-size: 1 1; }
+    Said { align: center middle; }
+    Said Vertical { width: 70; height: auto; border: round $primary; padding: 0 1; }
+    Said .keys { color: $text-muted; margin-top: 1; }
+    """
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self._look = look
+
+    def get_default_screen(self) -> Screen[None]:
+        """The tables; others are put upon them."""
+        return Main(self._look)

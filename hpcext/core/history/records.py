@@ -1,0 +1,156 @@
+"""The history of a job, one fact at a time: a record in, a record out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from hpcext.core.facts import Ended, Noted, Outcome, Progressed, Registered, Rescaled
+from hpcext.core.history.losses import add
+from hpcext.core.saving import Loss
+from hpcext.core.trials import Trial
+from hpcext.core.values import Job, Record, Segment
+
+
+def started(record: Record, now_s: float, job: Job) -> Record:
+    """An attempt runs, on ``job.gpus``: a new segment; or now it is known on which it does."""
+    last = record.segments[-1] if record.segments else None
+    if last and last.end_s is None and not last.gpus:
+        return _last(record, gpus=job.gpus)
+    segment = Segment(now_s, job.gpus, job.role, from_step=job.saved_step)
+    # What the attempt before had to say, this one says again if it is still so.
+    return replace(record, segments=(*record.segments, segment), notes=())
+
+
+def noted(record: Record, fact: Noted) -> Record:
+    """It said something beside its progress."""
+    metrics = {**record.metrics, **fact.metrics}
+    return replace(record, notes=fact.notes, metrics=metrics)
+
+
+def registered(record: Record, job: Job, fact: Registered) -> Record:
+    """Its session goes on at a step; what lies between it and the last one done is lost.
+
+    This is where lost steps are counted, and nowhere else.
+    """
+    lost = max(0, job.step - fact.step)
+    exact = record.lost_exact + (lost if job.step_known else 0)
+    record = _last(record, from_step=fact.step, steps=0)
+    return replace(record, lost_steps=record.lost_steps + lost, lost_exact=exact)
+
+
+def progressed(record: Record, fact: Progressed, trial: Trial | None = None) -> Record:
+    """It went further."""
+    if trial is not None:
+        record = _tried(record, fact, trial)
+    if record.segments:
+        steps = max(0, fact.step - record.segments[-1].from_step)
+        record = _last(record, steps=steps)
+    if fact.resume_s and record.segments:
+        # It is told once the first step is done; the size may have changed meanwhile.
+        segments, first = list(record.segments), _first(record)
+        segments[first] = replace(segments[first], resume_s=fact.resume_s)
+        record = replace(record, segments=tuple(segments))
+    metrics = {**record.metrics, **fact.metrics}
+    for name in fact.diverged:
+        metrics.pop(name, None)
+    return replace(record, metrics=metrics)
+
+
+def _tried(record: Record, fact: Progressed, trial: Trial) -> Record:
+    """What the metric of a trial was, by step and at rungs."""
+    now = {**fact.metrics, **dict.fromkeys(fact.diverged)}
+    rungs = trial.reached(fact.step, now, fact.rungs, max(record.rungs, default=0))
+    value, curve = fact.metrics.get(trial.metric), record.curve
+    for rung, had in rungs.items():
+        if had is not None and rung < fact.step and (not curve or rung > curve[-1].last):
+            curve = add(curve, rung, had)
+    # A report repeats what was said last; only what is new was measured at this step.
+    if value is not None and value != record.metrics.get(trial.metric):
+        curve = add(curve, fact.step, value)
+    return replace(record, rungs={**record.rungs, **rungs}, curve=curve)
+
+
+def rescaled(record: Record, now_s: float, job: Job, fact: Rescaled) -> Record:
+    """It goes on with other GPUs, those of ``job.gpus``: a new segment."""
+    segment = Segment(
+        now_s, job.gpus, job.role, from_step=job.step, rescaled=True, stall_s=fact.stall_s
+    )
+    record = _last(record, end_s=now_s)
+    rescales = record.rescales + fact.ok
+    return replace(record, segments=(*record.segments, segment), rescales=rescales)
+
+
+def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
+    """It holds no GPUs any more; of the job, `step` is the last one that is known to be done."""
+    if job.gpus:
+        record = _last(record, end_s=now_s, suspend_s=fact.suspend_s)
+        if job.registered:
+            record = _last(record, steps=max(0, job.step - record.segments[-1].from_step))
+    suspends = record.suspends + (fact.outcome is Outcome.SUSPENDED)
+    loss = _loss(now_s, job, fact) or record.loss
+    return replace(record, suspends=suspends, exit_code=fact.exit_code, loss=loss)
+
+
+def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
+    """What the end of an attempt costs, as it looks before the next one has begun."""
+    steps = job.step - job.saved_step
+    saved = fact.outcome in {Outcome.COMPLETED, Outcome.SUSPENDED}
+    if saved or not job.registered or steps <= 0:
+        return None
+    how = fact.why or f"exit code {fact.exit_code}"
+    why = f"cannot save: {job.unsaved.why}" if job.unsaved else how
+    return Loss(now_s, steps, job.step_known, job.saved_step, why)
+
+
+def left_behind(record: Record, node: str, attempt: int) -> Record:
+    """An attempt may still run on a node that was lost."""
+    return replace(record, orphans=(*record.orphans, (node, attempt)))
+
+
+def cleared(record: Record, node: str, attempt: int | None = None) -> Record:
+    """It has ended there; or all attempts have."""
+    left = [each for each in record.orphans if each[0] != node or attempt not in {None, each[1]}]
+    return replace(record, orphans=tuple(left)) if len(left) < len(record.orphans) else record
+
+
+def saved_anything(record: Record, job: Job) -> bool:
+    """Whether the current attempt saved a checkpoint newer than the one it resumed from."""
+    return bool(job.gpus) and job.saved_step > record.segments[_first(record)].from_step
+
+
+def resizing_cost(record: Record) -> tuple[int, float] | None:
+    """What it cost to change the size by the last suspension and the resumption after it.
+
+    Returns
+    -------
+    gained : int
+        GPUs more than before; below zero: fewer.
+    cost_s : float
+        Seconds that the two took, without the wait between them. None where not both are known.
+    """
+    first = _first(record)
+    if first < 1:
+        return None
+    before, now = record.segments[first - 1], record.segments[first]
+    if not before.suspend_s or not now.resume_s:
+        return None
+    cost_s = sum(before.suspend_s.values()) + sum(now.resume_s.values())
+    return len(now.gpus) - len(before.gpus), cost_s
+
+
+def _first(record: Record) -> int:
+    """Where the segments of the last attempt begin; -1 if there are none."""
+    first = len(record.segments) - 1
+    while first > 0 and record.segments[first].rescaled:
+        first -= 1
+    return first
+
+
+def _last(record: Record, **changes: Any) -> Record:
+    """Change the last segment, if there is one."""
+    if not record.segments:
+        return record
+    *before, last = record.segments
+    return replace(record, segments=(*before, replace(last, **changes)))

@@ -1,0 +1,445 @@
+"""The directory of an attempt, as a manager writes and reads it. Every executor shares this.
+
+What a job wrote is hostile: nothing of it raises out of here, and what does not make sense is
+left out with one warning per attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcext import documents, private, protocol
+from hpcext.core.facts import Ended, Fact, Outcome
+from hpcext.core.values import Action, Alloc
+from hpcext.executors.attempt.placeholders import fill, fill_shell
+from hpcext.executors.attempt.readings import MAX_STEPS, count, instant, spans
+from hpcext.executors.attempt.reports import Reports
+from hpcext.executors.attempt.sizes import Sizes
+from hpcext.executors.attempt.verdict import exit_code, failed_untold, how_it_failed
+from hpcext.jobfile import JobSpec
+from hpcext.launch.tree import boot_id
+from hpcext.numerals import whole
+from hpcext.text import clean, shown
+
+log = logging.getLogger(__name__)
+
+KEEP_ATTEMPTS = 8
+"""Directories of a job's last attempts that stay; of those before the journal alone tells."""
+
+ATTEMPTS, CHECKPOINT = "attempt-*", "checkpoint"
+"""In the directory of a job: those of its attempts, and of its checkpoints."""
+
+KILL_GRACE_S = 5.0
+"""From SIGTERM to SIGKILL, when a job is told to die."""
+
+SUPERVISOR_LOG = "supervisor.log"
+
+_WHY_CHARS = 200
+
+
+class AttemptFiles:
+    """One attempt's directory, ``JOBS/JOB/attempt-0001``.
+
+    Parameters
+    ----------
+    jobs : pathlib.Path
+        Absolute.
+    action : Action
+        Any action on the attempt.
+
+    Attributes
+    ----------
+    directory : pathlib.Path
+    job : str
+    op, attempt : int
+    others : tuple of int
+        Indices of its nodes beside the first.
+    """
+
+    def __init__(self, jobs: Path, action: Action) -> None:
+        self.job = action.job
+        self.op = action.op
+        self.attempt = action.attempt
+        self.directory = jobs / action.job / _directory(action.attempt)
+        self.others = tuple(range(1, len(action.alloc)))
+        self.sizes = Sizes(self.directory, action, self._own)
+        self._reports = Reports(self.directory, action, self._read, self._warn)
+        self._warned = False
+
+    # Writing.
+
+    def write_launch(
+        self,
+        spec: JobSpec,
+        alloc: Alloc,
+        *,
+        gpus: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        manager: Path | None = None,
+        notices: bool = False,
+        rendezvous: str = "",
+        allocation: str = "",
+        leader: protocol.Process | None = None,
+        nodes: Sequence[Mapping[str, Any]] = (),
+        mps: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the directory, and write down what is to be run.
+
+        Parameters
+        ----------
+        spec : JobSpec
+        alloc : Alloc
+            GPUs per node; as many on each.
+        gpus : sequence of str
+            ``HOST:INDEX``, as far as the executor knows them.
+        environ : Mapping[str, str], optional
+            What the executor adds; it goes before what the job file says.
+        manager : pathlib.Path, optional
+            The ``manager.json`` of who wants to hear of news.
+        notices : bool
+            SIGTERM is the batch system's word that the time is over, not the manager's.
+        rendezvous : str
+            ``HOST:PORT`` where the ranks of several nodes meet, or those of one whose job may get
+            others.
+        allocation : str
+            In which one of the batch system, for :meth:`begun_in`.
+        leader : Process, optional
+            What the batch system stops and kills in place of the attempt: it is to do alike.
+        nodes : sequence of Mapping
+            Of each node ``name``, and ``gpus``: which of those that it has for us, by position, or
+            None if what starts the supervisor sees to that. None: the batch system tells each.
+        mps : Mapping of str to str, optional
+            The way to its seat on a shared GPU, :class:`hpcext.launch.mps.Seat`.
+
+        Raises
+        ------
+        OSError
+            Nothing can be run from this directory.
+        """
+        home = self.directory.parent
+        checkpoints = home / CHECKPOINT
+        for path in (self.directory, checkpoints):
+            private.make(path)
+        # A job that is preempted for weeks has thousands.
+        old = home / _directory(self.attempt - KEEP_ATTEMPTS)
+        shutil.rmtree(old, ignore_errors=True)
+        per_node, trial = max(alloc.values()), spec.trial
+        told = protocol.Attempt(
+            job_id=self.job,
+            attempt=self.attempt,
+            op=self.op,
+            checkpoint_dir=checkpoints,
+            report_dir=self.directory,
+            num_gpus=per_node,
+            num_nodes=len(alloc),
+            notices=notices,
+            rendezvous=rendezvous,
+            rungs=(trial.first, trial.factor) if trial and trial.first else None,
+        )
+        values = {
+            "gpus": str(per_node),
+            "nodes": str(len(alloc)),
+            "checkpoint_dir": str(checkpoints),
+            "name": spec.name,
+            # On one node any port will do; torchrun finds it.
+            "rendezvous": rendezvous if len(alloc) > 1 else "localhost:0",
+        }
+        argv = fill(spec.command, values)
+        filled: dict[str, str] = {}
+        if spec.shell:
+            text, filled = fill_shell(spec.command[-1], values)
+            argv = [*spec.command[:-1], text]
+        document = {
+            "schema": protocol.LAUNCH,
+            "job": self.job,
+            "attempt": self.attempt,
+            "op": self.op,
+            "argv": argv,
+            "cwd": spec.workdir,
+            "environ": {**spec.env, **(environ or {}), **told.environ(), **filled},
+            "log": str(home / "log.txt"),
+            "gpus": list(gpus),
+            "kill_grace_s": KILL_GRACE_S,
+            "suspend_timeout_s": spec.suspend_timeout_s,
+            "manager": str(manager) if manager else None,
+            "notices": notices,
+            "allocation": allocation,
+            "leader": str(leader) if leader else "none",
+            "nodes": list(nodes),
+            "mps": dict(mps) if mps else None,
+        }
+        documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
+
+    def begun_in(self) -> str:
+        """The allocation in which it was begun; empty where there is none, or nothing says so."""
+        document = self._read(protocol.LAUNCH_FILE, protocol.LAUNCH) or {}
+        return str(document.get("allocation", ""))
+
+    def order(self, what: str) -> None:
+        """Write down what the supervisor is to do; it may be on another node.
+
+        Parameters
+        ----------
+        what : {"suspend", "end"}
+
+        Raises
+        ------
+        OSError
+            It was not ordered.
+        """
+        last = (self._own(protocol.ORDER_FILE, protocol.ORDER) or {}).get("number", 0)
+        document = {
+            "schema": protocol.ORDER,
+            "attempt": self.attempt,
+            "op": self.op,
+            "order": what,
+            # The same thing ordered again is another order: the first may have been declined.
+            "number": last + 1 if type(last) is int else 1,
+        }
+        documents.write_json(self.directory / protocol.ORDER_FILE, document)
+
+    # Reading what the manager and the supervisor wrote.
+
+    def launch(self) -> dict[str, Any] | None:
+        """What was to be run, or None if nothing was."""
+        return self._read(protocol.LAUNCH_FILE, protocol.LAUNCH)
+
+    def claimed(self) -> bool:
+        """Whether a supervisor took this attempt, ever."""
+        return os.path.lexists(self.directory / protocol.SUPERVISOR_FILE)
+
+    def step_gpus(self) -> tuple[str, ...]:
+        """``NODE:INDEX`` of the GPUs that Slurm gave to the step, once every supervisor is up."""
+        found: list[str] = []
+        for index in (0, *self.others):
+            document = self._of_node(index, protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
+            gpus = document.get("gpus")
+            if not isinstance(gpus, list):
+                return ()
+            found += map(str, gpus)
+        return tuple(found)
+
+    def begun(self) -> bool:
+        """Whether a supervisor took this attempt on each of its nodes."""
+        own = (protocol.node_directory(self.directory, at) for at in (0, *self.others))
+        return all(os.path.lexists(each / protocol.SUPERVISOR_FILE) for each in own)
+
+    def supervisor(self) -> protocol.Process | None:
+        """The process that took this attempt, unless the machine was restarted since."""
+        return self.process(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+
+    def process(self, name: str, schema: str) -> protocol.Process | None:
+        """A process that a file names, unless the machine was restarted since, or is another."""
+        document = self._read(name, schema)
+        if document is None or document.get("boot_id") != boot_id():
+            return None
+        try:
+            return protocol.Process(count(document, "pid"), count(document, "start"))
+        except ValueError as error:
+            self._warn(str(error))
+            return None
+
+    def supervisor_said(self) -> str:
+        """The last line of the supervisor's own log: why nothing was run."""
+        lines = self._supervisor_log().split("\n")
+        said = next((line for line in reversed(lines) if line.strip()), "")
+        return clean(said.strip())[:_WHY_CHARS].removeprefix("hpcext: ")
+
+    def _supervisor_log(self) -> str:
+        try:
+            data = documents.read_untrusted(self.directory / SUPERVISOR_LOG)
+        except (OSError, ValueError):
+            return ""
+        return data.decode(errors="replace")
+
+    # Reading what became of it.
+
+    def ended(self) -> Ended | None:
+        """How the attempt ended, or None if nothing says that it has."""
+        ended = self._ended()
+        return ended and msgspec.structs.replace(ended, step=self._last_step())
+
+    def _last_step(self) -> int | None:
+        """The last step that it did, if it kept count; to be asked when it has ended."""
+        try:
+            text = documents.read_untrusted(self.directory / protocol.LAST_STEP)
+        except (OSError, ValueError):
+            return None
+        step = whole(text.decode(errors="replace").strip())
+        return step if step is not None and 0 <= step <= MAX_STEPS else None
+
+    def _ended(self) -> Ended | None:
+        document = self._own(protocol.EXIT_FILE, protocol.EXIT)
+        code = None if document is None else self._code(document)
+        if document is None or code is None:
+            return None
+        if why := _not_started(document):
+            return Ended(self.job, self.op, Outcome.EVICTED, why=why)
+        if document.get("suspended") is True:
+            parts = self._suspend_parts(document)
+            return Ended(self.job, self.op, Outcome.SUSPENDED, code, suspend_s=parts)
+        if code == 0 and document.get("kill_asked_at") is None:
+            return self._elsewhere() or Ended(self.job, self.op, Outcome.COMPLETED, code)
+        if document.get("notice_at") is not None:
+            # Whatever became of it then is no fault of its own.
+            why = "the batch system told it to end"
+            return Ended(self.job, self.op, Outcome.EVICTED, code, why=why)
+        # Many programs answer SIGTERM by a clean exit; their work is not done for that.
+        why = "ended when told to by SIGTERM" if code == 0 else self._first_failure()[1]
+        return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def _code(self, document: Mapping[str, Any]) -> int | None:
+        code = exit_code(document)
+        if code is None:
+            self._warn(f"{protocol.EXIT_FILE}: exit_code is {shown(document.get('exit_code'))}")
+        return code
+
+    def _elsewhere(self) -> Ended | None:
+        """What went wrong on another node, though all went well on the first; None if nothing."""
+        if failed := self.failed_elsewhere():
+            return failed
+        for index in self.others:
+            if not self.ended_on(index):
+                why = f"how it ended on its node {index} is not known"
+                return Ended(self.job, self.op, Outcome.LOST, why=why)
+        return None
+
+    def failed_elsewhere(self) -> Ended | None:
+        """How it failed, if it did on a node that is not the first; None if none says so."""
+        for index in self.others:
+            if why := _not_started(self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}):
+                return Ended(self.job, self.op, Outcome.EVICTED, why=f"{why}, on its node {index}")
+        if not any(self._failed_on(index) for index in self.others):
+            return None
+        code, why = self._first_failure()
+        return Ended(self.job, self.op, Outcome.FAILED, code, why=why)
+
+    def failed_untold(self) -> Ended | None:
+        """How it failed on one of several nodes before anybody told it to end, if it did."""
+        nodes = (0, *self.others)
+        ends = [self._of_node(at, protocol.EXIT_FILE, protocol.EXIT) or {} for at in nodes]
+        index = failed_untold(ends) if self.others else None
+        if index is None:
+            return None
+        why = f"on its node {index}: {how_it_failed(ends[index], self._supervisor_log())}"
+        return Ended(
+            self.job, self.op, Outcome.FAILED, exit_code(ends[index]), why=why,
+            step=self._last_step(),
+        )  # fmt: skip
+
+    def _failed_on(self, index: int) -> dict[str, Any]:
+        """The end on a node, if that was a failure."""
+        document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) or {}
+        return document if document.get("exit_code", 0) != 0 else {}
+
+    def _first_failure(self) -> tuple[int | None, str]:
+        """Exit code and words of the failure that came first: the others are of its making."""
+        failures = [(at, found) for at in (0, *self.others) if (found := self._failed_on(at))]
+        index, first = min(failures, key=lambda each: instant(each[1], "main_ended_at") or math.inf)
+        why = how_it_failed(first, self._supervisor_log())
+        return exit_code(first), f"on its node {index}: {why}" if self.others else why
+
+    def completed_on(self, index: int) -> bool:
+        """Whether all went well on a node."""
+        document = self._of_node(index, protocol.EXIT_FILE, protocol.EXIT)
+        return document is not None and document.get("exit_code") == 0
+
+    def _of_node(self, index: int, name: str, schema: str) -> dict[str, Any] | None:
+        directory = protocol.node_directory(self.directory, index)
+        return self._read(str((directory / name).relative_to(self.directory)), schema)
+
+    def ended_on(self, index: int) -> bool:
+        """Whether the supervisor of a node has said that nothing of the attempt is left there."""
+        return self._of_node(index, protocol.EXIT_FILE, protocol.EXIT) is not None
+
+    def noticed(self) -> bool:
+        """Whether the batch system told the attempt to end."""
+        document = self._own(protocol.EXIT_FILE, protocol.EXIT) or {}
+        return document.get("notice_at") is not None
+
+    def lost(self, why: str, outcome: Outcome = Outcome.LOST) -> Ended:
+        """How an attempt ended that has no ``exit.json`` and whose processes are gone.
+
+        The file of a suspension and the empty tree are its acknowledgement: if only the
+        supervisor could not record its end, the attempt is suspended all the same.
+        """
+        if self._suspended():
+            parts = self._suspend_parts({})
+            return Ended(self.job, self.op, Outcome.SUSPENDED, suspend_s=parts, why=why)
+        return Ended(self.job, self.op, outcome, why=why, step=self._last_step())
+
+    def _suspended(self) -> dict[str, Any]:
+        """The acknowledgement of this attempt's suspension, or nothing."""
+        document = self._read(protocol.SUSPENDED_FILE, protocol.SUSPENDED)
+        return document if document is not None and self._ours(document) else {}
+
+    def _suspend_parts(self, ended: Mapping[str, Any]) -> dict[str, float]:
+        said = self._suspended()
+        return spans(
+            ("", instant(ended, "suspend_asked_at")),
+            ("agree_s", instant(said, "agreed_at")),
+            ("write_s", instant(said, "written_at")),
+            ("acknowledge_s", instant(said, "acknowledged_at")),
+            ("teardown_s", instant(ended, "ended_at")),
+        )
+
+    def news(self) -> list[Fact]:
+        """What was reported since last time: changes of size and progress."""
+        rescaled = self.sizes.news()
+        return [*([rescaled] if rescaled else ()), *self._reports.news()]
+
+    # Small parts.
+
+    def _ours(self, document: Mapping[str, Any]) -> bool:
+        return (document.get("attempt"), document.get("op")) == (self.attempt, self.op)
+
+    def _own(self, name: str, schema: str) -> dict[str, Any] | None:
+        document = self._read(name, schema)
+        return document if document is not None and self._ours(document) else None
+
+    def _read(self, name: str, schema: str) -> dict[str, Any] | None:
+        try:
+            return documents.read_json(self.directory / name, schema)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"{name}: {error.strerror}")
+        except ValueError as error:
+            self._warn(str(error))
+        return None
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("job %s, attempt %d: %s", clean(self.job), self.attempt, clean(what))
+
+
+def left_on(jobs: Path, job: str, attempt: int, node: str) -> bool:
+    """Whether an attempt has begun on a node, and has not said that nothing is left there."""
+    directory = jobs / job / _directory(attempt)
+    for own in (directory, *directory.glob("node-*")):
+        try:
+            taken = documents.read_json(own / protocol.SUPERVISOR_FILE, protocol.SUPERVISOR)
+        except (OSError, ValueError):
+            continue
+        if taken.get("node") == node:
+            return not os.path.lexists(own / protocol.EXIT_FILE)
+    return False
+
+
+def _not_started(document: Mapping[str, Any]) -> str:
+    """Why the command was never begun, which is no fault of its own; empty if it was."""
+    why = document.get("not_started")
+    return f"could not be started: {clean(why)[:_WHY_CHARS]}" if isinstance(why, str) else ""
+
+
+def _directory(attempt: int) -> str:
+    return f"attempt-{attempt:04d}"

@@ -1,0 +1,220 @@
+"""What a training reports of itself, as facts. It is hostile: what makes no sense is left out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcext import protocol
+from hpcext.core.estimate import GoodputReport
+from hpcext.core.facts import Fact, Noted, NotSaved, Progressed, Registered
+from hpcext.core.values import Action
+from hpcext.executors.attempt.readings import MAX_NUMBER, MAX_STEPS, count, instant, number, spans
+from hpcext.text import clean, shown
+
+MAX_METRICS = 32
+MAX_RUNGS = 64
+MAX_NOTES = 8
+MAX_NOTE = 500
+"""Characters of a note."""
+
+WHY_CHARS = 120
+
+_STEP = re.compile(r"[1-9][0-9]{0,14}\Z")
+_METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]{0,63}\Z")
+
+
+class Reports:
+    """``report.json`` of one attempt, which the training replaces again and again.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        Of the attempt.
+    action : Action
+        Any action on the attempt.
+    read : callable
+        Name and schema of a file of the attempt → what it says, or None.
+    warn : callable
+        Told what makes no sense.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        action: Action,
+        read: Callable[[str, str], dict[str, Any] | None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._directory = directory
+        self._action = action
+        self._read = read
+        self._warn = warn
+        self._seen: tuple[int, ...] = ()
+        self._last: Progressed | None = None
+        self._noted: Noted | None = None
+        self._in_place = False
+        self._resumed = False
+        self._rungs_told: set[int] = set()
+        self._saves = NotSaved(action.job, action.op, "")
+
+    def news(self) -> list[Fact]:
+        """What was reported since last time; what makes no sense is left out."""
+        path = self._directory / protocol.REPORT_FILE
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return []
+        # A report is replaced as a whole, so a new one has another inode or another time.
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen == self._seen:
+            return []
+        self._seen = seen
+        document = self._read(protocol.REPORT_FILE, protocol.REPORT)
+        if document is None:
+            return []
+        try:
+            return self._facts(document)
+        except ValueError as error:
+            self._warn(f"{protocol.REPORT_FILE}: {error}")
+            return []
+
+    def _facts(self, document: Mapping[str, Any]) -> list[Fact]:
+        if (document.get("attempt"), document.get("op")) != (self._action.attempt, self._action.op):
+            raise ValueError("is that of another attempt")
+        metrics, diverged = self._metrics(document.get("metrics"))
+        if document.get("suspendable") is False:
+            return self._news_beside(document, metrics)
+        resumed_step = count(document, "resumed_step")
+        progressed = Progressed(
+            self._action.job,
+            self._action.op,
+            count(document, "step"),
+            count(document, "saved_step"),
+            number(document, "done"),
+            self._rate(document),
+            metrics,
+            diverged=diverged,
+            rungs=self._rungs(document),
+            goodput=self._goodput(document),
+        )
+        facts: list[Fact] = []
+        in_place = document.get("in_place") is True
+        if self._last is None or (in_place and not self._in_place):
+            facts.append(Registered(self._action.job, self._action.op, resumed_step, in_place))
+            self._in_place = in_place
+        facts += self._news_beside(document, {})
+        first_step_at = instant(document, "first_step_at")
+        if first_step_at is not None and not self._resumed:
+            self._resumed = True
+            parts = self._resume_parts(document, first_step_at)
+            facts.append(msgspec.structs.replace(progressed, resume_s=parts))
+        elif progressed != self._last:
+            facts.append(progressed)
+        self._last = progressed
+        saves = self._not_saved(document)
+        if saves != self._saves:
+            facts.append(saves)
+            self._saves = saves
+        return facts
+
+    def _not_saved(self, document: Mapping[str, Any]) -> NotSaved:
+        """What it says of its checkpoints; nothing, as most, if all is well."""
+        why = document.get("cannot_save")
+        declined = document.get("declined", 0)
+        if type(declined) is not int or not 0 <= declined <= MAX_STEPS:
+            self._warn(f"{protocol.REPORT_FILE}: declined is {shown(declined)}, not a count")
+            declined = 0
+        said = clean(why)[:WHY_CHARS].strip() if isinstance(why, str) else ""
+        waits = bool(said) and document.get("waits_to_save") is True
+        return NotSaved(self._action.job, self._action.op, said, declined, waits)
+
+    def _news_beside(self, document: Mapping[str, Any], metrics: dict[str, float]) -> list[Fact]:
+        """What it says beside its progress, if that is new."""
+        noted = Noted(self._action.job, self._action.op, self._notes(document), metrics)
+        before = self._noted or msgspec.structs.replace(noted, notes=(), metrics={})
+        self._noted = noted
+        return [noted] if noted != before else []
+
+    def _notes(self, document: Mapping[str, Any]) -> tuple[str, ...]:
+        stated = document.get("notes")
+        if not isinstance(stated, list):
+            return ()
+        said = (note for note in stated[:MAX_NOTES] if isinstance(note, str))
+        return tuple(clean(note[:MAX_NOTE]) for note in said)
+
+    def _resume_parts(self, document: Mapping[str, Any], first_step_at: float) -> dict[str, float]:
+        began = self._read(protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
+        return spans(
+            ("", instant(began, "at")),
+            ("start_s", instant(document, "registered_at")),
+            ("restore_s", instant(document, "restored_at")),
+            ("first_step_s", first_step_at),
+        )
+
+    def _rate(self, document: Mapping[str, Any]) -> float | None:
+        if document.get("rate") is None:
+            return None
+        try:
+            return number(document, "rate")
+        except ValueError as error:
+            self._warn(f"{protocol.REPORT_FILE}: {error}")
+            return None
+
+    def _metrics(self, stated: Any) -> tuple[dict[str, float], tuple[str, ...]]:
+        """Those metrics that make sense, and the names of those that are said to be no numbers."""
+        if not isinstance(stated, dict):
+            return {}, ()
+        metrics: dict[str, float] = {}
+        diverged: list[str] = []
+        for name in itertools.islice(stated, MAX_METRICS):
+            if not _METRIC.match(name):
+                self._warn(f"{protocol.REPORT_FILE}: {shown(name)} is no name of a metric")
+                continue
+            said = stated[name]
+            if said is None or (isinstance(said, float) and not math.isfinite(said)):
+                diverged.append(name)
+                continue
+            try:
+                metrics[name] = number(stated, name, -MAX_NUMBER)
+            except ValueError as error:
+                self._warn(f"{protocol.REPORT_FILE}: {error}")
+        if len(stated) > MAX_METRICS:
+            self._warn(f"{protocol.REPORT_FILE}: {len(stated)} metrics, of {MAX_METRICS} at most")
+        return metrics, tuple(diverged)
+
+    def _rungs(self, document: Mapping[str, Any]) -> dict[int, dict[str, float | None]]:
+        """What a trial had at the rungs that it came to since this was asked last."""
+        stated = document.get("rungs")
+        if not isinstance(stated, dict):
+            return {}
+        rungs: dict[int, dict[str, float | None]] = {}
+        for step, said in itertools.islice(stated.items(), MAX_RUNGS):
+            if not _STEP.match(step):
+                self._warn(f"{protocol.REPORT_FILE}: rungs: {shown(step)} is no step")
+            elif int(step) not in self._rungs_told:
+                metrics, diverged = self._metrics(said)
+                rungs[int(step)] = {**metrics, **dict.fromkeys(diverged)}
+        self._rungs_told |= rungs.keys()
+        return rungs
+
+    def _goodput(self, document: Mapping[str, Any]) -> GoodputReport | None:
+        """That of the training, if it says one that makes sense."""
+        said = document.get("goodput")
+        if said is None:
+            return None
+        if isinstance(said, dict):
+            # Other keys may be those of a later release.
+            said = {name: said[name] for name in GoodputReport.__struct_fields__ if name in said}
+        try:
+            return msgspec.convert(said, GoodputReport)
+        except msgspec.ValidationError as error:
+            self._warn(f"{protocol.REPORT_FILE}: goodput: {error}")
+            return None

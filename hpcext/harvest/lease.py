@@ -1,0 +1,142 @@
+"""A lease, a node that a batch system lends, as its harvester knows it; and which to give back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from hpcext import documents
+from hpcext.harvest.leases import Terms
+from hpcext.launch import agent
+
+Loss = Callable[[str], "tuple[int, ...] | None"]
+"""What it costs to give up a node, the smaller the less; None: it cannot be given up now."""
+
+
+@dataclasses.dataclass
+class Lease:
+    """One of them.
+
+    Attributes
+    ----------
+    number : int
+    node : str
+    kind : str
+        Of its GPUs.
+    directory : pathlib.Path
+    asked_at : float
+        Epoch.
+    idle_at : float
+        Since when its node was idle, as far as was seen; epoch.
+    job_id : int or None
+        None until the batch system has said it.
+    ends_at : float or None
+        When its job ends at the latest, epoch.
+    planned : bool
+        Somebody needs the node then.
+    devices : tuple of str
+        What CUDA calls the GPUs of the lease; empty until its agent is there.
+    joined : bool
+        The engine has its node.
+    leaving : bool
+        The node is wanted back.
+    missing : int
+        How many times in a row its job was not known.
+    stopped_at : float or None
+        When it was first seen that its job was stopped; epoch.
+    withdrawn : bool
+        It did not begin in time, so nobody waits for it any more.
+    released : bool
+        It is given back though nobody wants it.
+    stale : bool
+        Its file is to be written again.
+    claim : bool
+        It waits for a node that another harvester has, and is to give up.
+    """
+
+    number: int
+    node: str
+    kind: str
+    directory: Path
+    asked_at: float
+    idle_at: float
+    job_id: int | None = None
+    ends_at: float | None = None
+    planned: bool = False
+    devices: tuple[str, ...] = ()
+    joined: bool = False
+    leaving: bool = False
+    missing: int = 0
+    stopped_at: float | None = None
+    withdrawn: bool = False
+    released: bool = False
+    stale: bool = False
+    claim: bool = False
+
+    def release(self) -> None:
+        """Have its agent leave as soon as nothing runs there."""
+        (self.directory / agent.RELEASE_FILE).touch()
+        self.released = True
+
+    def closing(self) -> bool:
+        """Whether nothing more is started there."""
+        return self.released or os.path.lexists(self.directory / agent.LEAVING_FILE)
+
+    def unused(self) -> bool:
+        """Whether that is so since nothing was."""
+        return self._why() == agent.UNUSED
+
+    def unneeded(self) -> bool:
+        """Whether its node was given back though nobody had asked for it."""
+        why = self._why()
+        if why == agent.AT_ITS_END:
+            return not self.planned
+        return why == agent.UNUSED or (self.released and why is None)
+
+    def _why(self) -> str | None:
+        """What its agent said when it began to leave; None: it has not said it."""
+        with contextlib.suppress(OSError, ValueError):
+            return documents.read_untrusted(self.directory / agent.LEAVING_FILE).decode()
+        return None
+
+    def document(self, terms: Terms) -> dict[str, Any]:
+        """Its ``lease.json``."""
+        leave_at = None if self.ends_at is None else self.ends_at - terms.before_s
+        return {
+            "schema": agent.LEASE,
+            "number": self.number,
+            "node": self.node,
+            "kind": self.kind,
+            "asked_at": self.asked_at,
+            "idle_at": self.idle_at,
+            "job_id": self.job_id,
+            "ends_at": self.ends_at,
+            "planned": self.planned,
+            "leave_at": leave_at,
+            "idle_s": terms.idle_s,
+            "claim": self.claim,
+        }
+
+
+def surplus(
+    leases: Iterable[Lease], want: int, loss: Loss, asked: Collection[str] = ()
+) -> list[Lease]:
+    """Which leases to give back so that no more than so many are left: what costs least.
+
+    Of those that cost as much, one whose node another harvester has asked for, and then the one
+    that ends soonest. What cannot be given up now is kept.
+    """
+    there = [lease for lease in leases if not lease.leaving]
+    costs = ((loss(lease.node) if lease.joined else (), lease) for lease in there)
+    able = [(cost, lease) for cost, lease in costs if cost is not None]
+    # Without an end it has not begun.
+    able.sort(
+        key=lambda each: (
+            each[0], each[1].node not in asked, each[1].ends_at or 0.0, -each[1].number
+        )
+    )  # fmt: skip
+    return [lease for _, lease in able[: max(0, len(there) - want)]]

@@ -1,0 +1,208 @@
+"""Leases: idle nodes that are taken for a while, and which of them to take. No I/O.
+
+A lease is a preemptible job on one node, whose time limit ends before the hole does: a job that
+would reach into what the batch system has planned does not start there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from hpcext.core.band import Band
+from hpcext.core.history.fragments import Fragments
+from hpcext.core.values import Job
+from hpcext.harvest.shares import drawn
+
+MINUTE_S = 60.0
+"""Slurm and LSF count time limits in minutes; sbatch(1), bsub(1)."""
+
+RARELY = 0.05
+"""So probable it is that a hole lasts longer than a lease whose end nobody has planned."""
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How a harvester takes nodes.
+
+    Attributes
+    ----------
+    partition : str
+        Whose jobs all others preempt.
+    system : {"slurm", "lsf"}
+        Whose nodes they are. A partition of LSF is a queue.
+    options : tuple of str
+        For sbatch or bsub: account, QOS, reservation.
+    gpus : int
+        On each node. Nodes with fewer are left alone.
+    logical : bool
+        They are slots, on nodes without GPUs.
+    max_nodes : int
+        So many at once at most.
+    share : float
+        Of the nodes that are idle or leased, by anybody, so large a part at most, but one.
+    least_s : float
+        Shorter holes are left alone: a job needs some seconds to start and to end.
+    parallel : int or None
+        How many trainers run at once at most.
+    longest_s : float
+        Of a lease.
+    before_s : float
+        So long before the end of a hole, or of a lease, its node is given back.
+    idle_s : float
+        A lease on which nothing runs for so long ends.
+    cycle_s : float
+        So often the batch system is asked.
+    autoscale : Band or None
+        Only so many nodes are taken, and kept, as are worth it; None: as many as can be used.
+    """
+
+    partition: str
+    system: Literal["slurm", "lsf"] = "slurm"
+    options: tuple[str, ...] = ()
+    gpus: int = 1
+    logical: bool = False
+    max_nodes: int = 64
+    share: float = 1.0
+    parallel: int | None = None
+    least_s: float = 180.0
+    longest_s: float = 14_400.0
+    before_s: float = 30.0
+    idle_s: float = 60.0
+    cycle_s: float = 15.0
+    autoscale: Band | None = None
+
+    def most(self, nodes: int) -> int:
+        """So many leases at most, of nodes that are idle or leased by anybody."""
+        return min(self.max_nodes, max(1, math.floor(self.share * nodes)))
+
+    def minutes(self, hole: Hole, now_s: float) -> int:
+        """The time limit of a lease for a hole; 0: it is left alone."""
+        left_s = min(hole.ends_s - now_s - self.before_s, hole.limit_s)
+        if left_s < self.least_s:
+            return 0
+        fits_s = max(hole.fits_s, self.least_s + self.before_s, MINUTE_S)
+        return math.floor(min(left_s, self.longest_s, fits_s) / MINUTE_S)
+
+
+class Hole(NamedTuple):
+    """An idle node; it ends at `ends_s` (epoch), infinite where nobody has said so.
+
+    `limit_s`: so long a job of its partition may last. A longer one would never begin. `fits_s`: it
+    will hardly stay idle for longer than that.
+    """
+
+    node: str
+    ends_s: float
+    limit_s: float = math.inf
+    fits_s: float = math.inf
+
+
+class Request(NamedTuple):
+    """A lease to ask for; `planned`: it ends when somebody needs the node."""
+
+    node: str
+    minutes: int
+    planned: bool = False
+
+
+def wanted(jobs: Sequence[Job], terms: Terms) -> int:
+    """How many nodes trainers could use together; the first ones, of those that wait or run.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Unfinished, in the order of the queue.
+    terms : Terms
+    """
+    asking = first(jobs, terms)
+    nodes = [job.nodes[1] if job.nodes else 1 for job in asking]
+    gpus = sum(job.sizes[-1] * most for job, most in zip(asking, nodes, strict=True))
+    # A training's own nodes are different ones, though it may leave GPUs of each to others.
+    return max([math.ceil(gpus / terms.gpus), *nodes])
+
+
+def first(jobs: Sequence[Job], terms: Terms) -> Sequence[Job]:
+    """Those of unfinished jobs, in the order of the queue, that may have something."""
+    return [job for job in jobs if job.ready or job.state.active][: terms.parallel]
+
+
+def requests(
+    holes: Iterable[Hole],
+    *,
+    idle: int,
+    have: int,
+    want: int,
+    terms: Terms,
+    now_s: float,
+    seed: str = "",
+) -> list[Request]:
+    """Which holes to take, those first that last longest.
+
+    Parameters
+    ----------
+    holes : iterable of Hole
+    idle : int
+        How many nodes are idle, or leased by others, whether they are among the holes or not.
+    have : int
+        Leases that there are, or that were asked for.
+    want : int
+        Nodes that trainers can use.
+    terms : Terms
+    now_s : float
+        Epoch.
+    seed : str
+        Of the order of holes that last as long: two harvesters should not ask for the same ones.
+        Empty: that of their names.
+    """
+    room = min(terms.most(idle + have), want) - have
+
+    def place(hole: Hole) -> tuple[float, str]:
+        return -hole.ends_s, drawn(seed, hole.node) if seed else hole.node
+
+    long = sorted(holes, key=place)
+    found = []
+    for hole in long:
+        if minutes := terms.minutes(hole, now_s):
+            until_s = now_s + (minutes + 1) * MINUTE_S + terms.before_s
+            found.append(Request(hole.node, minutes, until_s > hole.ends_s))
+    return found[: max(0, room)]
+
+
+def fits_s(seen: Fragments, age_s: float, longest_s: float) -> float:
+    """So long an idle node will hardly stay, by those that have left.
+
+    Parameters
+    ----------
+    seen : Fragments
+    age_s : float
+        For so long it has been idle.
+    longest_s : float
+        What is later does not matter.
+    """
+    import numpy as np  # noqa: PLC0415  (slow, and every start of a suspendable job waits for it)
+
+    from hpcext.scaling.survival import Survival  # noqa: PLC0415
+
+    later_s = np.linspace(0.0, longest_s, math.ceil(longest_s / MINUTE_S) + 1)
+    none = np.zeros(0)
+    stays = Survival(seen, none, none).stays(np.array([age_s]), later_s)[0]
+    return float(later_s[np.searchsorted(-stays, -RARELY).clip(max=len(later_s) - 1)])
+
+
+class Steady:
+    """Tells nodes that were idle at two looks in a row from those that are between two jobs.
+
+    BFTrainer, section 4.1, drops what is idle in one record only.
+    """
+
+    def __init__(self) -> None:
+        self._last: frozenset[str] = frozenset()
+
+    def __call__(self, idle: Collection[str]) -> frozenset[str]:
+        """Those that were idle at the last look, too."""
+        both = self._last & frozenset(idle)
+        self._last = frozenset(idle)
+        return both

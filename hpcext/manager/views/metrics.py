@@ -1,0 +1,115 @@
+"""What a monitoring system is told of pilots: numbers with names, by Prometheus's conventions.
+
+Labels have few values: pilots that run or ended within a day, states, uses of time. Names of jobs
+are none: there may be thousands, and they are their users' words.
+(https://prometheus.io/docs/practices/naming/)
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+from hpcext.batch.standing import Is
+from hpcext.core.errors import HpcextError
+from hpcext.core.history.node_time import Use, parts
+from hpcext.core.values import State
+from hpcext.harvest import account as lease_account
+from hpcext.manager.views.reading import Reading
+from hpcext.manager.views.report import held_gpus, outlook_of
+
+
+class Metric(NamedTuple):
+    """What is told.
+
+    Attributes
+    ----------
+    kind : {"gauge", "counter"}
+        A counter never falls, and its name ends with ``_total``.
+    text : str
+    label : str
+        Beside ``pilot``; empty: none.
+    """
+
+    kind: Literal["gauge", "counter"]
+    text: str
+    label: str = ""
+
+
+METRICS = {
+    "hpcext_pilot_up": Metric("gauge", "Whether a manager runs the pilot."),
+    "hpcext_jobs": Metric("gauge", "Jobs of the pilot.", "state"),
+    "hpcext_nodes": Metric("gauge", "Nodes that the pilot has."),
+    "hpcext_gpus": Metric("gauge", "GPUs, or slots, that the pilot has."),
+    "hpcext_gpus_held": Metric("gauge", "GPUs, or slots, that its jobs have."),
+    "hpcext_utility_ratio": Metric(
+        "gauge", "What each of its GPUs does, of one alone, where jobs report their goodput."
+    ),
+    "hpcext_gpu_held_seconds_total": Metric("counter", "GPU time that the pilot had."),
+    "hpcext_gpu_use_seconds": Metric(
+        "gauge", "What this time went into; work that is lost moves from training.", "use"
+    ),
+    "hpcext_starts_total": Metric("counter", "Starts of jobs, again after suspensions too."),
+    "hpcext_suspensions_total": Metric("counter", "Suspensions that jobs acknowledged."),
+    "hpcext_rescales_total": Metric("counter", "Changes of size without stopping."),
+    "hpcext_lost_steps_total": Metric("counter", "Training steps that had to be done again."),
+    "hpcext_leases_total": Metric("counter", "Leases of idle nodes that the harvester took."),
+}
+
+UNREADABLE = "hpcext_unreadable_pilots"
+"""Beside these, and without a label: a gauge."""
+UNREADABLE_TEXT = "Pilots whose journal cannot be read."
+
+
+class Sample(NamedTuple):
+    """One number: of which metric and pilot, and the value of its label."""
+
+    name: str
+    pilot: str
+    label: str
+    value: float
+
+
+def samples(readings: Iterable[Reading | HpcextError]) -> Iterator[Sample]:
+    """All numbers, those of :data:`UNREADABLE` last."""
+    unreadable = 0
+    for each in readings:
+        if isinstance(each, HpcextError):
+            unreadable += 1
+        else:
+            yield from _of(each)
+    yield Sample(UNREADABLE, "", "", unreadable)
+
+
+def _of(reading: Reading) -> Iterator[Sample]:
+    world, gpus, pilot = reading.world, len(reading.pilot.gpus), reading.pilot.id
+    states = collections.Counter(job.state for job in world.jobs.values())
+    for state in State:
+        yield Sample("hpcext_jobs", pilot, state.value, states[state])
+    for use in Use:
+        seconds = reading.node_time.spent.get(use, 0.0) * gpus
+        yield Sample("hpcext_gpu_use_seconds", pilot, use.value, seconds)
+    # What a pilot without a manager had last, it has no more.
+    nodes = [node for node in world.nodes.values() if node.gpus and reading.alive]
+    records = world.records.values()
+    values = {
+        "hpcext_pilot_up": reading.alive,
+        "hpcext_nodes": round(sum(parts(nodes).values())),
+        "hpcext_gpus": sum(node.real_gpus for node in nodes),
+        "hpcext_gpus_held": held_gpus(world),
+        "hpcext_gpu_held_seconds_total": reading.node_time.held_s * gpus,
+        "hpcext_starts_total": sum(job.attempt for job in world.jobs.values()),
+        "hpcext_suspensions_total": sum(record.suspends for record in records),
+        "hpcext_rescales_total": sum(record.rescales for record in records),
+        "hpcext_lost_steps_total": sum(record.lost_steps for record in records),
+    }
+    if outlook := outlook_of(world):
+        values["hpcext_utility_ratio"] = outlook.utility
+    if reading.pilot.harvest is not None:
+        values["hpcext_leases_total"] = lease_account.load(reading.directory).leases
+    if reading.standing.state is Is.UNKNOWN:
+        # Neither up nor down.
+        del values["hpcext_pilot_up"]
+    for name, value in values.items():
+        yield Sample(name, pilot, "", float(value))

@@ -1,0 +1,93 @@
+"""Registry of the papers' experiments on the simulator, and of the papers' results.
+
+A paper is a module with a function ``study(how: How) -> Study``, imported when it is asked for.
+Installed packages bring more of them (:data:`hpcext.seams.PAPERS`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+from hpcext import seams
+from hpcext.core.errors import InputError
+from hpcext.papers.study import How, Study
+from hpcext.text import did_you_mean, shown
+
+
+class Paper(NamedTuple):
+    """A paper: its title, and the module of this package that reproduces it.
+
+    `wants` is the module of an extra without which some of it is left out.
+    """
+
+    title: str
+    module: str
+    wants: str = ""
+
+
+PAPERS: dict[str, Paper] = {
+    "marble": Paper("MARBLE (Han et al., CCGRID 2020): sets 1 to 9", "marble"),
+    "doubling": Paper("Capes et al. (2019): six strategies, three contentions", "capes"),
+    "bftrainer": Paper(
+        "BFTrainer (Liu et al., 2021): Figures 7 to 16, Tables 3 and 4, and the authors' program",
+        "bftrainer.experiments",
+        "pulp",
+    ),
+    "pollux": Paper(
+        "Pollux (Qiao et al., OSDI 2021): workloads, Table 2, Figures 7 and 8", "pollux"
+    ),
+    "lb-bsp": Paper("LB-BSP (Chen et al., SoCC 2020): Figure 8, Table 3", "lb_bsp"),
+}
+
+ALL = "all"
+
+
+def find_papers(name: str, where: str) -> Sequence[str]:
+    """Return the names of the papers that a name stands for: its own, or all of hpcext's.
+
+    Raises
+    ------
+    InputError
+        There is no such paper.
+    """
+    if name == ALL:
+        return tuple(PAPERS)
+    if name not in PAPERS and name not in (installed := seams.names(seams.PAPERS)):
+        known = (*PAPERS, *installed, ALL)
+        raise InputError(
+            f"unknown paper {shown(name)}",
+            where=where,
+            valid=", ".join(known),
+            do=did_you_mean(name, known),
+        )
+    return (name,)
+
+
+def reproduce(name: str, how: How) -> Study:
+    """Run the experiments of a paper.
+
+    Raises
+    ------
+    InputError
+        An installed package promises it, and does not bring it.
+    """
+    found: Study = _module(name).study(how)
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    if name in PAPERS:
+        return importlib.import_module(f"{__name__}.{PAPERS[name].module}")
+    try:
+        module: ModuleType = seams.load(seams.PAPERS, name)
+    except seams.SeamError as error:
+        raise InputError(str(error), where="PAPER") from None
+    if not callable(getattr(module, "study", None)):
+        package = seams.source(seams.PAPERS, name)
+        raise InputError(
+            f"{name} of {package} is no paper", where="PAPER", valid="a module with study(how)"
+        )
+    return module

@@ -1,0 +1,1 @@
+"""The experiments of BFTrainer (Liu et al., 2021): one module for a group of figures."""

@@ -1,0 +1,161 @@
+"""BFTrainer's program on the recorded week, and hpcext's: the same trainers and nodes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from hpcext.papers.bftrainer.parts import AT_ONCE, HEURISTIC, HOUR_S, Found, Part, Setup, milp
+from hpcext.papers.bftrainer.replay import Case, Replayed
+from hpcext.papers.bftrainer.setup import WEEK_S, Idle, levels, trainers
+from hpcext.papers.study import Row, Table
+from hpcext.sim.evaluate.bounds import Kind, Nodes, fluid_end_s
+from hpcext.sim.evaluate.clairvoyant import clairvoyant_end_s
+
+SKIP = 1000
+"""Changes at the beginning that its authors leave out."""
+
+MANY = 35
+
+EQUAL = f"equal_share:parallel={AT_ONCE}"
+BOTH = {"BFTrainer": milp(), "the heuristic": HEURISTIC}
+
+HOURS = {"hpo": (65.8, 75.4), "mix": (86.0, 89.1)}
+COSTS = {"hpo": (0.99, 13.0), "mix": (1.5, 11.8)}
+"""Figures of that program, for both."""
+
+NAMES = {"hpo": "HPO of ShuffleNet", "mix": "ImageNet mixture"}
+
+
+def program(setup: Setup) -> Part:
+    """Replay the week of the program; nothing without data."""
+    if setup.whole is None:
+        return Part((), lambda _: (_without(),))
+    files = {"hpo": setup.hpo, "mix": setup.mix}
+    if setup.quick:
+        del files["mix"]
+    policies = [milp()] if setup.quick else [*BOTH.values(), EQUAL, milp(parallel=MANY)]
+    idle = setup.whole
+    cases = {
+        (kind, policy): Case(files[kind], policy, idle) for kind in files for policy in policies
+    }
+
+    def tables(found: Found) -> tuple[Table, ...]:
+        ran = {key: found[case] for key, case in cases.items()}
+        bounds = {
+            (kind, parallel): bound_h(path, idle, parallel)
+            for kind, path in files.items()
+            for parallel in (AT_ONCE, MANY)
+        }
+        paying = {kind: paying_h(path, idle) for kind, path in files.items()}
+        return (_hours(ran, bounds, paying), _costs(ran))
+
+    return Part(tuple(cases.values()), tables)
+
+
+def _without() -> Table:
+    rows = tuple(
+        Row(f"{NAMES[kind]}, {name}", None, hours, "h", "needs --data DIR, the recorded week")
+        for kind, each in HOURS.items()
+        for name, hours in zip(BOTH, each, strict=True)
+    )
+    return Table("The authors' own program: hours until all trainers are done", rows)
+
+
+@functools.lru_cache(maxsize=16)
+def bound_h(trained: str, idle: Idle, parallel: int) -> float:
+    """Return a bound in hours: no costs, divisible nodes, and a known future."""
+    nodes = Nodes(levels(idle.changes()))
+    return fluid_end_s(_kinds(trained), nodes, parallel, until_s=WEEK_S) / HOUR_S
+
+
+@functools.lru_cache(maxsize=4)
+def paying_h(trained: str, idle: Idle) -> float:
+    """Return a bound in hours if each change costs at least as much as the cheapest one."""
+    costs_s = (min(each.rescale_up_s, each.rescale_down_s) for _, each in trainers(trained))
+    nodes = Nodes(levels(idle.changes()))
+    return clairvoyant_end_s(_kinds(trained), nodes, AT_ONCE, min(costs_s), WEEK_S) / HOUR_S
+
+
+def _kinds(trained: str) -> list[Kind]:
+    """Return the trainers of a file, grouped by equal speed."""
+    works: dict[tuple[tuple[int, float], ...], float] = {}
+    for job, physics in trainers(trained):
+        key = tuple(job.estimate.stated.items())
+        works[key] = works.get(key, 0.0) + physics.work
+    return [Kind(dict(key), work) for key, work in works.items()]
+
+
+def _hours(
+    ran: Mapping[tuple[str, str], Replayed],
+    bounds: Mapping[tuple[str, int], float],
+    paying: Mapping[str, float],
+) -> Table:
+    rows = []
+    for kind, papers in HOURS.items():
+        of, bound = NAMES[kind], (kind, AT_ONCE)
+        for (name, policy), paper in zip(BOTH.items(), papers, strict=True):
+            if (kind, policy) in ran:
+                rows.append(until_row(f"{of}, {name}", ran[kind, policy], paper))
+        if (kind, EQUAL) in ran:
+            rows.append(until_row(f"{of}, equal shares, the rest spread", ran[kind, EQUAL]))
+        if bound in bounds:
+            paper_h = 62.2 if kind == "hpo" else None
+            rows.append(Row(f"{of}, no schedule is faster", bounds[bound], paper_h, "h"))
+            what = f"{of}, no schedule that pays for changes is faster"
+            rows.append(Row(what, paying[kind], None, "h"))
+        if (kind, milp(parallel=MANY)) in ran:
+            many = until_row(f"{of}, BFTrainer, {MANY} at once", ran[kind, milp(parallel=MANY)])
+            rows.append(many)
+        if bound in bounds:
+            paper_h = 47.5 if kind == "hpo" else None
+            what = f"{of}, no schedule is faster, {MANY} at once"
+            rows.append(Row(what, bounds[kind, MANY], paper_h, "h"))
+    return Table(
+        "The authors' own program: hours until all trainers are done",
+        tuple(rows),
+        f"the recorded week of Summit, all nodes, from its change {SKIP} on, at most {AT_ONCE} "
+        "trainers at once; in place of the paper's figures those that its published program "
+        "gives, and for bounds those found by hand; they are of a fluid without costs, and of "
+        "places that pay for each change of size, whose nodes are all alike",
+    )
+
+
+def until_row(what: str, ran: Replayed, paper: float | None = None) -> Row:
+    """Return a row of the hours that a replay took."""
+    if not ran.finished:
+        return Row(what, None, paper, "h", "not all trainers are done when the trace ends")
+    return Row(what, ran.end_s / HOUR_S, paper, "h")
+
+
+def _costs(ran: Mapping[tuple[str, str], Replayed]) -> Table:
+    rows = []
+    for kind, papers in COSTS.items():
+        for (name, policy), paper in zip(BOTH.items(), papers, strict=True):
+            if (kind, policy) not in ran:
+                continue
+            of, each = f"{NAMES[kind]}, {name}", ran[kind, policy]
+            done = each.done.samples
+            rows.append(_cost(f"{of}: rescaling", 100 * each.lost.rescaling / done, paper))
+            rows.append(Row(f"{of}: preemption", 100 * each.lost.preemption / done, None, "%"))
+            rows.append(Row(f"{of}: starts", 100 * each.lost.starts / done, None, "%"))
+            idle = 100 * (1 - each.trained_node_s / each.held_node_s)
+            rows.append(Row(f"{of}: node-time held without progress", idle, None, "%"))
+    return Table(
+        "The authors' own program: costs as shares of the outcome",
+        tuple(rows),
+        "samples not trained while trainers made no progress, over all samples trained: rescaling "
+        "and preemption at the speed before the change, starts at that after it; rescaling is what "
+        "the policy chose, preemption what lost nodes made necessary",
+    )
+
+
+def _cost(what: str, ours: float, paper: float) -> Row:
+    row = Row(what, ours, paper, "%")
+    why = (
+        "there a trainer that has lost nodes pays once for that, R_down, and its growth in the "
+        "same moment is all rescaling; here R_down of it is preemption, a pause that a lost node "
+        "cuts short costs what it lasted, and a node that is lost during a start makes it begin "
+        "again"
+    )
+    return Row(what, ours, paper, "%", why if row.far else "")

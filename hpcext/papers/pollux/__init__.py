@@ -1,0 +1,369 @@
+"""Qiao et al., *Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning*, 2021.
+
+The simulator experiments of section 5.3 on the published measurements and workloads, and Table 2,
+which the authors measured on a real cluster.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcext.papers.many import many
+from hpcext.papers.pollux.autoscale import Bills, bills, figure_9
+from hpcext.papers.pollux.runs import NEEDS, Case, simulated
+from hpcext.papers.study import How, Row, Study, Table
+from hpcext.sim.evaluate.metrics import fairness, figures
+from hpcext.sim.workloads.generated import FOLDER
+
+EXACT, GENETIC = "pollux", "pollux:search=genetic"
+JCT = "pollux:objective=jct"
+"""A policy of hpcext that the paper does not have."""
+
+OPTIMUS, TIRESIAS = "optimus:interval_s=60", "tiresias"
+"""Policies to compare with. All decide every 60 s, as in the authors' simulator."""
+
+NAMES = {
+    GENETIC: "pollux, genetic search",
+    OPTIMUS: "optimus with oracle",
+    TIRESIAS: "tiresias",
+    EXACT: "pollux, exact",
+}
+
+WORKLOADS = (1, 2, 3, 4)
+
+PUBLISHED: Mapping[str, Sequence[float]] = {
+    GENETIC: (2088.8, 3322.9, 2188.5, 2721.0),
+    OPTIMUS: (4087.1, 6913.9, 3944.0, 5967.8),
+    TIRESIAS: (2473.6, 5145.0, 3876.3, 3280.3),
+    EXACT: (2088.8, 3322.9, 2188.5, 2721.0),
+}
+"""Average JCT in seconds by workload, as published from the authors' own simulator."""
+
+TABLE_2: Mapping[str, tuple[str, float, float, float]] = {
+    EXACT: ("Pollux (p = -1)", 0.76, 11.0, 16.0),
+    OPTIMUS: ("Optimus+Oracle+TunedJobs", 1.5, 15.0, 20.0),
+    TIRESIAS: ("Tiresias+TunedJobs", 1.2, 15.0, 24.0),
+    "pollux:p=1": ("Pollux (p = +1)", 0.83, 10.0, 16.0),
+    "pollux:p=-10": ("Pollux (p = -10)", 0.84, 12.0, 18.0),
+}
+"""Average and 99th percentile of JCT, and makespan, in hours on the testbed."""
+
+MADE_LOADS = (0.5, 1.0, 1.5)
+"""Loads at which objective=jct is compared."""
+
+INTERVALS: Mapping[float, float] = {30.0: 2729.1, 120.0: 2805.9, 240.0: 2968.5, 480.0: 3354.2}
+BASE_S = 2751.0
+"""Figure 8b: average JCT over the authors' eight workloads by scheduling interval; and at 60 s."""
+
+LOADS: Mapping[float, float] = {0.5: 1534.0, 1.5: 3685.4, 2.0: 5289.2}
+"""Figure 8a: the same by load, under Pollux."""
+
+SLOWDOWNS: Mapping[float, float] = {0.0: 2757.9, 0.25: 3177.1, 0.5: 3903.1}
+"""Figure 8c: the same by interference, where jobs are not kept apart."""
+
+
+class Found(NamedTuple):
+    """The figures of one run."""
+
+    jct_s: float
+    p99_s: float
+    makespan_s: float
+    rho: tuple[float, ...]
+
+
+def summed(case: Case) -> Found:
+    """Simulate a case and return its figures."""
+    run = simulated(case)
+    known = figures(run)
+    if known.jct_mean_s is None or known.jct_p99_s is None or known.makespan_s is None:
+        raise RuntimeError(f"{case}: no job completed")
+    rho = tuple(fairness(run.jobs).tolist())
+    return Found(known.jct_mean_s, known.jct_p99_s, known.makespan_s, rho)
+
+
+Runs = Mapping[Case, Found]
+
+
+class _Plan:
+    """The runs that tables need: first all are collected, then they are looked up."""
+
+    def __init__(self, data: Path | None, how: How) -> None:
+        self.data, self.how = data, how
+        self.cases: dict[Case, None] = {}
+        self.found: Runs = {}
+        self.bills: Bills = {}
+
+    @property
+    def workloads(self) -> Sequence[int]:
+        """Numbers of the workloads to run."""
+        return WORKLOADS[:1] if self.how.quick else WORKLOADS
+
+    def mean(self, policy: str, field: str = "jct_s", **more: float) -> float | None:
+        """Return the mean of a figure over the workloads; None as long as it is unknown."""
+        each = [self.one(policy, field, workload=number, **more) for number in self.workloads]
+        return statistics.fmean(known) if (known := [x for x in each if x is not None]) else None
+
+    def made(self, policy: str, load: float) -> float | None:
+        """Return the average JCT over generated workloads."""
+        seeds = self.how.seeds[:1] if self.how.quick else self.how.seeds
+        each = [self.one(policy, "jct_s", seed=seed, load=load) for seed in seeds]
+        return statistics.fmean(known) if (known := [x for x in each if x is not None]) else None
+
+    def one(self, policy: str, field: str, **more: float) -> float | None:
+        """Return a figure of one run."""
+        found = self.run(policy, **more)
+        return None if found is None else float(getattr(found, field))
+
+    def run(self, policy: str, **more: float) -> Found | None:
+        """Return the figures of one run; None as long as they are unknown."""
+        if self.data is None:
+            return None
+        case = Case(self.data, policy, **more)  # type: ignore[arg-type]
+        self.cases[case] = None
+        return self.found.get(case)
+
+
+def study(how: How) -> Study:
+    """Reproduce average JCT by workload, Table 2, and Figures 7 to 9.
+
+    Quick: one workload, without the genetic search, one seed and one load.
+    """
+    data = how.data / FOLDER if how.data is not None else None
+    plan = _Plan(data, how)
+    tables = _tables(plan)
+    if plan.cases:
+        # The genetic search takes longest.
+        cases = sorted(plan.cases, key=lambda case: (not case.searches, case.name != "pollux"))
+        plan.found = dict(zip(cases, many(summed, cases, how.workers), strict=True))
+        plan.bills = bills(plan.data, how) if plan.data is not None else {}
+        tables = _tables(plan)
+    return Study(
+        "pollux",
+        "Pollux: co-adaptive cluster scheduling for goodput-optimized deep learning (Qiao et al., "
+        "2021)",
+        tables,
+        ASSUMED,
+    )
+
+
+def _tables(plan: _Plan) -> tuple[Table, ...]:
+    return (
+        _by_workload(plan),
+        _lower(plan),
+        _shorter(plan),
+        _table_2(plan),
+        _reductions(plan),
+        _figure_7(plan),
+        _figure_8a(plan),
+        _figure_8b(plan),
+        _figure_8c(plan),
+        figure_9(plan.bills, NEEDS if plan.data is None else "not in the quick study"),
+    )
+
+
+def _row(
+    plan: _Plan,
+    what: str,
+    ours: float | None,
+    paper: float | None,
+    *,
+    unit: str = "",
+    why: str = "",
+) -> Row:
+    if ours is None:
+        why = NEEDS if plan.data is None else "not in the quick study"
+    row = Row(what, ours, paper, unit, why)
+    return row if row.far or ours is None else Row(what, ours, paper, unit)
+
+
+def _by_workload(plan: _Plan) -> Table:
+    rows = []
+    for policy in (TIRESIAS, OPTIMUS, GENETIC):
+        for number, paper in zip(WORKLOADS, PUBLISHED[policy], strict=True):
+            known = number in plan.workloads and not (plan.how.quick and policy == GENETIC)
+            ours = plan.one(policy, "jct_s", workload=number) if known else None
+            rows.append(_row(plan, f"{NAMES[policy]}, workload {number}", ours, paper, unit="s"))
+    return Table(
+        "Average JCT of each published workload, beside the authors' simulator",
+        tuple(rows),
+        "160 jobs in 8 hours on 16 nodes of 4 GPUs; theirs is repeated within about 1 %",
+    )
+
+
+def _lower(plan: _Plan) -> Table:
+    rows = []
+    for number, paper in zip(WORKLOADS, PUBLISHED[EXACT], strict=True):
+        ours = plan.one(EXACT, "jct_s", workload=number) if number in plan.workloads else None
+        rows.append(_row(plan, f"{NAMES[EXACT]}, workload {number}", ours, paper, unit="s"))
+    return Table(
+        "The same objective solved exactly, beside the authors' genetic search: average JCT",
+        tuple(rows),
+    )
+
+
+def _shorter(plan: _Plan) -> Table:
+    rows = []
+    for number, paper in zip(WORKLOADS, PUBLISHED[EXACT], strict=True):
+        ours = plan.one(JCT, "jct_s", workload=number) if number in plan.workloads else None
+        why = "that is what it is for"
+        rows.append(_row(plan, f"average JCT, workload {number}", ours, paper, unit="s", why=why))
+    for load in MADE_LOADS[:1] if plan.how.quick else MADE_LOADS:
+        theirs, ours = plan.made(EXACT, load), plan.made(JCT, load)
+        share = None if ours is None or not theirs else 100 * (1 - ours / theirs)
+        what = f"less than {NAMES[EXACT]}, on made workloads at {load:g} times the load"
+        rows.append(_row(plan, what, share, None, unit="%"))
+    for policy, name in ((EXACT, NAMES[EXACT]), (JCT, "objective=jct")):
+        p99_s = plan.mean(policy, "p99_s")
+        hours = None if p99_s is None else p99_s / 3600
+        rows.append(_row(plan, f"{name}: 99th percentile of JCT", hours, None, unit="h"))
+        found = [plan.run(policy, workload=number) for number in plan.workloads]
+        rho = np.array([each for one in found if one is not None for each in one.rho])
+        rows.append(_row(plan, f"{name}: mean rho", _or(rho, np.mean), None))
+        rows.append(_row(plan, f"{name}: largest rho", _or(rho, np.max), None))
+    return Table(
+        "Rules of hpcext for short completion times (objective=jct), beside the authors' simulator",
+        tuple(rows),
+    )
+
+
+def _table_2(plan: _Plan) -> Table:
+    rows = []
+    why = "the testbed ran another workload (6), which is not among the data"
+    for policy, (name, *paper) in TABLE_2.items():
+        if plan.how.quick and policy.startswith("pollux:"):
+            continue
+        for field, what, hours in zip(
+            ("jct_s", "p99_s", "makespan_s"),
+            ("average JCT", "99th percentile of JCT", "makespan"),
+            paper,
+            strict=True,
+        ):
+            ours = plan.mean(policy, field)
+            hours_ours = None if ours is None else ours / 3600
+            rows.append(_row(plan, f"{name}: {what}", hours_ours, hours, unit="h", why=why))
+    untuned = "needs the workload with the GPUs of the original trace, which is not among the data"
+    for name, hours in (("Optimus+Oracle", 2.7), ("Tiresias", 2.8)):
+        rows.append(Row(f"{name}: average JCT", None, hours, "h", untuned))
+    return Table(
+        "Table 2: on the testbed; ours: mean of the workloads, simulated",
+        tuple(rows),
+    )
+
+
+def _reductions(plan: _Plan) -> Table:
+    rows = []
+    exact = plan.mean(EXACT)
+    for policy, paper in ((OPTIMUS, 48.0), (TIRESIAS, 32.0)):
+        other = plan.mean(policy)
+        ours = None if exact is None or other is None else 100 * (1 - exact / other)
+        why = "theirs are eight workloads, and the genetic search"
+        rows.append(_row(plan, f"less than {NAMES[policy]}", ours, paper, unit="%", why=why))
+    return Table("Section 5.3: by how much Pollux reduces the average JCT", tuple(rows))
+
+
+def _figure_7(plan: _Plan) -> Table:
+    rows = []
+    fewer = (EXACT, OPTIMUS, TIRESIAS)
+    for policy in fewer if plan.how.quick else TABLE_2:
+        found = [plan.run(policy, workload=number) for number in plan.workloads]
+        rho = np.array([each for one in found if one is not None for each in one.rho])
+        name = TABLE_2[policy][0]
+        below = 100 * float(np.mean(rho < 2)) if len(rho) else None
+        paper = 99.0 if policy == EXACT else None
+        rows.append(_row(plan, f"{name}: jobs with rho < 2", below, paper, unit="%"))
+        rows.append(_row(plan, f"{name}: mean rho", _or(rho, np.mean), None))
+        rows.append(_row(plan, f"{name}: largest rho", _or(rho, np.max), None))
+    return Table(
+        "Figure 7: finish-time fairness rho",
+        tuple(rows),
+        "JCT by the time on an equal part of the machine, alone, without any restart and with the "
+        "best batch known beforehand (Pollux) or that of the workload (the others)",
+    )
+
+
+def _or(values: np.ndarray[tuple[int], np.dtype[np.float64]], of: object) -> float | None:
+    return float(of(values)) if len(values) and callable(of) else None
+
+
+def _figure_8a(plan: _Plan) -> Table:
+    rows = []
+    base = plan.made(EXACT, 1.0)
+    for load, paper in LOADS.items():
+        if plan.how.quick and load > 0.5:
+            continue
+        here = plan.made(EXACT, load)
+        ours = None if here is None or not base else here / base
+        why = "the workloads of other loads are drawn anew, theirs and ours"
+        rows.append(_row(plan, f"Pollux at {load:g} times the load", ours, paper / BASE_S, why=why))
+        for policy in (OPTIMUS, TIRESIAS):
+            other = plan.made(policy, load)
+            share = None if here is None or not other else 100 * (1 - here / other)
+            rows.append(_row(plan, f"less than {NAMES[policy]} at {load:g}", share, None, unit="%"))
+    return Table(
+        "Figure 8a: average JCT by load, as a multiple of that at the paper's load", tuple(rows)
+    )
+
+
+def _figure_8b(plan: _Plan) -> Table:
+    rows = []
+    base = plan.mean(EXACT)
+    for interval_s, paper in INTERVALS.items():
+        if plan.how.quick and interval_s != 240.0:
+            continue
+        here = plan.mean(f"pollux:interval_s={interval_s:g}")
+        ours = None if here is None or not base else here / base
+        why = "hpcext decides at once when a job comes or ends, whatever the interval; theirs waits"
+        rows.append(_row(plan, f"every {interval_s:g} s", ours, paper / BASE_S, why=why))
+    return Table(
+        "Figure 8b: average JCT by scheduling interval, as a multiple of that at 60 s", tuple(rows)
+    )
+
+
+def _figure_8c(plan: _Plan) -> Table:
+    rows = []
+    base = plan.mean(EXACT)
+    for slowdown, paper in SLOWDOWNS.items():
+        if plan.how.quick and slowdown != 0.5:
+            continue
+        for policy, name in ((EXACT, "apart"), ("pollux:apart=false", "sharing nodes")):
+            here = plan.mean(policy, interference=slowdown)
+            ours = None if here is None or not base else here / base
+            theirs = 1.0 if policy == EXACT else paper / BASE_S
+            why = "of jobs with as many GPUs on each node fewer come to share one"
+            what = f"{name}, {100 * slowdown:g} % slower"
+            rows.append(_row(plan, what, ours, theirs, why=why))
+    return Table(
+        "Figure 8c: average JCT by interference, as a multiple of that without", tuple(rows)
+    )
+
+
+ASSUMED = (
+    "A job does the work of all epochs of its measured training: progress in steps of the smallest "
+    "batch, the least that any batch had reached by the end of each epoch.",
+    "Limits of batches: the smallest and largest that whole trainings were measured with; for a "
+    "GPU the least and the most of placements.csv, but at most 8 for YOLOv3, as the authors have.",
+    "Step times of placements that were not measured are those of evenly spread ones with as many "
+    "GPUs on each node in the mean, and linear between measured numbers of nodes.",
+    "NeuMF (ncf) runs on one GPU with a total batch of 32,768 under all policies, as in the "
+    "authors' simulator.",
+    "Each start and each re-allocation costs 30 s without progress; agents report every 30 s.",
+    "An agent keeps one measurement of per-GPU batches within 10 % of each other, and knows how "
+    "long a pass takes without its synchronisation; while it saw one batch alone, half of a pass "
+    "is believed not to depend on it.",
+    "Under exact pollux and optimus a job has as many GPUs on each of its nodes; under the genetic "
+    "search and tiresias they are spread in any way, as the authors' simulator does it.",
+    "Optimus knows the true step time on as few nodes as can be, and the steps that are left; "
+    "Tiresias has two queues, parted at 16 GPU-hours.",
+    "Policies decide every 60 s, and at once when a job comes or ends; the authors' simulator at "
+    "whole minutes alone, which adds half a minute to each JCT.",
+    "Figure 9: at most 16 nodes of 4 GPUs, whose number is decided every minute; whoever scales by "
+    "throughput does so by the same rule, and takes all samples for equally worth. Both are given "
+    "at most twice the GPUs that they had, as in section 4.1.",
+    "Made workloads (Figure 8a) have the mixture of Table 1, the hourly arrivals of the published "
+    "workloads 1 to 4, and configurations that occur in them.",
+)

@@ -1,0 +1,242 @@
+"""BFTrainer: the division that gains most until the next event (Liu et al., Eq. 16).
+
+Each job gains its objective for the time in which nothing is expected to change, ``T_fwd``, less
+the cost of a change of its size: seconds without progress, at its present speed. The paper solves
+this as a mixed-integer programme (:mod:`hpcext.policies.solve.milp`); its optimum depends on counts
+only, and is found exactly here (:mod:`hpcext.policies.solve.apportion`).
+
+Choices that the paper leaves open: the unit is a GPU instead of a node, and a speed is a multiple
+of the job's own on one GPU, so that jobs in different units can be added; a job that does not run
+pays nothing for its start, as in Eq. 16.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from hpcext.core.values import Job, Snapshot, Target, total
+from hpcext.policies.bftrainer.limits import constraints, read_limits
+from hpcext.policies.placement.divide import (
+    Ask,
+    Gpus,
+    On,
+    Parallel,
+    Plan,
+    Values,
+    Worth,
+    best,
+    divide,
+    settle,
+    speeds,
+    valued,
+)
+from hpcext.policies.solve.counting import solve_counts
+from hpcext.policies.solve.milp import Trainer, solve_map
+from hpcext.policies.solve.solvers import Limit, find_solver
+from hpcext.scaling.estimator import Sizes, rate_alone
+from hpcext.scaling.identity import by_identity
+from hpcext.text import did_you_mean, shown
+
+CHANGE_S = 10.0
+"""Assumed cost, in seconds, of a change of size for a job whose cost is not known."""
+
+Objective = Callable[[Job, Sizes, str], Values]
+"""The value of a job per second for each of its sizes on a kind of GPUs."""
+
+
+class Options(msgspec.Struct, frozen=True):
+    """The options of this policy.
+
+    Attributes
+    ----------
+    objective : str
+        ``efficiency``: speed as a multiple of the job's own on one GPU, the paper's normalised
+        throughput. ``throughput``: work per second; the paper found that it starves jobs that are
+        slow per GPU (section 5.2.1). ``priority``: efficiency times ten for each unit of a job's
+        priority. Or ``MODULE.FUNCTION``, an :data:`Objective` of the user's own. A job's weight
+        multiplies each.
+    forward_s : float
+        ``T_fwd``; a longer one gained the paper no more (section 5.1, Fig. 9).
+    solver : {"exact", "counting", "milp"}
+        The exact division; the same problem as an integer programme over counts, which can respect
+        limits; or the paper's own programme over allocation maps, slow and for comparison.
+    limits : str
+        Absolute path of a file of limits (:mod:`hpcext.policies.bftrainer.limits`), for `counting`.
+    parallel : int or None
+        Most jobs that run at once, the first ones of the queue: ``Pjmax`` (section 5.3).
+    nodes : int
+        Nodes of a programme's search tree after which the best division so far is taken.
+    """
+
+    objective: str = "efficiency"
+    forward_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] = 120.0
+    solver: Literal["exact", "counting", "milp"] = "exact"
+    limits: str = ""
+    parallel: Parallel | None = None
+    nodes: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+
+    def __post_init__(self) -> None:
+        # Checked here, not when it is used: a pilot with wrong options must not start.
+        objective_of(self.objective)
+        if self.limits:
+            read_limits(self.limits)
+        if self.solver != "exact":
+            find_solver()
+        if self.limits and self.solver == "milp":
+            raise ValueError("limits are for solver=counting; the paper's programme has none")
+
+
+def allocate(now: Snapshot, options: Options) -> Target:
+    """Give each job its part of the division that gains most."""
+    worth = functools.partial(gain, objective_of(options.objective), options.forward_s)
+    if options.solver == "milp":
+        return settle(now, functools.partial(_paper, worth, options), parallel=options.parallel)
+    if options.limits or options.solver == "counting":
+        decide = functools.partial(_counting, worth, options, now)
+        return settle(now, decide, parallel=options.parallel)
+    return divide(now, worth, parallel=options.parallel)
+
+
+def _counting(
+    worth: Worth, options: Options, now: Snapshot, asks: Sequence[Ask], gpus: Gpus
+) -> Plan:
+    """Find the best division that the limits of a file allow.
+
+    If no division reaches all minimums in the limits, the minimums are ignored. All GPUs are taken
+    to be alike.
+    """
+    limits = read_limits(options.limits) if options.limits else ()
+    wanted = constraints(limits, asks, now)
+    allowed = [each._replace(least=None) for each in wanted if each.most is not None]
+    solve = functools.partial(solve_counts, limit=Limit(options.nodes))
+    try:
+        return best(worth, asks, gpus, functools.partial(solve, constraints=wanted))
+    except ValueError:
+        return best(worth, asks, gpus, functools.partial(solve, constraints=allowed))
+
+
+def _paper(worth: Worth, options: Options, asks: Sequence[Ask], gpus: Gpus) -> Plan:
+    """Solve the paper's own programme, with each GPU as one of its nodes.
+
+    The programme knows a minimum and a maximum, and all numbers between: a number that a job cannot
+    have is lowered until it can. All GPUs are taken to be alike.
+    """
+    units = sum(gpus.values())
+    trainers, current = [], np.zeros((len(asks), units), dtype=np.bool_)
+    begin = 0
+    for row, ask in enumerate(asks):
+        (job, shapes, *_), sizes = ask, ask.sizes
+        up_s, down_s = changes_s(job)
+        values = job.weight * objective_of(options.objective)(job, sizes, ask.has)
+        speeds_ = dict(zip(sizes.gpus.tolist(), values.tolist(), strict=True))
+        trainers.append(Trainer(min(shapes), max(shapes), speeds_, up_s, down_s))
+        has = total(job.goal)
+        if min(shapes) <= has <= max(shapes) and begin + has <= units:
+            current[row, begin : begin + has] = True
+            begin += has
+    answer = solve_map(trainers, current, options.forward_s, Limit(options.nodes))
+    counts = [
+        max((size for size in ask.shapes if size <= count), default=0)
+        for ask, count in zip(asks, answer.counts, strict=True)
+    ]
+    return valued(worth, asks, gpus, counts)._replace(bound=answer.bound)
+
+
+class _Terms(NamedTuple):
+    """The arguments of a gain besides the job and its sizes."""
+
+    objective: Objective
+    forward_s: float
+    on: On
+
+
+_terms = functools.lru_cache(maxsize=1024)(_Terms)
+
+
+def gain(objective: Objective, forward_s: float, job: Job, sizes: Sizes, on: On) -> Values:
+    """Return the gain of one job by Eq. 16, for each of its sizes; cached between events."""
+    return _gains(job, sizes, _terms(objective, forward_s, on))
+
+
+@by_identity
+def _gains(job: Job, sizes: Sizes, terms: _Terms) -> Values:
+    """Compute Eq. 16; a change of the kind of GPUs costs as much as the dearer change of size."""
+    objective, forward_s, on = terms
+    has = total(job.goal)
+    up_s, down_s = changes_s(job)
+    gained = objective(job, sizes, on.kind)
+    gains = (job.weight * forward_s) * gained
+    gains.setflags(write=False)
+    if not has:
+        return gains
+    moves = on.kind != on.has
+    at = int(np.searchsorted(sizes.gpus, has))
+    same = at < len(gains) and sizes.gpus[at] == has and sizes.nodes[at] == len(job.goal or ())
+    if same and not moves:
+        lost = float(gained[at])
+    else:
+        here = Sizes(np.array([has]), np.array([len(job.goal or ())]))
+        lost = float(objective(job, here, on.has)[0])
+    if moves:
+        costs_s = np.where(sizes.gpus > 0, max(up_s, down_s), down_s)
+    else:
+        costs_s = np.full(len(gains), up_s)
+        costs_s[:at] = down_s
+        costs_s[at : at + 1][sizes.gpus[at : at + 1] == has] = 0.0
+    gains = gains - (job.weight * lost) * costs_s
+    gains.setflags(write=False)
+    return gains
+
+
+def changes_s(job: Job) -> tuple[float, float]:
+    """Return the seconds that it costs a job to get more GPUs, and fewer."""
+    known = job.estimate
+    up_s = CHANGE_S if known.up_s is None else known.up_s
+    down_s = CHANGE_S if known.down_s is None else known.down_s
+    return up_s, down_s
+
+
+def _throughput(job: Job, sizes: Sizes, kind: str) -> Values:
+    """Return work per second; if unknown, one unit per GPU and second."""
+    return speeds(job, sizes, kind) * (rate_alone(job.estimate) or 1.0)
+
+
+def _priority(job: Job, sizes: Sizes, kind: str) -> Values:
+    """Return efficiency times ten for each unit of priority."""
+    return speeds(job, sizes, kind) * math.pow(10.0, job.priority)
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "efficiency": speeds,
+    "throughput": _throughput,
+    "priority": _priority,
+}
+
+
+@functools.cache
+def objective_of(name: str) -> Objective:
+    """Return one of :data:`OBJECTIVES`, or import a function.
+
+    Raises
+    ------
+    ValueError
+        There is none of this name.
+    """
+    if name in OBJECTIVES:
+        return OBJECTIVES[name]
+    module, _, function = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError, RecursionError):
+        near = did_you_mean(name, OBJECTIVES) or f"{', '.join(OBJECTIVES)}, or MODULE.FUNCTION"
+        raise ValueError(f"no objective {shown(name)}; {near}") from None
+    if not callable(found):
+        raise ValueError(f"{shown(name)} is no function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,434 @@
+"""The way from numbers of GPUs to a target: which jobs may change, their shapes and nodes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from hpcext.core.values import Alloc, Grant, Job, Role, Snapshot, Target, per_node, total
+from hpcext.policies.common import AS_ASKED, ONE_NODE, fixed, keep, largest, named, no_room
+from hpcext.policies.placement.machine import Widths, free_of, machine_of
+from hpcext.policies.placement.place import Shape, Wish, place
+from hpcext.policies.solve.apportion import Table, apportion
+from hpcext.policies.solve.kinds import share
+from hpcext.scaling.estimator import Sizes, speedups
+from hpcext.scaling.identity import by_identity
+
+Counts = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+Gpus = Mapping[str, int]
+"""Number of GPUs by kind; see :class:`~hpcext.core.values.Node`."""
+
+
+class On(NamedTuple):
+    """The kind of GPUs that a value is for.
+
+    Attributes
+    ----------
+    kind : str
+    has : str
+        The kind that the job has now; empty if it has nothing.
+    """
+
+    kind: str = ""
+    has: str = ""
+
+
+Parallel = Annotated[int, msgspec.Meta(ge=1)]
+"""Most jobs that may have anything."""
+
+Worth = Callable[[Job, Sizes, On], Values]
+"""The values of a job's sizes, the first of which is 0; the value of 0 is the same on all kinds."""
+
+
+class Ask(NamedTuple):
+    """A job that may be given something: it has at least one shape.
+
+    Attributes
+    ----------
+    job : Job
+    shapes : Mapping[int, Shape]
+        Shapes that it may have, by their total number of GPUs, ascending.
+    by_kind : Mapping[str, Mapping[int, Shape]]
+        The shapes for each kind of GPU on which it may run; empty if all GPUs are alike.
+    has : str
+        The kind of GPU that it has now, as in :class:`On`.
+    """
+
+    job: Job
+    shapes: Mapping[int, Shape]
+    by_kind: Mapping[str, Mapping[int, Shape]] = {}
+    has: str = ""
+
+    @property
+    def sizes(self) -> Sizes:
+        """Zero, and the sizes that the job may have."""
+        return _sizes(self.shapes)
+
+    def on(self, kind: str | None) -> Mapping[int, Shape]:
+        """Return the shapes that the job may have on a kind; None: on any."""
+        return self.by_kind.get(kind, {}) if self.by_kind and kind is not None else self.shapes
+
+    def sizes_on(self, kind: str | None) -> Sizes:
+        """Return zero, and the sizes that the job may have on a kind."""
+        return _sizes(self.on(kind))
+
+
+@by_identity
+def _sizes(shapes: Mapping[int, Shape]) -> Sizes:
+    """Return the sizes as read-only arrays, which all jobs with the same shapes share."""
+    gpus = np.array([0, *shapes], dtype=np.int64)
+    nodes = np.array([0, *(shape.nodes for shape in shapes.values())], dtype=np.int64)
+    gpus.setflags(write=False)
+    nodes.setflags(write=False)
+    return Sizes(gpus, nodes)
+
+
+def only(kinds: Collection[str]) -> str:
+    """Return the kind of all GPUs; empty if there are several."""
+    return next(iter(kinds)) if len(kinds) == 1 else ""
+
+
+class Plan(NamedTuple):
+    """The number of GPUs that each of the asking jobs is to have.
+
+    Attributes
+    ----------
+    counts : sequence of int
+        0, or one of a job's sizes.
+    worth : callable or None
+        Given the number of the job and a kind of GPUs (None: any), returns the value of each of its
+        sizes, 0 first. Where nodes have no room for a job's count it gets the best size that has
+        room; the largest, without this. The value of the answer is the sum of these.
+    bound : float or None
+        No division is worth more.
+    kinds : sequence of str, or None
+        Kind of GPUs of each job; None: any, but one kind for each.
+    likes : sequence of sequence of str, or None
+        Nodes that each job is to have, the best first, as far as they have room.
+    placed : callable or None
+        Given the number of the job, returns the value of some nodes to it, where that does not
+        depend on their number alone.
+    """
+
+    counts: Sequence[int]
+    worth: Callable[[int, str | None], Mapping[int, float]] | None = None
+    bound: float | None = None
+    kinds: Sequence[str] | None = None
+    likes: Sequence[Sequence[str]] | None = None
+    placed: Callable[[int, Alloc], float] | None = None
+
+    def kind(self, number: int) -> str | None:
+        """Return the kind of GPUs that a job is to have; None: any."""
+        return self.kinds[number] if self.kinds else None
+
+
+Decide = Callable[[Sequence[Ask], Gpus], "Plan | Sequence[Plan]"]
+"""A function from jobs, and the GPUs that they may have together, to a plan. Of several plans, all
+with the same `worth`, the one is taken that is worth most after placement."""
+
+
+def settle(
+    now: Snapshot,
+    decide: Decide,
+    *,
+    apart: bool = False,
+    reserved: Alloc | None = None,
+    parallel: int | None = None,
+) -> Target:
+    """Grant jobs whose size may be changed now what is decided, as far as nodes have room.
+
+    Parameters
+    ----------
+    now : Snapshot
+    decide : Decide
+    apart : bool
+        Whether no node may be shared by two jobs that each have several (Pollux, section 4.2).
+    reserved : Mapping[str, int] or None
+        GPUs on each node that are kept free.
+    parallel : int or None
+        Most jobs that may have anything, the first of the queue that are ready.
+    """
+    now = now if parallel is None else front(now, parallel)
+    kept = keep(now)
+    grants = {job.id: kept[job.id] for job in now.jobs if job.id in kept and fixed(job)}
+    machine = machine_of(now.nodes)
+    free = dict(machine.widths)
+    for grant in grants.values():
+        for node, gpus in grant.alloc.items():
+            free[node] -= gpus
+    for node, gpus in (reserved or {}).items():
+        free[node] = max(0, free[node] - gpus)
+    asks = asks_of(now, grants)
+    worth = "the GPUs are worth more to other jobs"
+    waits = {ask.job.id: worth if ask.shapes else no_room(ask.job) for ask in asks}
+    asks = [ask for ask in asks if ask.shapes]
+    if not asks:
+        return Target(grants, waits)
+    kinds = machine.kinds
+    totals = free_of(kinds, free)
+    plans = decide(asks, totals)
+    several = (grant.alloc for grant in grants.values() if len(grant.alloc) > 1)
+    shared = {node for alloc in several for node in alloc} if apart else None
+    tried = [
+        placed
+        for plan in _several(plans)
+        for placed in _both_ways(plan, asks, _Room(free, shared, kinds))
+    ]
+    # Of several equally good plans the first.
+    plan, places, value = max(tried, key=lambda each: each.value)
+    for number, alloc in places.items():
+        job = asks[number].job
+        grants[job.id] = granted(job, alloc, plan.counts[number], now)
+    waits = {job: why for job, why in waits.items() if job not in grants}
+    return Target(grants, waits, value=value if plan.worth else None, bound=plan.bound)
+
+
+def front(now: Snapshot, parallel: int) -> Snapshot:
+    """Limit a snapshot to the first ready jobs, and jobs that cannot be changed now."""
+    first = tuple(itertools.islice((job for job in now.jobs if job.ready), parallel))
+    if len(first) == parallel:
+        others = now.jobs if now.busy is None else now.busy
+        ids = {job.id for job in first}
+        first += tuple(each for each in others if _stays(each) and each.id not in ids)
+    return replace(now, jobs=first)
+
+
+def _stays(job: Job) -> bool:
+    """Return whether a job has GPUs that cannot be taken back now."""
+    return bool(job.ready and job.goal and fixed(job))
+
+
+class _Placed(NamedTuple):
+    """A plan with the place of each job that gets something, and the value of all jobs there."""
+
+    plan: Plan
+    places: Mapping[int, Alloc]
+    value: float
+
+
+class _Room(NamedTuple):
+    """The free GPUs on each node, and its kind.
+
+    `apart` are nodes of jobs on several nodes; None: such jobs may share nodes.
+    """
+
+    free: Mapping[str, int]
+    apart: Collection[str] | None
+    kinds: Mapping[str, str]
+
+
+def _both_ways(plan: Plan, asks: Sequence[Ask], room: _Room) -> Iterator[_Placed]:
+    """Yield placements of a plan: with jobs on the nodes that they have, and otherwise anew.
+
+    The second is tried if not all jobs have room in the first: all jobs that change are placed
+    anew, because they pay for a change anyway.
+    """
+    first = _placed(plan, asks, room, anew=False)
+    yield first
+    given = {number: total(alloc) for number, alloc in first.places.items()}
+    if any(given.get(number, 0) != count for number, count in enumerate(plan.counts)):
+        yield _placed(plan, asks, room, anew=True)
+
+
+def _placed(plan: Plan, asks: Sequence[Ask], room: _Room, *, anew: bool) -> _Placed:
+    chosen = [number for number, count in enumerate(plan.counts) if count]
+    wishes = []
+    for number in chosen:
+        ask, kind = asks[number], plan.kind(number)
+        shape = ask.on(kind)[plan.counts[number]]
+        less = functools.partial(_less, ask, plan, number)
+        keeps = not anew or total(ask.job.goal) == shape.total
+        likes = plan.likes[number] if plan.likes else ()
+        has = _liked(ask.job.goal or {}, likes) if keeps else {}
+        wishes.append(Wish(shape, less, has, kind, likes))
+    found = zip(chosen, place(room.free, wishes, apart=room.apart, kinds=room.kinds), strict=True)
+    places = {number: alloc for number, alloc in found if alloc}
+    if plan.worth is None:
+        return _Placed(plan, places, 0.0)
+    each = []
+    for number in range(len(asks)):
+        alloc = places.get(number, {})
+        if plan.placed is not None:
+            each.append(plan.placed(number, alloc))
+            continue
+        worth = plan.worth(number, next((room.kinds[node] for node in alloc), None))
+        each.append(worth.get(total(alloc), worth[0]))
+    return _Placed(plan, places, math.fsum(each))
+
+
+def _liked(goal: Alloc, likes: Sequence[str]) -> Alloc:
+    """Return the part of its nodes that a job may keep: those that it likes, if any are given."""
+    liked = frozenset(likes)
+    if not liked or goal.keys() <= liked:
+        return goal
+    return {node: gpus for node, gpus in goal.items() if node in liked}
+
+
+def _several(plans: Plan | Sequence[Plan]) -> Sequence[Plan]:
+    return [plans] if isinstance(plans, Plan) else plans
+
+
+def divide(
+    now: Snapshot, worth: Worth, *, apart: bool = False, parallel: int | None = None
+) -> Target:
+    """Give GPUs to jobs so that the sum of their values is largest.
+
+    Counts are optimal (:mod:`hpcext.policies.solve.apportion`; with several kinds of GPUs nearly,
+    :mod:`hpcext.policies.solve.kinds`); where nodes have no room for one
+    (:mod:`hpcext.policies.placement.place`) its job gets less. Jobs whose size cannot be changed
+    now keep it.
+    """
+    return settle(now, functools.partial(best, worth), apart=apart, parallel=parallel)
+
+
+class Solved(Protocol):
+    """A division of units over tables, with a bound that no division exceeds."""
+
+    @property
+    def counts(self) -> Sequence[int]: ...  # noqa: D102
+
+    @property
+    def bound(self) -> float: ...  # noqa: D102
+
+
+Solve = Callable[[Sequence[Table], int], Solved]
+
+
+def best(worth: Worth, asks: Sequence[Ask], gpus: Gpus, solve: Solve | None = None) -> Plan:
+    """Find the division that is worth most; with several kinds of GPUs, nearly.
+
+    `solve` finds it by another method than :func:`~hpcext.policies.solve.apportion.apportion`,
+    which takes all GPUs to be alike.
+    """
+    if solve is None and len(gpus) > 1:
+        offers = [_tables(worth, ask, gpus) for ask in asks]
+        shares = share(offers, gpus)
+        kinds, counts = zip(*shares.choices, strict=True)
+        return Plan(counts, _each(offers), shares.bound, kinds)
+    first = next(iter(gpus))
+    tables = [_table(worth, ask, ask.has or first) for ask in asks]
+    division = (solve or apportion)(tables, sum(gpus.values()))
+    return Plan(division.counts, _each([{"": table} for table in tables]), division.bound)
+
+
+def valued(worth: Worth, asks: Sequence[Ask], gpus: Gpus, counts: Sequence[int]) -> Plan:
+    """Return a division that was found by other means as a plan with its values."""
+    return Plan(counts, _each([_tables(worth, ask, gpus) for ask in asks]))
+
+
+def _table(worth: Worth, ask: Ask, kind: str) -> Table:
+    return Table(ask.sizes.gpus, worth(ask.job, ask.sizes, On(kind, ask.has)))
+
+
+def _tables(worth: Worth, ask: Ask, kinds: Iterable[str]) -> dict[str, Table]:
+    """Return the table of a job for each kind of GPUs that it may have."""
+    found = {}
+    for kind in kinds:
+        if ask.on(kind):
+            sizes = ask.sizes_on(kind)
+            found[kind] = Table(sizes.gpus, worth(ask.job, sizes, On(kind, ask.has)))
+    return found
+
+
+def _each(
+    tables: Sequence[Mapping[str, Table]],
+) -> Callable[[int, str | None], Mapping[int, float]]:
+    """Return a function from the number of a job and a kind to its values by size."""
+
+    @functools.cache
+    def values(number: int, kind: str | None) -> Mapping[int, float]:
+        offers = tables[number]
+        return _by_size(*(offers.get(kind or "") or next(iter(offers.values()))))
+
+    return values
+
+
+@by_identity
+def _by_size(sizes: Counts, values: Values) -> Mapping[int, float]:
+    return dict(zip(sizes.tolist(), values.tolist(), strict=True))
+
+
+def speeds(job: Job, sizes: Sizes, kind: str = "") -> Values:
+    """Return a job's speeds on sizes, as multiples of its speed on one GPU.
+
+    If nothing is known of a job, it is taken to scale linearly up to its best size.
+    """
+    known = speedups(job.estimate, sizes, kind)
+    if known is not None:
+        return known
+    most = job.optimal * (job.nodes or ONE_NODE)[1]
+    return np.asarray(np.minimum(sizes.gpus, most), dtype=np.float64)
+
+
+def asks_of(now: Snapshot, but: Collection[str] = ()) -> list[Ask]:
+    """Return the ready jobs except some, also those without a shape."""
+    parts = machine_of(now.nodes).parts
+    return [_ask(job, now, parts) for job in now.jobs if job.ready and job.id not in but]
+
+
+def _ask(job: Job, now: Snapshot, parts: Mapping[str, Widths]) -> Ask:
+    has = next((now.nodes[node].kind for node in job.goal or {}), "")
+    by_kind = {
+        kind: found
+        for kind, widths in parts.items()
+        if (found := _shapes(job.sizes, job.nodes or ONE_NODE, widths))
+    }
+    if len(parts) < 2:
+        return Ask(job, next(iter(by_kind.values()), {}), has=has)
+    shapes: dict[int, Shape] = {}
+    for each in by_kind.values():
+        for size, shape in each.items():
+            shapes[size] = min(shape, shapes.get(size, shape), key=lambda shape: shape.nodes)
+    return Ask(job, dict(sorted(shapes.items())), by_kind, has)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shapes(sizes: tuple[int, ...], nodes: tuple[int, int], widths: Widths) -> Mapping[int, Shape]:
+    """Return shapes by their total, ascending; of equal totals the one on the fewest nodes."""
+    fewest, most = nodes
+    wide = {size: sum(count for width, count in widths if width >= size) for size in sizes}
+    found: dict[int, Shape] = {}
+    for several in range(fewest, min(most, max(wide.values(), default=0)) + 1):
+        for gpus in sizes:
+            if several <= wide[gpus]:
+                found.setdefault(gpus * several, Shape(gpus, several))
+    return dict(sorted(found.items()))
+
+
+def _less(ask: Ask, plan: Plan, number: int) -> list[Shape]:
+    """List smaller shapes of a job, the best first, without those of no value."""
+    kind = plan.kind(number)
+    shapes = ask.on(kind)
+    smaller = [size for size in shapes if size < plan.counts[number]]
+    if plan.worth is None:
+        return [shapes[size] for size in reversed(smaller)]
+    worth = plan.worth(number, kind)
+    better = [size for size in smaller if worth.get(size, worth[0]) > worth[0]]
+    return [shapes[size] for size in sorted(better, key=worth.__getitem__, reverse=True)]
+
+
+def granted(job: Job, alloc: Alloc, count: int, now: Snapshot) -> Grant:
+    """Make the grant of a job that gets `alloc` where it was to have `count` GPUs."""
+    machine = machine_of(now.nodes)
+    widest = machine.alike or max(map(machine.widths.__getitem__, alloc))
+    best_ = largest(job, min(job.optimal, widest))
+    role = Role.PRIMARY if per_node(alloc) >= best_ else Role.SECONDARY
+    has = total(alloc)
+    return Grant(alloc, role, _why(has, count, asked=bool(job.stated)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _why(has: int, count: int, *, asked: bool) -> str:
+    if has < count:
+        return f"runs on {named(has)} of {count}: no node has room for more"
+    return f"runs on {named(has)}, {AS_ASKED if asked else 'its part of the division'}"

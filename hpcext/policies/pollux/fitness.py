@@ -1,0 +1,166 @@
+"""The terms of Pollux's fitness: how much a job gains by its GPUs (section 4.2)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcext.core.values import Job, Snapshot, total
+from hpcext.policies.placement.divide import Ask, On, Values, speeds
+from hpcext.policies.placement.place import Shape
+from hpcext.scaling.estimator import Sizes
+
+
+def allowed(asks: Sequence[Ask], times: int = 2, *, node: bool = False) -> list[Ask]:
+    """Limit jobs to the sizes that what they ever had allows (section 4.1, exploration).
+
+    That is `times` as much as they ever had; to begin with their least, or, with `node`, all that
+    they may have on one node.
+    """
+    found = []
+    for ask in asks:
+        begin = next(iter(ask.shapes))
+        if node:
+            begin = max((size for size in ask.shapes if ask.shapes[size].nodes == 1), default=begin)
+        most = max(begin, times * ask.job.most_gpus)
+        if ask.job.estimate.stated or most >= max(ask.shapes):
+            found.append(ask)
+            continue
+        by_kind = {kind: _within(shapes, most) for kind, shapes in ask.by_kind.items()}
+        by_kind = {kind: shapes for kind, shapes in by_kind.items() if shapes}
+        found.append(ask._replace(shapes=_within(ask.shapes, most), by_kind=by_kind))
+    return found
+
+
+def _within(shapes: Mapping[int, Shape], most: int) -> dict[int, Shape]:
+    return {size: shape for size, shape in shapes.items() if size <= most}
+
+
+class Machine(NamedTuple):
+    """The machine that fair shares are computed from.
+
+    Attributes
+    ----------
+    jobs : int
+        Number of jobs that share it.
+    gpus : Mapping[str, int]
+        Number of GPUs by kind.
+    widest : int
+        GPUs of the largest node.
+    """
+
+    jobs: int
+    gpus: Mapping[str, int]
+    widest: int
+
+    @classmethod
+    def of(cls, now: Snapshot) -> Machine:
+        """Return the machine of a snapshot."""
+        gpus: Counter[str] = Counter()
+        for node in now.nodes.values():
+            gpus[node.kind] += node.gpus
+        widest = max(node.gpus for node in now.nodes.values())
+        return cls(sum(job.ready for job in now.jobs), gpus, widest)
+
+
+def speedups(
+    job: Job, sizes: Sizes, machine: Machine, kind: str, most: float | None = None
+) -> Values:
+    """Return speed-ups over a fair share of the machine (eq. 15).
+
+    The fair share is an exclusive part of the machine, but no more than the job can use: `most`, or
+    the largest of the sizes. With several kinds of GPUs the speed on it is the mean over all GPUs,
+    each time as if all were of that one's kind.
+    """
+    every = sum(machine.gpus.values())
+    share = min(every / machine.jobs, float(sizes.gpus[-1] if most is None else most))
+    # A fraction of a GPU has that fraction of the speed of one.
+    whole = max(1.0, share)
+    nodes = math.ceil(whole / machine.widest)
+    asked = Sizes(np.append(sizes.gpus, whole), np.append(sizes.nodes, nodes))
+    found = speeds(job, asked, kind)
+    fair = 0.0
+    for other, gpus in machine.gpus.items():
+        there = found if other == kind else speeds(job, asked, other)
+        fair += float(there[-1]) * gpus / every
+    fair *= share / whole
+    if not (0 < fair < math.inf and np.isfinite(found).all()):
+        # It has no fair share, or its reports make no sense: all sizes are equally good.
+        return np.ones(len(sizes.gpus))
+    return found[:-1] / fair
+
+
+def realloc(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
+    """Return ``REALLOC_FACTOR``: the part of its speed-up that a job keeps if it is re-allocated.
+
+    It follows from its age and the number of its re-allocations, as if these went on at the same
+    rate.
+    """
+    if not job.goal:
+        return np.ones(len(sizes.gpus))
+    delay_s = cost_s(job, delay_s)
+    age_s = max(now_s - job.submitted_s, 0.0)
+    factor = max(0.0, age_s - job.moves * delay_s) / (age_s + delay_s) if delay_s else 1.0
+    return changed(job, sizes, on, factor)
+
+
+def cost_s(job: Job, delay_s: float) -> float:
+    """Return the seconds that a change of GPUs costs a job; `delay_s` if unknown."""
+    known = job.estimate
+    return max((each for each in (known.up_s, known.down_s) if each is not None), default=delay_s)
+
+
+def changed(job: Job, sizes: Sizes, on: On, factor: float) -> Values:
+    """Return a factor for all sizes except the one that the job has."""
+    return np.where((sizes.gpus == total(job.goal)) & (on.kind == on.has), 1.0, factor)
+
+
+def floor(asks: Sequence[Ask], found: Sequence[Values], kind: str, gpus: int, p: float) -> float:
+    """Return the least value that a speed-up counts as, also that of a job that gets nothing.
+
+    If all jobs can have a speed-up of t at once, the best mean is at least t, so that each of J
+    jobs has J^(1/p) t or more in it: whatever is less is as good as nothing. It counts as that,
+    because powers of it would leave no digits for what matters. If they cannot, t is the least. For
+    p = 0, a product, that depends on the largest speed-up too. It is 0 if none can have anything.
+    """
+    if p > 0:
+        return 0.0
+    width = max(len(each) for each in found)
+    speedup = np.full((len(found), width), -math.inf)
+    sizes = np.zeros((len(found), width), dtype=np.int64)
+    for row, (ask, each) in enumerate(zip(asks, found, strict=True)):
+        speedup[row, : len(each)], sizes[row, : len(each)] = each, ask.sizes_on(kind).gpus
+    levels = np.unique(speedup[speedup > 0])
+    if not len(levels):
+        return 0.0
+    low, high = 0, len(levels)
+    while low < high:
+        middle = (low + high) // 2
+        enough = speedup >= levels[middle]
+        fewest = np.where(enough, sizes, gpus + 1).min(axis=1)
+        low, high = (middle + 1, high) if fewest.sum() <= gpus else (low, middle)
+    reached = float(levels[max(low - 1, 0)])
+    weights = [ask.job.weight for ask in asks]
+    # Twice, so that a job with nothing is worse than any speed-up of the best allocation.
+    jobs = 2 * sum(weights) / min(weights)
+    if p == 0:
+        # A factor of a product whose others are at most the highest level; above 0, for its log.
+        return float(max(1e-300, reached / 2 * (reached / levels[-1]) ** jobs))
+    return float(reached * jobs ** (1 / p))
+
+
+def power(speedup: Values, p: float) -> Values:
+    """Return a job's term in eq. 14, whose sum is largest where the mean is."""
+    if p == 0:
+        return np.log(speedup)
+    found: Values = np.sign(p) * speedup**p
+    return found
+
+
+def mean(value: float, p: float) -> float:
+    """Return eq. 14, given the mean of such terms."""
+    return math.exp(value) if p == 0 else abs(value) ** (1 / p)

@@ -1,0 +1,59 @@
+"""Pollux's rules, changed for short completion times (``objective=jct``).
+
+Speed-ups are those over a fair share, as in the paper, and so is their division. What differs:
+
+- A change of GPUs has to pay within `LASTS_S`. By the paper's factor, the older a job, the less a
+  change counts, although the next event may undo it.
+- A job begins with up to a node, and is given up to four times what it had: two explorations
+  instead of six until 64 GPUs, each of which is a restart.
+- A job weighs less the more GPU-time it has had (as in Tiresias): of jobs whose end is unknown, new
+  ones are the likeliest to end soon.
+- The power of the mean is 0: proportional fairness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from hpcext.core.values import Job, Snapshot
+from hpcext.policies.placement.divide import Ask, On, Values
+from hpcext.policies.pollux.fitness import allowed, changed, cost_s
+from hpcext.scaling.estimator import Sizes
+
+LASTS_S = 120.0
+"""Seconds for which a division is expected to last."""
+
+TIMES = 4
+"""A job is given at most this many times the GPUs that it ever had."""
+
+SERVED_GPU_S = 4 * 3600.0
+"""GPU-time after which the square of a job's weight is half of what it was."""
+
+
+def newest(now: Snapshot) -> Snapshot:
+    """Lower the weights of jobs by the GPU-time that they have trained, from their reports."""
+    return replace(now, jobs=tuple(map(_aged, now.jobs)))
+
+
+def _aged(job: Job) -> Job:
+    served = math.fsum(each.gpus * each.seconds for each in job.estimate.observed)
+    return replace(job, weight=job.weight * math.sqrt(SERVED_GPU_S / (SERVED_GPU_S + served)))
+
+
+def explored(asks: Sequence[Ask]) -> list[Ask]:
+    """Limit jobs to the sizes that what they ever had allows."""
+    return allowed(asks, TIMES, node=True)
+
+
+def lasting(job: Job, sizes: Sizes, now_s: float, delay_s: float, on: On) -> Values:
+    """Return the part of its speed-up that a job keeps over `LASTS_S` if it is re-allocated.
+
+    The parameters are those of :func:`~hpcext.policies.pollux.fitness.realloc`.
+    """
+    if not job.goal:
+        return np.ones(len(sizes.gpus))
+    return changed(job, sizes, on, LASTS_S / (LASTS_S + cost_s(job, delay_s)))

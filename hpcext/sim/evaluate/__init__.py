@@ -1,0 +1,1 @@
+"""Evaluates simulated runs: figures, comparisons, and bounds that no schedule beats."""

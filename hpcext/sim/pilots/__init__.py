@@ -1,0 +1,1 @@
+"""Simulates pilots and harvesters that really ran, from their own recordings."""

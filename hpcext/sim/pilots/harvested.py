@@ -1,0 +1,183 @@
+"""The utilisation efficiency of a harvester that is, or was, at work: U of BFTrainer §4.1.
+
+It is the work that its trainers have done, divided by what they would have done on as many nodes
+that stay, without costs (:mod:`hpcext.sim.evaluate.ideal`). Their speeds are what they state and
+what was measured; where that is not enough, the result says what is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from hpcext.core.errors import InputError
+from hpcext.core.estimate import Estimate
+from hpcext.core.values import Job, State
+from hpcext.jobfile import JobSpec
+from hpcext.policies import find_policy
+from hpcext.scaling.estimator import Sizes, rate_alone, speedups
+from hpcext.sim.evaluate.ideal import Stay, staying
+from hpcext.sim.replay.physics import Physics
+from hpcext.sim.replay.run import How
+
+AWAY = 0.05
+"""Largest share of the time for which no manager ran. What was trained meanwhile is known, but not
+the nodes that there were."""
+
+Curve = dict[int, float]
+
+
+class Offered(NamedTuple):
+    """The nodes that came and went.
+
+    Attributes
+    ----------
+    nodes : float
+        Their mean number.
+    gpus : int
+        GPUs of each.
+    lasted_s, away_s : float
+        Seconds for which a manager observed them, and for which none did.
+    """
+
+    nodes: float
+    gpus: int
+    lasted_s: float
+    away_s: float = 0.0
+
+
+class Efficiency(msgspec.Struct, frozen=True):
+    """The use that was made of nodes.
+
+    Attributes
+    ----------
+    value : float or None
+        U; None if it is unknown.
+    why : str
+        Why it is unknown.
+    done, ideal : float or None
+        Work of all trainers, actual and on nodes that stay; in their unit.
+    unit : str
+        ``steps`` or ``samples``.
+    nodes : float
+        N_eq: the equivalent number of nodes that stay.
+    """
+
+    value: float | None = None
+    why: str = ""
+    done: float | None = None
+    ideal: float | None = None
+    unit: str = ""
+    nodes: float = 0.0
+
+
+def efficiency(
+    jobs: Sequence[Job], spec: Callable[[str], JobSpec], policy: str, offered: Offered
+) -> Efficiency:
+    """Return U of a harvester so far.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        All jobs that it was ever given.
+    spec : callable
+        Returns the specification of a job by its id.
+    policy : str
+    offered : Offered
+    """
+    # Failed and cancelled jobs count with what they did, if anything.
+    jobs = [job for job in jobs if job.estimate.done or not _given_up(job)]
+    units = {spec(job.id).work_unit for job in jobs}
+    if why := _unknown(jobs, units, offered):
+        return Efficiency(why=why, nodes=offered.nodes)
+    curves = {job.id: _curve(job, spec(job.id), jobs) for job in jobs}
+    for job in jobs:
+        if not curves[job.id]:
+            return Efficiency(why=f"of {job.name} no speed is known", nodes=offered.nodes)
+    done = math.fsum(job.estimate.done for job in jobs)
+    kept = frozenset(curves)
+    told = sorted(jobs, key=lambda job: (job.submitted_s, job.order))
+    ended = all(job.state.final for job in jobs)
+    stay = Stay(offered.nodes, offered.gpus, offered.lasted_s, ended)
+    free = [_free(job, curves[job.id], kept) for job in told]
+    try:
+        ideal = staying(stay, free, find_policy(policy), policy, How())
+    except (RuntimeError, InputError) as error:
+        return Efficiency(why=f"nodes that stay: {error}", nodes=offered.nodes)
+    if not ideal:
+        why = f"{offered.nodes:.2f} nodes that stay could not have trained them"
+        return Efficiency(why=why, nodes=offered.nodes)
+    return Efficiency(done / ideal, "", done, ideal, units.pop(), offered.nodes)
+
+
+def _unknown(jobs: Sequence[Job], units: set[str], offered: Offered) -> str:
+    """Return why U is unknown, whatever the speeds are; empty if it can be known."""
+    if not jobs or not any(job.estimate.done for job in jobs):
+        return "no trainer has done anything yet"
+    if offered.away_s > AWAY * (offered.lasted_s + offered.away_s):
+        return f"no manager looked for {offered.away_s:.0f} s of the time"
+    if len(units) > 1:
+        return "some trainers count steps, others samples"
+    kinds = {each.kind for job in jobs for each in job.estimate.observed}
+    if len(kinds) > 1:
+        return "they were on GPUs of several kinds"
+    for job in jobs:
+        if _work(job) is None:
+            return f"{job.name} does not say how much work it has"
+    return ""
+
+
+def _given_up(job: Job) -> bool:
+    return job.state in {State.FAILED, State.CANCELLED}
+
+
+def _work(job: Job) -> float | None:
+    """Return all of a job's work; of a job that is over, what it did."""
+    known = job.estimate
+    return known.done or None if job.state.final else known.work
+
+
+def _curve(job: Job, spec: JobSpec, jobs: Sequence[Job]) -> Curve:
+    """Return work per second by total GPUs, wherever the job may run; empty if unknown."""
+    known = job.estimate
+    if not known.observed:
+        # A user states the shape in any unit: a job with the same one that has run tells the speed.
+        alike = (each for each in jobs if each.estimate.observed)
+        other = next((each for each in alike if each.estimate.stated == known.stated), None)
+        if known.stated and other is not None:
+            known = other.estimate
+        elif spec.relative:
+            return {}
+    fewest, most = job.nodes or (1, 1)
+    places = {size * nodes: nodes for nodes in range(fewest, most + 1) for size in job.sizes}
+    sizes = Sizes(np.array([*places]), np.array([*places.values()]))
+    kind = known.observed[0].kind if known.observed else ""
+    times, one = speedups(known, sizes, kind), rate_alone(known)
+    if times is None or not one:
+        return {}
+    curve = {gpus: one * float(each) for gpus, each in zip(places, times, strict=True)}
+    return curve if all(0 < speed < math.inf for speed in curve.values()) else {}
+
+
+def _free(job: Job, curve: Curve, kept: frozenset[str]) -> tuple[Job, Physics]:
+    """Return the same job at its beginning, and its physics where nothing costs anything."""
+    work = _work(job)
+    assert work is not None
+    fresh = Job(
+        job.id,
+        job.name,
+        job.order,
+        job.sizes,
+        job.optimal,
+        nodes=job.nodes,
+        priority=job.priority,
+        weight=job.weight,
+        after=tuple(need for need in job.after if need in kept),
+        submitted_s=job.submitted_s,
+        estimate=Estimate(stated=curve, work=work, up_s=0.0, down_s=0.0),
+    )
+    return fresh, Physics(curve, work, checkpoint_s=0.0, elastic=True)

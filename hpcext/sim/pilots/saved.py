@@ -1,0 +1,211 @@
+"""The cost of a pilot's jobs had they run one by one, by simulating its recording.
+
+MARBLE (section V-A, equation 1) writes the time of a set of jobs as the sum of t (1 - a) - p over
+the jobs: t is the time of one on a node of its own, a what it gains there by its best number of
+GPUs, and p what it gains by running beside others. What sharing saved is p; so each job is
+simulated on nodes of its own at its best size, t (1 - a), and the GPU-hours of that are compared
+with those that the pilot held. The baseline there (section VII-A) is a batch system that gives a
+node to one job after the other, so all GPUs of a node count as long as a job has it, used or not.
+If all jobs are there from the beginning and the machine is one node, as in the experiments of
+section VII-B, that is the completion time of the job set times the GPUs of the node. When there is
+no job, the baseline holds nothing; the pilot did, and that counts against it.
+
+Where batch jobs share nodes, a job is charged for the GPUs that it requested and not for those
+beside them: that is the other figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from hpcext.core.engine import Engine
+from hpcext.core.errors import InputError
+from hpcext.core.facts import Fact
+from hpcext.core.values import Action, Alloc, Job, Kind, Record, State
+from hpcext.policies import find_policy
+from hpcext.policies.common import named as counted
+from hpcext.sim.evaluate.outcome import JobRow
+from hpcext.sim.pilots.recording import Recording, encoded
+from hpcext.sim.replay.floor import nodes_of
+from hpcext.sim.replay.heap import Observe
+from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.sources import fixed
+from hpcext.sim.workloads.recorded import recorded_jobs
+
+BASELINE = "exclusive"
+"""The policy under which each job has its nodes to itself."""
+
+MOST_REPORTS = 20_000
+"""Most reports of all jobs in a simulated pilot: a long one reports less often than it did."""
+
+
+class Size(NamedTuple):
+    """A number of GPUs, and of the nodes that they were on."""
+
+    gpus: int
+    nodes: int
+
+
+class Seen(NamedTuple):
+    """Facts about a job that ran which its recording does not contain.
+
+    Attributes
+    ----------
+    submitted_s, ended_s : float
+    held_s : float
+        Seconds in which it had GPUs.
+    sizes : collection of Size
+        Sizes on which its speed is known.
+    """
+
+    submitted_s: float
+    ended_s: float
+    held_s: float
+    sizes: Collection[Size]
+
+
+class Alone(NamedTuple):
+    """A simulated job on nodes of its own.
+
+    Attributes
+    ----------
+    lasted_s : float
+        Seconds for which it had them.
+    gpus : int
+        GPUs that it used, on all of them.
+    node_gpus : int
+        GPUs that they have.
+    """
+
+    lasted_s: float
+    gpus: int
+    node_gpus: int
+
+
+class Simulated(NamedTuple):
+    """The outcome of the simulations.
+
+    Attributes
+    ----------
+    alone : Mapping[str, Alone]
+        Id of the job → what it did on nodes of its own.
+    busy_s : float
+        Seconds in which there were unfinished jobs, all together under the pilot's own policy; to
+        be compared with the pilot as it was (:func:`busy_s`).
+    """
+
+    alone: Mapping[str, Alone]
+    busy_s: float
+
+
+def seen(job: Job, record: Record, profiled: Iterable[int] = ()) -> Seen:
+    """Return what a journal says about a job that completed.
+
+    The speed that a job states is not a measurement, unless it comes from a profile: then its speed
+    is known on these numbers of GPUs of a node, besides where it trained. Where it was on the same
+    number of GPUs of two nodes and of one, the recording has the speed on one. If a job reported
+    nothing, its time is known on the GPUs that it had, if it ran there once, from beginning to end.
+
+    Parameters
+    ----------
+    job : Job
+    record : Record
+    profiled : iterable of int
+        GPUs of a node on which its profile has speeds.
+    """
+    parts = record.segments
+    fewest = {each.gpus: each.nodes for each in reversed(job.estimate.observed)}
+    if fewest:
+        fewest = dict.fromkeys(profiled, 1) | fewest
+    elif len(parts) == job.attempt == 1:
+        fewest = {len(parts[0].gpus): len(nodes_of(parts[0].gpus))}
+    held_s = sum(
+        (job.since_s if each.end_s is None else each.end_s) - each.start_s for each in parts
+    )
+    return Seen(job.submitted_s, job.since_s, held_s, frozenset(map(Size._make, fewest.items())))
+
+
+def busy_s(stays: Iterable[tuple[float, float]]) -> float:
+    """Return how long at least one job was there, given when each came and went."""
+    busy, until_s = 0.0, 0.0
+    for came_s, went_s in sorted(stays):
+        busy += max(0.0, went_s - max(came_s, until_s))
+        until_s = max(until_s, went_s)
+    return busy
+
+
+def simulated(recording: Recording, jobs: Mapping[str, Seen]) -> Simulated:
+    """Simulate the jobs of a pilot each alone, and all of them as they did run.
+
+    Parameters
+    ----------
+    recording : Recording
+    jobs : Mapping[str, Seen]
+        Each job of it, by its id.
+
+    Raises
+    ------
+    InputError
+        The recording does not say enough, or has impossible values.
+    """
+    encoded(recording)
+    if len(set(recording.nodes)) > 1:
+        raise InputError("its nodes are not alike, and speeds on each were not told apart")
+    at_least_s = sum(job.held_s for job in jobs.values()) / MOST_REPORTS
+    how = How(report_s=max(recording.report_s, at_least_s))
+    alone = _alone(recording, jobs, how)
+    together = _rows(recording, recording.policy, how, {}).values()
+    return Simulated(alone, busy_s((row.submitted_s, _went_s(row)) for row in together))
+
+
+def _alone(recording: Recording, jobs: Mapping[str, Seen], how: How) -> dict[str, Alone]:
+    node_gpus = recording.nodes[0].gpus
+    best = tuple(
+        replace(job, sizes=tuple(size for size in job.sizes if size <= job.optimal))
+        for job in recording.jobs
+    )
+    given: dict[str, Alloc] = {}
+    rows = _rows(replace(recording, jobs=best), BASELINE, how, given)
+    alone = {}
+    for job, row in rows.items():
+        size = Size(sum(given[job].values()), len(given[job]))
+        if size not in jobs[job].sizes:
+            on = f"{counted(size.gpus)}{f' of {size.nodes} nodes' if size.nodes > 1 else ''}"
+            what = f"how fast it is on {on}, its best size, was not measured"
+            do = "name a profile of it next time: hpcext profile"
+            raise InputError(what, where=f"job {row.name}", do=do)
+        alone[job] = Alone(_went_s(row) - (row.started_s or 0.0), size.gpus, size.nodes * node_gpus)
+    return alone
+
+
+def _rows(
+    recording: Recording, policy: str, how: How, given: dict[str, Alloc]
+) -> dict[str, JobRow]:
+    """Simulate each job under a policy; what it is first given goes into `given`."""
+
+    def watcher(_: Engine) -> Observe:
+        def observe(_: float, __: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
+            for each in actions:
+                if each.kind is Kind.START:
+                    given.setdefault(each.job, each.alloc)
+
+        return observe
+
+    scenario = Scenario(recorded_jobs(recording), fixed(recording.machine).nodes)
+    try:
+        found = run(scenario, find_policy(policy), Named(policy), how, watcher)
+    except RuntimeError as error:
+        raise InputError(f"it cannot be simulated: {error}") from None
+    for row in found.jobs:
+        if row.state != State.COMPLETED:
+            what = f"simulated under {policy} it does not complete, but is {row.state}"
+            raise InputError(what, where=f"job {row.name}")
+    return {row.job: row for row in found.jobs}
+
+
+def _went_s(row: JobRow) -> float:
+    """Return when a completed job ended."""
+    return row.submitted_s + (row.jct_s or 0.0)

@@ -1,0 +1,177 @@
+"""One simulated attempt of a job, as it truly is: what it occupies, and how far it got."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+
+from hpcext.core.facts import Rescaled
+from hpcext.core.values import Action, Alloc
+from hpcext.sim.replay.floor import node_of, nodes_of
+from hpcext.sim.replay.physics import Luck, Physics, Stretch, Where
+
+STILL = Stretch(0.0)
+"""The stretch of an attempt that does not train."""
+
+
+class Phase(enum.Enum):
+    """The phase of a simulated attempt."""
+
+    LAUNCHING = enum.auto()
+    TRAINING = enum.auto()
+    STALLED = enum.auto()
+    SAVING = enum.auto()
+    BROKEN = enum.auto()
+    OVER = enum.auto()
+
+
+@dataclasses.dataclass(eq=False)
+class Attempt:
+    """One attempt of a job.
+
+    Attributes
+    ----------
+    order : Action
+        The start action that made it.
+    gpus : tuple of str
+        GPUs that it occupies, as ``HOST:INDEX``.
+    ranks : tuple of str
+        GPUs that it trains on: fewer than it occupies while it grows.
+    phase : Phase
+    turn : int
+        Counts the changes of phase and of speed: events planned before a change are void.
+    stretch : Stretch
+        Its present stretch of constant speed.
+    began, steps : float
+        Work and optimizer steps that were done at `since_s`, when its stretch began.
+    base : float
+        Work that was done when it began to train on these ranks.
+    trained_s : float
+        Seconds that it had trained by then, over all its stretches.
+    trained_gpu_s : float
+        GPU-seconds in which it had trained by then.
+    held_s : float
+        Time at which the GPUs that it occupies changed last.
+    saved : float
+        Work in the newest checkpoint, as of `since_s`.
+    done : float
+        Work done, as of when it stopped training.
+    registered, asked, reported : bool
+        Its session is up; a suspension was requested; the cost of its start was reported.
+    resize : int
+        Number of the newest change of size that was requested.
+    answer : Rescaled or None
+        Its answer to that.
+    """
+
+    order: Action
+    physics: Physics
+    luck: Luck
+    gpus: tuple[str, ...]
+    ranks: tuple[str, ...] = ()
+    phase: Phase = Phase.LAUNCHING
+    turn: int = 0
+    stretch: Stretch = STILL
+    began: float = 0.0
+    steps: float = 0.0
+    trained_s: float = 0.0
+    trained_gpu_s: float = 0.0
+    held_s: float = 0.0
+    saved: float = 0.0
+    done: float = 0.0
+    base: float = 0.0
+    since_s: float = 0.0
+    registered: bool = False
+    asked: bool = False
+    reported: bool = False
+    resize: int = 0
+    answer: Rescaled | None = None
+
+    @property
+    def until(self) -> float:
+        """Work done at the end of its stretch."""
+        return min(self.stretch.until, self.physics.work)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that its stretch takes from the beginning."""
+        return max(0.0, self.until - self.began) / self.stretch.rate
+
+    def trained_to(self, now_s: float) -> float:
+        """Return the work done by now, over all attempts."""
+        if self.phase is not Phase.TRAINING:
+            return self.done
+        return min(self.until, self.began + self.stretch.rate * (now_s - self.since_s))
+
+    def steps_to(self, now_s: float) -> float:
+        """Return the steps done by now, over all attempts."""
+        return self.steps + (self.trained_to(now_s) - self.began) / self.stretch.step_work
+
+    def saved_to(self, now_s: float) -> float:
+        """Return the work in the newest checkpoint: a periodic one, or the one it began with."""
+        every = self.physics.checkpoint_s
+        if self.phase is not Phase.TRAINING or every is None:
+            return self.saved
+        if every == 0:
+            return self.trained_to(now_s)
+        last_s = (self.trained_s + now_s - self.since_s) // every * every
+        if not last_s or last_s < self.trained_s:
+            return self.saved
+        return min(self.until, self.began + self.stretch.rate * (last_s - self.trained_s))
+
+    def train(self, now_s: float, stretch: Stretch) -> None:
+        """Begin a stretch of training on the present ranks."""
+        if self.phase is Phase.TRAINING:
+            self._note(now_s)
+        else:
+            self.base = self.done
+        self.began, self.since_s, self.stretch = self.done, now_s, stretch
+        self._enter(Phase.TRAINING)
+
+    def stop(self, now_s: float, phase: Phase) -> None:
+        """Stop training; record how far it got, and the work in the newest periodic checkpoint."""
+        self._note(now_s)
+        self.began, self.since_s = self.done, now_s
+        self._enter(phase)
+
+    def saved_steps(self) -> float:
+        """Return the steps in the newest checkpoint, as of when it stopped training."""
+        return max(0.0, self.steps - (self.done - self.saved) / self.stretch.step_work)
+
+    def chosen(self, alloc: Alloc) -> tuple[str, ...]:
+        """Return the GPUs that it uses of an allocation, those that it trains on first."""
+        left = dict(alloc)
+        picked = []
+        for gpu in dict.fromkeys((*self.ranks, *self.gpus)):
+            node = node_of(gpu)
+            if left.get(node, 0) > 0:
+                left[node] -= 1
+                picked.append(gpu)
+        return tuple(picked)
+
+    def nodes(self) -> Mapping[str, int]:
+        """Return the number of GPUs that it trains on, by node."""
+        return nodes_of(self.ranks)
+
+    def where(self, kind: str, *, crowded: bool) -> Where:
+        """Return the placement that it trains on."""
+        return Where(tuple(sorted(self.nodes().values(), reverse=True)), kind, crowded)
+
+    def _note(self, now_s: float) -> None:
+        """Record how far it got in the stretch that ends."""
+        self.saved, self.steps = self.saved_to(now_s), self.steps_to(now_s)
+        self.done = self.trained_to(now_s)
+        if self.phase is Phase.TRAINING:
+            self.trained_s += now_s - self.since_s
+            self.trained_gpu_s += len(self.ranks) * (now_s - self.since_s)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.turn += 1
+
+
+def whole(steps: float) -> int:
+    """Return the completed steps; one that lacks only a rounding error counts."""
+    return math.floor(steps + 1e-6)

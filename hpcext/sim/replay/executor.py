@@ -1,0 +1,463 @@
+"""An executor whose processes are arithmetic: actions in, events on a heap, facts out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import NamedTuple
+
+from hpcext.core.facts import (
+    Ended,
+    Fact,
+    NodeJoined,
+    NodeLost,
+    Outcome,
+    Progressed,
+    Registered,
+    Rescaled,
+    Started,
+)
+from hpcext.core.values import Action, Alloc, Kind, Node
+from hpcext.sim.replay.attempt import Attempt, Phase, whole
+from hpcext.sim.replay.floor import Floor, nodes_of
+from hpcext.sim.replay.heap import Heap
+from hpcext.sim.replay.physics import Change, Faults, Physics, Said, Where
+
+KILL_S = 0.5
+"""From SIGTERM to an empty process tree."""
+
+
+class Use(NamedTuple):
+    """GPUs that there are, that are occupied and that are trained on; attempts that there are."""
+
+    offered: int
+    held: int
+    trained: int
+    attempts: int
+
+
+@dataclasses.dataclass
+class Spent:
+    """What a job had, over all its attempts: GPU-seconds, work done, and done in vain."""
+
+    held_gpu_s: float = 0.0
+    trained_gpu_s: float = 0.0
+    done: float = 0.0
+    lost: float = 0.0
+
+
+class Simulated:
+    """Runs jobs on a virtual clock; an :class:`~hpcext.executors.base.Executor`.
+
+    Parameters
+    ----------
+    heap : Heap
+        Where what happens is put.
+    nodes : iterable of Node
+        The nodes to begin with.
+    physics : Mapping[str, Physics]
+        Job id → how it behaves.
+    faults : Faults
+    seed : int
+        Of the faults.
+    report_s : float or None
+        Time between reports of progress; None: only when an attempt stops training.
+    """
+
+    left_s: float | None = None
+
+    def __init__(
+        self,
+        heap: Heap,
+        nodes: Iterable[Node],
+        physics: Mapping[str, Physics],
+        *,
+        faults: Faults | None = None,
+        seed: int = 0,
+        report_s: float | None = None,
+    ) -> None:
+        self._heap = heap
+        self._floor = Floor(heap.now_s, nodes)
+        self._physics = dict(physics)
+        self.spent: dict[str, Spent] = {}
+        self._faults = faults or Faults()
+        self._seed = seed
+        self._report_s = report_s
+        self._attempts: dict[int, Attempt] = {}  # those that are not over, by op
+        self._last_op = 0
+        self._saved: dict[str, tuple[float, float]] = {}  # work and steps, by job
+        self._untold: dict[str, Progressed] = {}  # by job, of attempts that were over at once
+
+    # The protocol of executors.
+
+    def perform(self, action: Action) -> None:
+        """Carry out an action, once however often it is given."""
+        attempt = self._attempts.get(action.op)
+        if action.kind is Kind.START:
+            self._start(action, attempt)
+        elif attempt is None:
+            return
+        elif action.kind is Kind.RESCALE:
+            self._rescale(action, attempt)
+        elif action.kind is Kind.SUSPEND:
+            attempt.asked = True
+            if attempt.phase in {Phase.TRAINING, Phase.STALLED} and not attempt.luck.deaf:
+                self._save(attempt)
+        elif action.force or not attempt.luck.stubborn:
+            self._heap.after(0.0 if action.force else KILL_S, lambda: self._killed(attempt))
+
+    def look(self) -> None:
+        """Report the progress of whatever trains, now, and of all others how far they came.
+
+        For those that have lost all their nodes this is the first time since: a late report, of an
+        attempt that is over.
+        """
+        late, self._untold = tuple(self._untold.values()), {}
+        if late:
+            self._heap.after(0.0, lambda: late)
+        for attempt in self._attempts.values():
+            if attempt.phase is Phase.TRAINING:
+                self._heap.after(0.0, lambda it=attempt: self._report(it))  # type: ignore[misc]
+            elif attempt.phase in {Phase.STALLED, Phase.SAVING} and attempt.registered:
+                self._heap.after(0.0, lambda it=attempt: self._reached(it))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    # What happens from outside.
+
+    def happen(self, *facts: Fact) -> tuple[Fact, ...]:
+        """Make facts from outside true here: nodes that come and go take jobs with them."""
+        lost: list[str] = []
+        for fact in facts:
+            if isinstance(fact, NodeLost):
+                lost.append(fact.name)
+                continue
+            self._lose(lost)
+            if isinstance(fact, NodeJoined):
+                self._floor.join(self._heap.now_s, fact.node)
+        self._lose(lost)
+        return facts
+
+    def expect(self, job: str, physics: Physics) -> None:
+        """Know how a job behaves that is yet to come."""
+        self._physics[job] = physics
+
+    def forget(self, job: str) -> Spent:
+        """Know nothing more of a job that has ended but what it had."""
+        self._physics.pop(job, None)
+        self._saved.pop(job, None)
+        self._untold.pop(job, None)
+        return self.spent.pop(job, Spent())
+
+    def settle(self) -> None:
+        """Bring up to date what jobs had that still run; nothing is simulated after it."""
+        now_s = self._heap.now_s
+        for attempt in self._attempts.values():
+            phase = Phase.STALLED if attempt.phase is Phase.TRAINING else attempt.phase
+            attempt.stop(now_s, phase)
+            spent = self.spent[attempt.order.job]
+            spent.held_gpu_s += len(attempt.gpus) * (now_s - attempt.held_s)
+            spent.trained_gpu_s += attempt.trained_gpu_s
+            spent.done, attempt.held_s = attempt.done, now_s
+
+    def use(self) -> Use:
+        """What there is at the moment."""
+        attempts = self._attempts.values()
+        held = sum(len(attempt.gpus) for attempt in attempts)
+        trains = sum(len(each.ranks) for each in attempts if each.phase is Phase.TRAINING)
+        return Use(self._floor.offered, held, trains, len(attempts))
+
+    def offered_gpu_s(self, until_s: float) -> float:
+        """GPU-seconds that the nodes offered from the beginning to an instant."""
+        return self._floor.offered_gpu_s(until_s)
+
+    def occupied(self) -> tuple[str, ...]:
+        """Every GPU that some attempt truly occupies."""
+        return tuple(gpu for attempt in self._attempts.values() for gpu in attempt.gpus)
+
+    def trains_on(self, op: int) -> tuple[str, ...]:
+        """The GPUs that an attempt trains on; none if it is over."""
+        return self._attempts[op].ranks if op in self._attempts else ()
+
+    # From phase to phase.
+
+    def _start(self, action: Action, attempt: Attempt | None) -> None:
+        if action.op <= self._last_op:
+            # Adopted by a manager that began anew; if it has ended, that is on its way.
+            if attempt is not None and attempt.phase is not Phase.LAUNCHING:
+                fact = Started(action.job, action.op, attempt.gpus)
+                self._heap.after(0.0, lambda: (fact,))
+            return
+        luck = self._faults.draw(self._seed, action.job, action.attempt, self._heap.now_s)
+        physics = self._physics[action.job]
+        gpus = self._floor.pick(action.job, action.alloc)
+        attempt = Attempt(action, physics, luck, (), ranks=gpus, held_s=self._heap.now_s)
+        self.spent.setdefault(action.job, Spent())
+        done, attempt.steps = self._saved.get(action.job, (0.0, 0.0))
+        attempt.began = attempt.saved = attempt.done = done
+        self._attempts[action.op], self._last_op = attempt, action.op
+        self._occupy(attempt, gpus)
+        self._heap.after(physics.launch_s, lambda: self._launched(attempt))
+
+    def _launched(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.LAUNCHING:
+            return ()
+        if not attempt.luck.starts:
+            return self._end(attempt, Outcome.LOST, None)
+        self._heap.after(attempt.physics.resume_s, lambda: self._registered(attempt))
+        return self._tell(
+            attempt, Started(attempt.order.job, attempt.order.op, attempt.gpus), late=False
+        )
+
+    def _registered(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.LAUNCHING:
+            return ()
+        job, op = attempt.order.job, attempt.order.op
+        attempt.registered = True
+        self._train(attempt)
+        if attempt.luck.fails_after_s is not None:
+            self._heap.after(attempt.luck.fails_after_s, lambda: self._failed(attempt))
+        if self._report_s is not None:
+            self._heap.after(self._report_s, lambda: self._report_on(attempt))
+        if attempt.asked and not attempt.luck.deaf:
+            # The signal came during the launch. It was blocked, and so it was kept.
+            self._save(attempt)
+        physics, step = attempt.physics, whole(attempt.steps)
+        fact = Registered(job, op, step, physics.in_place or physics.elastic, physics.elastic)
+        return self._tell(attempt, fact, late=False)
+
+    def _train(self, attempt: Attempt) -> None:
+        """Go on, at the speed that it has now; it completes if nothing comes between."""
+        now_s, physics = self._heap.now_s, attempt.physics
+        where, done = self._where(attempt), attempt.trained_to(now_s)
+        attempt.train(now_s, physics.stretch(where, done))
+        ends = attempt.until >= physics.work
+        then = self._completed if ends else self._stretched
+        self._later(attempt, attempt.left_s, lambda: then(attempt))
+
+    def _stretched(self, attempt: Attempt) -> tuple[Fact, ...]:
+        """Go on at another speed."""
+        self._train(attempt)
+        return ()
+
+    def _where(self, attempt: Attempt) -> Where:
+        nodes, floor = attempt.nodes(), self._floor
+        return attempt.where(floor.kind(nodes), crowded=floor.crowded(nodes))
+
+    def _later(
+        self, attempt: Attempt, delay_s: float, produce: Callable[[], tuple[Fact, ...]]
+    ) -> None:
+        """Let something happen to an attempt, unless it enters another phase before."""
+        turn = attempt.turn
+        self._heap.after(delay_s, lambda: produce() if attempt.turn == turn else ())
+
+    def _save(self, attempt: Attempt) -> None:
+        attempt.stop(self._heap.now_s, Phase.SAVING)
+        self._heap.after(attempt.physics.suspend_s, lambda: self._suspended(attempt))
+
+    def _suspended(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.SAVING:
+            return ()
+        attempt.saved = attempt.done
+        return self._end(attempt, Outcome.SUSPENDED, 85)
+
+    def _completed(self, attempt: Attempt) -> tuple[Fact, ...]:
+        attempt.stop(self._heap.now_s, Phase.SAVING)
+        attempt.saved = attempt.done = attempt.physics.work
+        leave_s = attempt.physics.leave_s
+        if not leave_s:
+            return self._end(attempt, Outcome.COMPLETED, 0)
+        self._later(attempt, leave_s, lambda: self._end(attempt, Outcome.COMPLETED, 0))
+        return (self._progress(attempt),)
+
+    def _failed(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase not in {Phase.TRAINING, Phase.STALLED}:
+            return ()
+        return self._end(attempt, Outcome.FAILED, 1)
+
+    def _killed(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is Phase.OVER:
+            return ()
+        return self._end(attempt, Outcome.FAILED, -9)
+
+    def _lose(self, nodes: list[str]) -> None:
+        """Have these nodes no more."""
+        if nodes:
+            for op, gpus in self._floor.lose(self._heap.now_s, nodes).items():
+                self._strike(self._attempts[op], gpus)
+            nodes.clear()
+
+    def _strike(self, attempt: Attempt, gone: Set[str]) -> None:
+        """Take the GPUs of lost nodes away from under an attempt."""
+        elastic = attempt.physics.elastic and attempt.phase in {Phase.TRAINING, Phase.STALLED}
+        # What is elastic waits to be told what it has now.
+        attempt.stop(self._heap.now_s, Phase.STALLED if elastic else Phase.BROKEN)
+        attempt.ranks = tuple([gpu for gpu in attempt.ranks if gpu not in gone])
+        self._occupy(attempt, tuple([gpu for gpu in attempt.gpus if gpu not in gone]))
+        if attempt.gpus:
+            return
+        # Nobody is left to tell it now; what is late or repeated comes when it is stale.
+        for fact in self._end(attempt, Outcome.LOST, None):
+            if isinstance(fact, Progressed):
+                self._untold[fact.job] = fact
+
+    def _end(self, attempt: Attempt, outcome: Outcome, code: int | None) -> tuple[Fact, ...]:
+        """Empty the process tree; the job goes on from what is saved."""
+        order = attempt.order
+        attempt.stop(self._heap.now_s, Phase.OVER)
+        self._saved[order.job] = (attempt.saved, attempt.saved_steps())
+        spent = self.spent[order.job]
+        spent.trained_gpu_s += attempt.trained_gpu_s
+        spent.done = attempt.saved
+        spent.lost += attempt.done - attempt.saved
+        del self._attempts[order.op]
+        parts = {"write_s": attempt.physics.suspend_s} if outcome is Outcome.SUSPENDED else None
+        step = whole(attempt.steps) if attempt.registered else None
+        ended = Ended(order.job, order.op, outcome, code, suspend_s=parts, step=step)
+        self._occupy(attempt, ())
+        # As on a real machine, who never had a session never reported.
+        last = (self._progress(attempt),) if attempt.registered else ()
+        return self._tell(attempt, *last, ended, late=True)
+
+    # Changing size in place.
+
+    def _rescale(self, action: Action, attempt: Attempt) -> None:
+        """Begin a change of size, once; the answer to it is told as often as it is asked for."""
+        if action.resize <= attempt.resize:
+            if answer := attempt.answer:
+                self._heap.after(0.0, lambda: (answer,))
+            return
+        physics, phases = attempt.physics, {Phase.TRAINING}
+        if physics.elastic:
+            # It has lost a node, perhaps while it changed its size.
+            phases.add(Phase.STALLED)
+        if attempt.phase not in phases:
+            return  # It is ending; a suspension, say, goes before.
+        attempt.resize, attempt.answer = action.resize, None
+        change = self._faults.draw_change(
+            self._seed, action.job, action.attempt, action.resize, self._heap.now_s
+        )
+        more = self._floor.pick(action.job, _beyond(action.alloc, nodes_of(attempt.gpus)))
+        self._occupy(attempt, attempt.gpus + more)
+        grows = bool(_beyond(action.alloc, attempt.nodes()))
+        stall_s = physics.rescale_up_s if grows else physics.rescale_down_s
+        if change is Change.MUTE:
+            return
+        ok = change is Change.MADE
+        alloc = action.alloc if ok else attempt.nodes()
+        if attempt.phase is Phase.STALLED:
+            self._stall(attempt, alloc, stall_s, ok=ok)
+            return
+        join_s = physics.join_s if grows else 0.0
+        resize = action.resize
+
+        def joined() -> tuple[Fact, ...]:
+            # It trains on until then: a report, or another speed, is no reason not to grow.
+            if attempt.resize != resize or attempt.phase is not Phase.TRAINING:
+                return ()
+            return self._stall(attempt, alloc, stall_s, ok=ok)
+
+        self._heap.after(join_s, joined)
+
+    def _stall(
+        self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool
+    ) -> tuple[Fact, ...]:
+        attempt.stop(self._heap.now_s, Phase.STALLED)
+        self._later(attempt, stall_s, lambda: self._rescaled(attempt, alloc, stall_s, ok=ok))
+        return ()
+
+    def _rescaled(
+        self, attempt: Attempt, alloc: Alloc, stall_s: float, *, ok: bool
+    ) -> tuple[Fact, ...]:
+        """Train on, with other GPUs or with the same as before."""
+        attempt.ranks = attempt.chosen(alloc)
+        self._occupy(attempt, attempt.ranks)
+        self._train(attempt)
+        order, why = attempt.order, "" if ok else "a rank did not come up"
+        attempt.answer = Rescaled(
+            order.job, order.op, attempt.resize, attempt.gpus, ok, stall_s, why
+        )
+        return self._tell(attempt, attempt.answer, late=True)
+
+    # Telling.
+
+    def _report_on(self, attempt: Attempt) -> tuple[Fact, ...]:
+        """Report, and again after the interval, for as long as it trains."""
+        # A change of size is a pause, and not the end.
+        goes_on = attempt.phase in {Phase.TRAINING, Phase.STALLED}
+        if goes_on and self._report_s is not None:
+            self._heap.after(self._report_s, lambda: self._report_on(attempt))
+        return self._report(attempt)
+
+    def _report(self, attempt: Attempt) -> tuple[Fact, ...]:
+        if attempt.phase is not Phase.TRAINING:
+            return ()
+        said = attempt.physics.said(self._where(attempt), attempt.trained_to(self._heap.now_s))
+        facts = (self._progress(attempt, said),)
+        if not isinstance(attempt.physics.speed, Mapping):
+            # Having looked at itself it may train in another way.
+            self._train(attempt)
+        return facts
+
+    def _reached(self, attempt: Attempt) -> tuple[Fact, ...]:
+        """How far it has come, of which its speed is told when it trains again or ends."""
+        if attempt.phase is Phase.OVER:
+            return ()
+        order, steps = attempt.order, attempt.steps_to(self._heap.now_s)
+        saved_steps = steps - (attempt.done - attempt.saved) / attempt.stretch.step_work
+        step, saved = whole(steps), whole(max(0.0, saved_steps))
+        return (Progressed(order.job, order.op, step, saved, attempt.done),)
+
+    def _progress(self, attempt: Attempt, said: Said | None = None) -> Progressed:
+        now_s, order, loss = self._heap.now_s, attempt.order, said.loss if said else None
+        self._untold.pop(order.job, None)
+        done, saved = attempt.trained_to(now_s), attempt.saved_to(now_s)
+        steps = attempt.steps_to(now_s)
+        saved_steps = steps - (done - saved) / attempt.stretch.step_work
+        trained = done > attempt.base
+        rate = attempt.stretch.rate if trained else None
+        parts = {"restore_s": attempt.physics.resume_s} if trained else None
+        if attempt.reported:
+            parts = None
+        attempt.reported |= trained
+        return Progressed(
+            order.job,
+            order.op,
+            whole(steps),
+            whole(max(0.0, saved_steps)),
+            done,
+            rate,
+            metrics={"loss": loss} if loss is not None and math.isfinite(loss) else {},
+            diverged=() if loss is None or math.isfinite(loss) else ("loss",),
+            resume_s=parts,
+            goodput=said.goodput if said else None,
+        )
+
+    def _tell(self, attempt: Attempt, *facts: Fact, late: bool) -> tuple[Fact, ...]:
+        """Make facts known: now or late, and perhaps once more."""
+        luck = attempt.luck
+        delay_s = luck.late_s if late else 0.0
+        if luck.repeats_after_s is not None:
+            self._heap.after(delay_s + luck.repeats_after_s, lambda: facts)
+        if delay_s:
+            self._heap.after(delay_s, lambda: facts)
+            return ()
+        return facts
+
+    def _occupy(self, attempt: Attempt, gpus: tuple[str, ...]) -> None:
+        """Let an attempt occupy these GPUs and no others; who is beside it may feel that."""
+        now_s, had = self._heap.now_s, attempt.gpus
+        spent = self.spent[attempt.order.job]
+        spent.held_gpu_s += len(had) * (now_s - attempt.held_s)
+        attempt.gpus, attempt.held_s = gpus, now_s
+        for op in self._floor.occupy(attempt.order.op, had, gpus):
+            near = self._attempts[op]
+            if near.physics.interference and near.phase is Phase.TRAINING:
+                self._train(near)
+
+
+def _beyond(alloc: Alloc, used: Alloc) -> Alloc:
+    """GPUs per node that an allocation has beside those that are used."""
+    return {node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0}

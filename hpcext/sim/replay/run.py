@@ -1,0 +1,212 @@
+"""Run a scenario under a policy on a virtual clock, however long it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from hpcext.core.band import Band
+from hpcext.core.engine import Engine, Policy
+from hpcext.core.facts import Fact, NodeJoined, Submitted
+from hpcext.core.values import Action, Job, Node, Snapshot, Target
+from hpcext.sim.evaluate.fair import Shares
+from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.replay.autoscaled import Autoscaled
+from hpcext.sim.replay.executor import Simulated
+from hpcext.sim.replay.heap import Heap, Observe, Produce, drive
+from hpcext.sim.replay.physics import Faults, Physics
+from hpcext.sim.replay.recorder import Recorder
+
+
+class Scenario(NamedTuple):
+    """What happens to a policy from outside.
+
+    Attributes
+    ----------
+    jobs : iterable of (Job, Physics)
+        Each is submitted at its `submitted_s`, in this order; and how it truly behaves. May be
+        a stream that is read once.
+    nodes : tuple of Node
+        There from the beginning.
+    changes : iterable of (float, tuple of Fact)
+        What else happens, in order of time: nodes that come and go. May be a stream; an empty
+        tuple says that the nodes stay, and that rows can say what a fair share of them gives.
+    """
+
+    jobs: Iterable[tuple[Job, Physics]]
+    nodes: tuple[Node, ...] = ()
+    changes: Iterable[tuple[float, tuple[Fact, ...]]] = ()
+
+
+class How(NamedTuple):
+    """How it is simulated.
+
+    Attributes
+    ----------
+    seed : int
+        Of the faults.
+    faults : Faults
+    report_s : float or None
+        Time between reports of progress; None: only when an attempt stops training.
+    until_s : float
+        Look at nothing that happens later; infinite: until all jobs have ended, or nothing happens
+        any more.
+    looks_s : sequence of float
+        Instants, ascending: what trains also reports just before each of them.
+    autoscale : Band or None
+        Only so many of the nodes are held as are worth it.
+    """
+
+    seed: int = 0
+    faults: Faults = Faults()
+    report_s: float | None = None
+    until_s: float = math.inf
+    looks_s: Sequence[float] = ()
+    autoscale: Band | None = None
+
+
+class Named(NamedTuple):
+    """What a run is called; see :class:`~hpcext.sim.evaluate.outcome.Run`."""
+
+    policy: str
+    workload: str = ""
+    source: str = ""
+    label: str = ""
+
+
+class _Counted:
+    """A policy, and how often it was asked."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.calls = 0
+
+    def __call__(self, now: Snapshot) -> Target:
+        self.calls += 1
+        return self._policy(now)
+
+
+Watcher = Callable[[Engine], Observe]
+"""From the engine of a run to who is told of each step of it."""
+
+
+def run(
+    scenario: Scenario,
+    policy: Policy,
+    named: Named,
+    how: How | None = None,
+    watcher: Watcher | None = None,
+) -> Run:
+    """Run jobs to their end, or until nothing happens any more.
+
+    Memory grows with the jobs that have been, by a row for each, and with those that are there; not
+    with the length of the run.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    policy : Policy
+    named : Named
+    how : How, optional
+    watcher : callable, optional
+        Who else is told of each step, when the engine still knows the jobs that ended in it.
+
+    Raises
+    ------
+    RuntimeError
+        The policy failed, or its answer was refused: in a simulation that is its mistake.
+    """
+    how = how or How()
+    heap = Heap()
+    here = scenario.nodes if how.autoscale is None else ()
+    executor = Simulated(heap, here, {}, faults=how.faults, seed=how.seed, report_s=how.report_s)
+    counted = _Counted(policy)
+    engine = Engine(counted)
+    stays = scenario.changes == () and bool(scenario.nodes) and how.autoscale is None
+    recorder = Recorder(engine, executor, Shares(scenario.nodes) if stays else None)
+    told = (recorder.watch,) if watcher is None else (watcher(engine), recorder.watch)
+    offered: Offered = tuple
+    if how.autoscale is not None:
+        held = Autoscaled(how.autoscale, engine, executor, heap)
+        offered, told = held.offered, (*told, held.watch)
+    coming = _Coming(scenario.jobs, executor, recorder)
+    heap.at(0.0, _happening(executor, tuple(map(NodeJoined, scenario.nodes)), offered))
+    heap.feed(coming)
+    heap.feed((when_s, _happening(executor, facts, offered)) for when_s, facts in scenario.changes)
+    heap.feed((_before(when_s), _looking(executor)) for when_s in how.looks_s)
+
+    def observe(now_s: float, facts: tuple[Fact, ...], actions: tuple[Action, ...]) -> None:
+        for each in told:
+            each(now_s, facts, actions)
+
+    def stop() -> bool:
+        recorder.after()
+        if engine.refusal:
+            raise RuntimeError(f"{named.policy} {engine.refusal}")
+        return coming.over and not len(engine.world.queue)
+
+    drive(engine, heap, executor, until_s=how.until_s, observe=observe, stop=stop)
+    over = coming.over and not len(engine.world.queue)
+    end_s = recorder.last_end_s if over else min(max(heap.now_s, 0.0), how.until_s)
+    if math.isfinite(how.until_s) and not over:
+        end_s = how.until_s
+        heap.advance(end_s)
+    rows, spans = recorder.finish(end_s)
+    return Run(
+        named.label or named.policy,
+        named.workload,
+        named.source,
+        named.policy,
+        how.seed,
+        end_s,
+        rows,
+        spans,
+        recorder.events,
+        counted.calls,
+        recorder.done,
+    )
+
+
+class _Coming:
+    """The submissions as events, and whether they are over."""
+
+    def __init__(
+        self, jobs: Iterable[tuple[Job, Physics]], executor: Simulated, recorder: Recorder
+    ) -> None:
+        self._jobs = iter(jobs)
+        self._executor = executor
+        self._recorder = recorder
+        self.over = False
+
+    def __iter__(self) -> Iterator[tuple[float, Produce]]:
+        for job, physics in self._jobs:
+            self._executor.expect(job.id, physics)
+            self._recorder.expect(job.id, physics)
+            yield job.submitted_s, _submission(job)
+        self.over = True
+
+
+def _submission(job: Job) -> Produce:
+    return lambda: (Submitted(job),)
+
+
+Offered = Callable[[Iterable[Fact]], tuple[Fact, ...]]
+"""From what happens to nodes to what the engine hears of it."""
+
+
+def _happening(executor: Simulated, facts: tuple[Fact, ...], offered: Offered) -> Produce:
+    return lambda: executor.happen(*offered(facts))
+
+
+def _before(when_s: float) -> float:
+    """The last instant before another one: who is stopped at that has not been stopped yet."""
+    return math.nextafter(when_s, -math.inf)
+
+
+def _looking(executor: Simulated) -> Produce:
+    def look() -> tuple[Fact, ...]:
+        executor.look()
+        return ()
+
+    return look

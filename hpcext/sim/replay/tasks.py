@@ -1,0 +1,211 @@
+"""Tasks to simulate, in a form that another process understands, and their runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from hpcext.core.band import Band
+from hpcext.core.engine import Engine
+from hpcext.jobfile import JobSpec, read_jobs
+from hpcext.policies import find_policy
+from hpcext.profiles import Profiles
+from hpcext.sim.evaluate.calibration import Calibration
+from hpcext.sim.evaluate.ideal import ideal
+from hpcext.sim.evaluate.outcome import Run
+from hpcext.sim.replay import sources
+from hpcext.sim.replay.physics import Faults
+from hpcext.sim.replay.run import How, Named, Scenario, run
+from hpcext.sim.replay.sources import Source
+from hpcext.sim.workloads.find import find_workload, job_file
+from hpcext.sim.workloads.workload import Costs, Setting, Workload
+
+ORACLE, KNOWN = "oracle", "known ends"
+"""Labels of runs in which policies know what nobody can know."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The nodes of jobs: one of the first three fields is given.
+
+    Attributes
+    ----------
+    nodes : str
+        A machine that stays, as :func:`hpcext.sim.replay.sources.read_nodes` reads it.
+    idle : str
+        A trace of idle nodes, or the machine for which one is generated.
+    main : str
+        The log of a main queue, whose holes are harvested.
+    main_nodes : int
+        Nodes of its machine.
+    per_node : int
+        Processors of a node, where logs count processors.
+    gpus : int
+        GPUs of an idle node.
+    skip : int
+        Changes of idle nodes to skip at the beginning.
+    known : bool
+        Whether policies know when each idle node will leave.
+    """
+
+    nodes: str = ""
+    idle: str = ""
+    main: str = ""
+    main_nodes: int = 0
+    per_node: int = 1
+    gpus: int = 1
+    skip: int = 0
+    known: bool = False
+
+    @property
+    def harvest(self) -> bool:
+        """Whether nodes come and go."""
+        return not self.nodes
+
+    def find(self) -> Source:
+        """Return the source of nodes."""
+        if self.nodes:
+            return sources.fixed(self.nodes)
+        if self.idle:
+            return sources.idle(self.idle, gpus=self.gpus, skip=self.skip, known=self.known)
+        return sources.holes(
+            Path(self.main),
+            self.main_nodes,
+            gpus=self.gpus,
+            per_node=self.per_node,
+            known=self.known,
+        )
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One run to simulate.
+
+    Attributes
+    ----------
+    workload, policy : str
+    place : Place
+    seed : int
+    learn : bool
+        Whether policies do not know the speeds that jobs state.
+    oracle : bool
+        Whether policies know the true speeds, and the true work.
+    launch_s, checkpoint_s, interference : float or None
+    rescale : float
+        See :class:`~hpcext.sim.workloads.workload.Costs`.
+    fail_s : float or None
+        Mean training time until an attempt fails.
+    report_s : float or None
+        Seconds between reports of progress; None: as the workload has it.
+    until_s : float or None
+        Time at which to end; None: when all jobs have ended.
+    profiles, gpu : str
+        The directory of measured speeds that a job file may name, and the kind of GPU that they are
+        looked up for.
+    data : str
+        The folder of recorded data.
+    autoscale : Band or None
+        Band of auto-scaling; only as many nodes are held as are worth it.
+    """
+
+    workload: str
+    policy: str
+    place: Place
+    seed: int = 0
+    learn: bool = False
+    oracle: bool = False
+    launch_s: float | None = None
+    checkpoint_s: float | None = None
+    interference: float | None = None
+    rescale: float = 1.0
+    fail_s: float | None = None
+    report_s: float | None = None
+    until_s: float | None = None
+    profiles: str = ""
+    gpu: str = ""
+    data: str = ""
+    autoscale: Band | None = None
+
+    def jobs(self, source: Source) -> Workload:
+        """Return the workload."""
+        widest = max((node.gpus for node in source.nodes), default=self.place.gpus)
+        setting = Setting(
+            gpus=widest,
+            nodes=len(source.nodes) or None,
+            per_node=self.place.per_node if self.place.per_node > 1 else None,
+            policy=self.policy,
+            learn=self.learn,
+            oracle=self.oracle,
+            elastic=self.place.harvest,
+            costs=Costs(self.launch_s, self.checkpoint_s, self.interference, self.rescale),
+            profiles=self._store(),
+            data=Path(self.data) if self.data else None,
+        )
+        return find_workload(self.workload, setting)
+
+    @property
+    def label(self) -> str:
+        """What tells its run from others: the policy, its knowledge, and the choice of nodes."""
+        both = ((ORACLE, self.oracle), (KNOWN, self.place.known))
+        told = ", ".join(name for name, is_ in both if is_)
+        if self.autoscale is not None:
+            told += f"{', ' if told else ''}autoscale {self.autoscale}"
+        return f"{self.policy} ({told})" if told else self.policy
+
+    def specs(self) -> tuple[JobSpec, ...]:
+        """Return the jobs of its job file, if it has one."""
+        path = job_file(self.workload)
+        return () if path is None else read_jobs(path, profiles=self._store())
+
+    def _store(self) -> Profiles | None:
+        return Profiles(Path(self.profiles), self.gpu) if self.profiles else None
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Everything that the result depends on besides workload, source, policy and seed."""
+        skipped = {"workload", "policy", "seed", "place", "profiles", "gpu", "data"}
+        said = {
+            field: str(getattr(self, field))
+            for field in self.__struct_fields__
+            if field not in skipped and getattr(self, field) not in {None, False}
+        }
+        place = {field: str(getattr(self.place, field)) for field in self.place.__struct_fields__}
+        # A measured curve improves over time, while the file that names it stays the same.
+        named = {
+            f"profile.{spec.profile}": repr(sorted(spec.scaling.items()))
+            for spec in self.specs()
+            if spec.profile
+        }
+        return said | {f"place.{field}": value for field, value in place.items()} | named
+
+
+def simulate_task(task: Task) -> tuple[Run, float]:
+    """Simulate a task; return its run, and the seconds that it took."""
+    began = time.perf_counter()
+    source = task.place.find()
+    workload = task.jobs(source)
+    scenario = Scenario(workload.jobs(task.seed), source.nodes, source.changes(task.seed))
+    how = How(
+        task.seed,
+        Faults(fail_s=task.fail_s),
+        workload.report_s if task.report_s is None else task.report_s,
+        math.inf if task.until_s is None else task.until_s,
+        autoscale=task.autoscale,
+    )
+    named = Named(task.policy, workload.text, source.text, task.label)
+    calibrations: list[Calibration] = []
+
+    def watcher(engine: Engine) -> Calibration:
+        calibrations.append(Calibration(engine.world))
+        return calibrations[0]
+
+    harvest = task.place.harvest
+    found = run(scenario, find_policy(task.policy), named, how, watcher if harvest else None)
+    if harvest:
+        free = replace(task, launch_s=0.0, rescale=0.0, fail_s=None).jobs(source)
+        jobs, policy = free.jobs(task.seed), find_policy(task.policy)
+        ideally = ideal(found, jobs, policy, task.place.gpus, how)
+        found = replace(found, ideal=ideally, stays=calibrations[0].found())
+    return found, time.perf_counter() - began

@@ -1,0 +1,442 @@
+"""The agent of Pollux, section 4.1: chooses the batch size of a training from measurements.
+
+It measures the noise scale of the gradients, and how long steps take by number of GPUs, nodes,
+samples in a pass and passes. From these a thread fits the throughput model of section 3.2 from time
+to time, and finds the batch size with the highest goodput on the GPUs at hand (eq. 13).
+
+The noise scale and the progress are the same on all ranks, because learning rates depend on them.
+Timing, fitting and choosing happen on rank 0 alone, which tells the others. No framework is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcext.training.adapt.noise import LEAST, NoiseScale, Squares
+from hpcext.training.adapt.ways import Bounds, Profile, Split, Way, ceil
+from hpcext.training.checkpoint import warn
+from hpcext.training.checkpoint.staging import Writer
+
+EVERY = 20
+"""Steps between two measurements of the noise, once the first ones have been made."""
+
+LEAST_EVERY, LOOK_S = 5, 10.0
+"""Where steps are long: fewest steps, and seconds, between two messages of rank 0."""
+
+COST = 0.02
+"""Share of the time that measurements may cost where a measured step is made in two passes instead
+of one: if the time of a pass hardly depends on its batch, such a step takes twice as long."""
+
+EVERY_S = 30.0
+"""Seconds between two fits and reports, once the training has run for four times as long."""
+
+SOON = 1
+"""Steps between two messages of rank 0 while a fit is under way or a new batch size is timed."""
+
+SOONEST_S = 0.25
+"""Seconds between two fits in a training that has just begun."""
+
+SKIPPED = 2
+"""Steps after a change that are not timed: they are slow for reasons of their own."""
+
+REST_S = 0.002
+"""Seconds between two checks whether a fit has ended."""
+
+CONSTANT = 0.5
+"""Assumed share of a pass's time that does not depend on its batch size, while only one size has
+been tried; from the published agent (AdaptDL, ``goodput.py``). With 0, no larger batch would ever
+look better."""
+
+FURTHER = 2
+"""A pass may be at most this many times as large as the largest tried so far: neither its time nor
+its memory is known."""
+
+BETTER = 1.05
+"""Factor over the present goodput that another batch size must promise: the first steps after a
+change are slower, and fits vary."""
+
+MOST_TIMES = 32
+"""Section 3.1: total batches up to this many times the initial one work well in most cases."""
+
+
+class Found(NamedTuple):
+    """The result of a fit.
+
+    Attributes
+    ----------
+    throughput : tuple of float
+        Parameters of :class:`hpcext.scaling.throughput.Throughput`.
+    split : Split or None
+        A better split for these GPUs; None: the present one is as good.
+    gpus : int
+        GPUs that the fit was made for.
+    """
+
+    throughput: tuple[float, ...]
+    split: Split | None
+    gpus: int
+
+
+class Agent:
+    """The agent of one training: measures it, and chooses its batch size.
+
+    Parameters
+    ----------
+    bounds : Bounds
+    gpus : int
+        Number of GPUs at the start.
+    every_s : float
+        Seconds between two fits and reports.
+    clock : Callable[[], float]
+        Clock that times steps, in seconds.
+
+    Attributes
+    ----------
+    noise : NoiseScale
+    split : Split
+        How steps are divided now.
+    progress : float
+        Steps made, as the number of initial-batch steps that teach as much (scale-invariant
+        iterations).
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        gpus: int,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.bounds = bounds
+        self.noise = NoiseScale()
+        self.progress = 0.0
+        self.split = bounds.split(bounds.initial_batch, gpus)
+        self._gpus, self._nodes = gpus, 1
+        self._tried = self.split.per_gpu
+        self._every_s = every_s
+        self._taken, self._next_step, self._every = 0, 0, EVERY
+        self._next_hearing, self._hearing = 0, EVERY
+        self._step_s = 0.0
+        self._profile, self._halves = Profile(), Profile()
+        self._throughput: tuple[float, ...] | None = None
+        self._skip, self._fresh = SKIPPED, True
+        self._window: list[float] = []
+        self._began_s = clock()
+        self._look_at_s = 0.0
+        self._thread = Writer("hpcext-fit")
+        self._found: Found | None = None
+        self._complained = False
+
+    # On all ranks alike.
+
+    def due(self, step: int) -> bool:
+        """Return whether to measure the noise in this step."""
+        return step >= self._next_step
+
+    def measured(self, step: int) -> None:
+        """Record that the noise was measured; `step` is the next step.
+
+        The first measurements are made in consecutive steps, then at growing gaps: without a noise
+        scale there is nothing to choose a batch size by.
+        """
+        self._taken += 1
+        first = max(self._taken, self.noise.count) < LEAST
+        gap = 0 if first else 4 * max(1, self.noise.count + 1 - LEAST)
+        self._next_step = step + min(self._every, gap)
+
+    def hears(self, step: int) -> bool:
+        """Return whether the ranks hear from rank 0 after this step."""
+        return step >= min(self._next_hearing, self._next_step)
+
+    def heard(self, step: int) -> None:
+        """Record that the ranks heard from rank 0; `step` is the next step."""
+        self._next_hearing = step + self._hearing
+
+    def made(self, samples: int) -> None:
+        """Record that the optimizer made a step of `samples` samples."""
+        self.progress += self.gain(samples)
+
+    def gain(self, samples: float, initial_batch: float | None = None) -> float:
+        """Return how many initial-batch steps one step of `samples` samples is worth."""
+        return self.noise.gain(samples, initial_batch or self.bounds.initial_batch)
+
+    def passes(self, samples: int) -> int:
+        """Return in how many passes a rank processes `samples` samples."""
+        return ceil(samples, self.split.per_gpu)
+
+    def unequal_passes(self, samples: int) -> int:
+        """Return the number of passes of a step where ranks have unequal batches.
+
+        It is that of even batches, unless the largest batch needs more.
+        """
+        room = self.bounds.most_per_gpu or samples
+        return max(self.split.passes(self._gpus), ceil(samples, room))
+
+    def halves(self, samples: int) -> bool:
+        """Return whether `samples` samples are enough for two passes."""
+        return samples // 2 >= self.bounds.least_per_gpu
+
+    def hear(
+        self, squares: Squares, split: Split | None, every: int = EVERY, hearing: int = EVERY
+    ) -> bool:
+        """Take in what all ranks measured together and what rank 0 chose.
+
+        Returns
+        -------
+        bool
+            Whether the batch size changes.
+        """
+        self.noise.add(squares)
+        # When rank 0 asks to be heard sooner, the ranks bring the next message forward.
+        self._next_hearing += min(0, hearing - self._hearing)
+        self._every, self._hearing = every, hearing
+        if split is None or split == self.split:
+            return False
+        self._become(split)
+        return True
+
+    def resized(self, gpus: int) -> None:
+        """Adapt to another number of GPUs; the total batch stays as far as it can."""
+        self._gpus = gpus
+        self._become(self.bounds.split(self.split.total, gpus, self._tried))
+        # The best choice depends on the number of GPUs: fit again now.
+        self._look_at_s = 0.0
+
+    def limit(self, samples: int) -> None:
+        """Limit the total batch to the number of samples in the data set."""
+        most = max(self.bounds.initial_batch, min(self.bounds.most_batch, samples))
+        self.bounds = self.bounds._replace(most_batch=most)
+        if self.split.total > most:
+            self._become(self.bounds.split(most, self._gpus, self._tried))
+
+    # On rank 0.
+
+    def on_nodes(self, nodes: int) -> None:
+        """Record on how many nodes the GPUs are."""
+        self._nodes = nodes
+
+    def timed(self, step_s: float, samples: int) -> None:
+        """Record the duration of a step without a measurement."""
+        if samples != self.split.total:
+            return
+        if self._skip:
+            self._skip -= 1
+        else:
+            self._window.append(step_s)
+
+    def halved(self, step_s: float, samples: int) -> None:
+        """Record the duration of a measured step that one GPU made in two passes.
+
+        It shows how much of a pass's time does not depend on its batch size, before another size is
+        tried.
+        """
+        if samples != self.split.total:
+            return
+        if self._skip:
+            self._skip -= 1
+        else:
+            self._halves.add(Way(1, 1, ceil(self.split.per_gpu, 2), 1), step_s)
+
+    def window(self) -> None:
+        """Add the mean duration of the steps since the last call to the profile.
+
+        Single steps are not meaningful on a GPU, which computes asynchronously.
+        """
+        if self._window:
+            self._step_s, self._fresh = statistics.fmean(self._window), False
+            accumulation = self.split.passes(self._gpus) - 1
+            way = Way(self._gpus, self._nodes, self.split.per_gpu, accumulation)
+            self._profile.add(way, self._step_s)
+        self._window = []
+
+    def wanted_every(self) -> int:
+        """Return the steps between two measurements that suit the length of steps."""
+        if not self._step_s > 0:
+            return EVERY
+        every = max(LEAST_EVERY, int(min(LOOK_S / self._step_s, EVERY)))
+        halved_s = self._halves.times().get(Way(1, 1, ceil(self.split.per_gpu, 2), 1))
+        if halved_s is None or self._gpus > 1 or self.split.passes(1) > 1:
+            return every
+        return max(every, math.ceil((halved_s / self._step_s - 1.0) / COST))
+
+    def wanted_hearing(self, chosen: Split | None = None) -> int:
+        """Return after how many steps the ranks should hear from rank 0 again.
+
+        That is soon while a fit may end, or while a batch size that was just chosen has not been
+        timed.
+        """
+        known = self._throughput is not None and not self._fresh and chosen is None
+        pending = self._thread.busy() or self._found is not None or not known
+        return SOON if pending else EVERY
+
+    def look(self, now_s: float) -> Found | None:
+        """Return what a fit has found since the last call, and begin another when it is due.
+
+        It never waits and never raises: if a fit fails, the training keeps its batch size.
+        """
+        found = None
+        if self._thread.ended():
+            try:
+                self._thread.wait()
+                found, self._found = self._found, None
+            except Exception as error:
+                self._complain(f"the batch stays as it is: steps cannot be fitted ({error})")
+        elif self._thread.busy():
+            return None
+        if found is not None:
+            self._throughput = found.throughput
+            if found.gpus != self._gpus:
+                found = found._replace(split=None)
+        self._begin(now_s)
+        return found
+
+    def _complain(self, text: str) -> None:
+        if not self._complained:
+            self._complained = True
+            warn(text)
+
+    def rest(self) -> None:
+        """Wait until no fit is under way."""
+        while self._thread.busy():
+            time.sleep(REST_S)
+
+    def _begin(self, now_s: float) -> None:
+        phi, times = self.noise.phi(), self._profile.times()
+        if len({way.per_gpu for way in times}) <= 1:
+            # Measured steps include the cost of measuring: use them only without better times.
+            times |= self._halves.times()
+        here = any(way.gpus == self._gpus for way in times)
+        if now_s < self._look_at_s or phi is None or not here:
+            return
+        age_s = max(0.0, now_s - self._began_s)
+        self._look_at_s = now_s + min(self._every_s, max(SOONEST_S, age_s / 4))
+        question = functools.partial(
+            best,
+            times,
+            self._throughput,
+            bounds=self.bounds,
+            phi=phi,
+            gpus=self._gpus,
+            nodes=self._nodes,
+            now=self.split,
+        )
+
+        def answer() -> None:
+            self._found = question()
+
+        self._thread.start(answer)
+
+    def report(self, throughput: tuple[float, ...]) -> dict[str, Any]:
+        """Return the keyword arguments for ``report_goodput``."""
+        return {
+            "noise_scale": self.noise.phi(),
+            "throughput": throughput,
+            "batch": self.split.total,
+            **self.bounds._asdict(),
+        }
+
+    def _become(self, split: Split) -> None:
+        self.split, self._tried = split, max(self._tried, split.per_gpu)
+        self._skip, self._window, self._fresh = SKIPPED, [], True
+
+    # In checkpoints.
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the agent as JSON values."""
+        return {
+            "noise": self.noise.state(),
+            "progress": self.progress,
+            "gpus": self._gpus,
+            "split": list(self.split),
+            "tried": self._tried,
+            "taken": self._taken,
+            "next_step": self._next_step,
+            "every": self._every,
+            "next_hearing": self._next_hearing,
+            "hearing": self._hearing,
+            "profile": self._profile.state(),
+            "halves": self._halves.state(),
+            "throughput": self._throughput,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state` returned, for the present GPUs and bounds."""
+        self.noise = NoiseScale.of(saved["noise"])
+        self.progress = saved["progress"]
+        self.split, self._tried = Split(*saved["split"]), saved["tried"]
+        # An earlier release did not count what it had begun to measure.
+        self._taken = saved.get("taken", self.noise.count)
+        self._next_step, self._every = saved["next_step"], saved["every"]
+        self._next_hearing, self._hearing = saved["next_hearing"], saved["hearing"]
+        self._profile.restore(saved["profile"])
+        self._halves.restore(saved["halves"])
+        told = saved["throughput"]
+        self._throughput = None if told is None else tuple(told)
+        low, high = self.bounds.initial_batch, self.bounds.most_batch
+        room = self.bounds.most_per_gpu or self.split.per_gpu
+        fits = low <= self.split.total <= high and self.split.per_gpu <= room
+        if saved["gpus"] != self._gpus or not fits:
+            self.resized(self._gpus)
+
+
+def best(
+    times: Mapping[Way, float],
+    start: tuple[float, ...] | None,
+    *,
+    bounds: Bounds,
+    phi: float,
+    gpus: int,
+    nodes: int,
+    now: Split,
+) -> Found:
+    """Fit the throughput model, and find the best batch size for these GPUs.
+
+    Parameters
+    ----------
+    times : Mapping[Way, float]
+        Seconds per step; at least one entry.
+    start : tuple of float or None
+        Parameters of an earlier fit, to start from.
+    bounds : Bounds
+    phi : float
+        The noise scale.
+    gpus, nodes : int
+    now : Split
+        The present split on these GPUs.
+    """
+    # Imported here: trainings that never fit, and ranks other than 0, need no SciPy.
+    from hpcext.scaling.goodput import Goodput  # noqa: PLC0415
+    from hpcext.scaling.throughput import Observations, Throughput, fit  # noqa: PLC0415
+
+    columns = [np.array(column) for column in zip(*times, strict=True)]
+    theta = fit(
+        Observations(
+            columns[0], columns[1], columns[2] * 1.0, columns[3], np.array(list(times.values()))
+        ),
+        Throughput(*start) if start else None,
+        constant=CONSTANT,
+        # The threads are the training's.
+        own_threads=False,
+    )
+    # Perhaps no pass as large as the present ones was timed, only halves of them.
+    tried = max(now.per_gpu, *(way.per_gpu for way in times))
+    room = max(FURTHER * tried, bounds.least_per_gpu)
+    if bounds.most_per_gpu is not None:
+        room = min(room, bounds.most_per_gpu)
+    model = Goodput(theta, phi, *bounds._replace(most_per_gpu=room))
+    choice = model.best(gpus, nodes)
+    passes = now.passes(gpus)
+    step_s = theta.step_s(gpus, nodes, now.per_gpu, passes - 1)
+    goodput = float(now.total * model.efficiency(now.total) / step_s)
+    split = None
+    if float(choice.goodput) > BETTER * goodput:
+        per_gpu, passes = int(choice.batch), int(choice.accumulation) + 1
+        split = Split(min(gpus * per_gpu * passes, bounds.most_batch), per_gpu)
+    return Found(tuple(float(each) for each in theta), split, gpus)

@@ -1,0 +1,227 @@
+"""Checkpoints of a whole job: one rank finds and writes them for all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpcext.training.checkpoint import Checkpoint, CheckpointError, FencedError, Store, warn
+from hpcext.training.checkpoint.staging import Writer
+from hpcext.training.checkpoint.state import State, Tree
+from hpcext.training.ranks import Ranks
+
+
+class Keeper:
+    """The keeper of a job's checkpoints: saves and restores its state; all methods are collective.
+
+    The ranks of a data-parallel job hold the same weights and differ in their random states only.
+    Those travel to rank 0, which writes one file: every further file would be another wait for the
+    disk.
+
+    Parameters
+    ----------
+    store : Store
+    state : State
+    ranks : Ranks
+
+    Attributes
+    ----------
+    run_id : str
+        Id of the job, the same in all its attempts; 32 hexadecimal digits. Known after
+        :meth:`find`.
+    """
+
+    def __init__(self, store: Store, state: State, ranks: Ranks) -> None:
+        self.store = store
+        self.run_id = ""
+        self._state = state
+        self._ranks = ranks
+        self._writer = Writer()
+        self._copier = state.copier()
+        self._crowded = False
+
+    def regroup(self, ranks: Ranks) -> None:
+        """Use another group of ranks; rank 0 is the same process."""
+        self._ranks = ranks
+
+    def find(self) -> Checkpoint | None:
+        """Open the store; return the checkpoint to resume from, or None if there never was one.
+
+        Raises
+        ------
+        CheckpointError
+            On every rank alike: no checkpoint can be used, or this attempt is over.
+        """
+        answer: dict[str, Any] = {}
+        if self._ranks.rank == 0:
+            try:
+                self.store.open()
+                found = self.store.newest({self._state.format: self._state.file})
+                if found is not None:
+                    self._check_format(found)
+                    answer = {"name": found.path.name, "manifest": found.manifest}
+                answer["run_id"] = self.store.run_id(found)
+            except CheckpointError as error:
+                answer = {"error": str(error)}
+        answer = json.loads(self._ranks.broadcast(json.dumps(answer).encode()))
+        if "error" in answer:
+            raise CheckpointError(answer["error"])
+        self.run_id = answer["run_id"]
+        if "name" not in answer:
+            return None
+        return Checkpoint(self.store.directory / answer["name"], answer["manifest"])
+
+    def load(self, checkpoint: Checkpoint) -> Tree | None:
+        """Set the state to that of a checkpoint.
+
+        Returns
+        -------
+        dict or None
+            The random states of this rank by name, as given to :meth:`write`; None for a rank that
+            did not exist then.
+        """
+        path = checkpoint.path / self._state.file
+        tree = self._state.read(path)
+        try:
+            self._state.apply(tree["objects"])
+        except CheckpointError as error:
+            raise CheckpointError(str(error), where=path) from error
+        parts: list[Tree] = json.loads(tree["random"])
+        return parts[self._ranks.rank] if self._ranks.rank < len(parts) else None
+
+    def write(self, step: int, facts: Mapping[str, Any], random: Tree) -> Checkpoint | None:
+        """Commit a checkpoint; return None on all ranks but 0.
+
+        Parameters
+        ----------
+        step : int
+        facts : Mapping[str, Any]
+            JSON values for the manifest.
+        random : dict
+            Random states of this rank, by name.
+
+        Raises
+        ------
+        OSError, FencedError
+            On rank 0 only: nothing was written.
+        """
+        # The commit raises FencedError again, at a point where no other rank waits for this one.
+        with contextlib.suppress(FencedError):
+            self.wait()
+        tree = self._capture(random)
+        return None if tree is None else self._commit(step, facts, tree)
+
+    def stage(
+        self,
+        step: int,
+        facts: Mapping[str, Any],
+        random: Tree,
+        committed: Callable[[], object],
+        failed: Callable[[OSError], object],
+    ) -> None:
+        """Commit a checkpoint as :meth:`write` does, but return once the state is copied.
+
+        A thread writes the copy. At most one write is under way: the next one waits for it. If one
+        fails, the checkpoint before stays.
+
+        Parameters
+        ----------
+        step, facts, random
+            As for :meth:`write`.
+        committed : callable
+            Called by the thread when the checkpoint is committed.
+        failed : callable
+            Called by the thread when it could not be written.
+
+        Raises
+        ------
+        FencedError
+            The one before could not be written, because this attempt is over.
+        """
+        self.wait()
+        tree = self._capture(random)
+        if tree is None:
+            return
+
+        def finish(tree: Tree) -> None:
+            try:
+                if self._commit(step, facts, tree) is not None:
+                    committed()
+                    self.store.prune()
+            except OSError as error:
+                failed(error)
+
+        copy = self._copy(tree)
+        if copy is None:
+            finish(tree)
+        else:
+            self._writer.start(lambda: finish(copy))
+
+    def wait(self) -> None:
+        """Wait for the write that :meth:`stage` began.
+
+        Raises
+        ------
+        FencedError
+            It was not written: this attempt is over.
+        """
+        self._writer.wait()
+
+    def look(self) -> None:
+        """Raise the error of the write that :meth:`stage` began, if it is known by now."""
+        if self._writer.ended():
+            self._writer.wait()
+
+    def end(self) -> None:
+        """Free the memory of copies: nothing more will be staged."""
+        self._copier.forget()
+
+    def _capture(self, random: Tree) -> Tree | None:
+        """Return what to write, on the rank that writes; arrays and tensors are not copied."""
+        parts = self._ranks.gather(json.dumps(random).encode())
+        if self._ranks.rank != 0:
+            return None
+        return {
+            "objects": self._state.capture(),
+            "random": "[" + ",".join(part.decode() for part in parts) + "]",
+        }
+
+    def _copy(self, tree: Tree) -> Tree | None:
+        """Copy a tree; return None where there is no memory for it."""
+        try:
+            copy: Tree = self._copier.copy(tree)
+        except MemoryError as error:
+            self._copier.forget()
+            self._warn_crowded(error)
+            return None
+        return copy
+
+    def _warn_crowded(self, error: MemoryError) -> None:
+        if not self._crowded:
+            self._crowded = True
+            warn(f"checkpoints are written between the steps, not beside them: {error}")
+
+    def _commit(self, step: int, facts: Mapping[str, Any], tree: Tree) -> Checkpoint | None:
+        return self.store.commit(
+            step,
+            {**facts, **self._facts()},
+            lambda draft: draft.write(self._state.file, lambda file: self._state.write(file, tree)),
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "format": self._state.format,
+            "world_size": self._ranks.size,
+            "run_id": self.run_id,
+        }
+
+    def _check_format(self, checkpoint: Checkpoint) -> None:
+        written = checkpoint.manifest.get("format", "none")
+        if written != self._state.format:
+            raise CheckpointError(
+                f"is of format {written}, and this session reads {self._state.format}",
+                where=checkpoint.path,
+                do="use the session it was written with, or another checkpoint directory",
+            )

@@ -1,0 +1,49 @@
+"""The place of a training in its epochs, as a checkpoint records it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+BEFORE, EPOCH, AFTER = "before", "epoch", "after"
+"""Phases of a script: before, in and after the loop over epochs."""
+
+
+@dataclasses.dataclass
+class Place:
+    """The place of a training in its epochs.
+
+    Attributes
+    ----------
+    phase : {"before", "epoch", "after"}
+    epoch : int
+        Epoch of the loop, from 0; after the loop, the number of epochs.
+    batch : int
+        Batches that each rank has consumed in this epoch.
+    samples : int
+        Position of a :class:`~hpcext.training.data.sampler.ResumableSampler` in it.
+    carried : int
+        Samples of the epoch before that this one begins with.
+    trained : bool
+        Whether the loop over this epoch's batches has ended.
+    validation : int
+        Number of the validation that is running, from 1 in each epoch; 0: none.
+    """
+
+    phase: str = BEFORE
+    epoch: int = 0
+    batch: int = 0
+    samples: int = 0
+    carried: int = 0
+    trained: bool = False
+    validation: int = 0
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Place:
+        """Return the place that a manifest records."""
+        return cls(**{field.name: manifest[field.name] for field in dataclasses.fields(cls)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the place as JSON values."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,280 @@
+"""The state of a training process without a framework: NumPy arrays, objects, random states.
+
+A tree of plain values is written as one ``.npz`` file: the arrays under their numbers, and the tree
+itself as JSON that refers to them. Nothing is pickled, so a checkpoint cannot run code.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.checkpoint.hashing import HashingFile
+from hpcext.training.checkpoint.staging import Copier
+
+Tree = dict[str, Any]
+
+
+class State:
+    """The state that a checkpoint must hold, and how it is written.
+
+    Parameters
+    ----------
+    objects : Mapping[str, Any]
+        Objects that the user named: NumPy arrays and dictionaries of them (restored in place),
+        NumPy generators, and objects with ``state_dict`` and ``load_state_dict``. Values of None
+        are ignored.
+
+    Raises
+    ------
+    TypeError
+        An object is none of these.
+    """
+
+    format = "numpy/1"
+    file = "state.npz"
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        given = {name: value for name, value in objects.items() if value is not None}
+        for name, value in given.items():
+            refusal = self.refusal(value)
+            if refusal:
+                raise TypeError(f"Session({name}=...): {refusal}")
+        self._generators = {name: value for name, value in given.items() if self.draws(value)}
+        self._objects = {n: value for n, value in given.items() if n not in self._generators}
+
+    valid = "an array, a dict of arrays, a numpy.random.Generator, or an object with both"
+
+    def refusal(self, value: Any) -> str:
+        """Return why this value cannot be part of the state; empty if it can."""
+        kind = type(value).__name__
+        if isinstance(value, list | tuple | set | frozenset):
+            return (
+                f"a {kind} is a copy, and nothing could be put back into it; give what is in it "
+                f"itself, each by a name of its own; valid: {self.valid}"
+            )
+        if not self.knows(value):
+            return f"{kind} has no state_dict and load_state_dict; valid: {self.valid}"
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            return "the array is read-only, and nothing could be put back into it"
+        return ""
+
+    def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
+        """Return which state of the training nobody saves, and what to do; empty if none.
+
+        Parameters
+        ----------
+        unsaved : collection
+            Objects that are deliberately not saved.
+        stepped : bool
+            Whether a step was made by now.
+        """
+        return ""
+
+    def present(self) -> Tree:
+        """Return the state of this process by kind, given to the session or not; slow."""
+        return {"what the session holds": self.capture(), "random numbers": self.random()}
+
+    def knows(self, value: Any) -> bool:
+        """Return whether this value's state can be saved and restored."""
+        if isinstance(value, np.ndarray | dict) or self.draws(value):
+            return True
+        return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+    def draws(self, value: Any) -> bool:
+        """Return whether a value is a source of random numbers, which each rank has its own of."""
+        return isinstance(value, np.random.Generator)
+
+    def check(self) -> None:
+        """Check now, not when a checkpoint is due, that all of the state can be saved.
+
+        Raises
+        ------
+        TypeError
+            The message names what cannot be saved.
+        """
+        _encode(self.capture(), {}, "Session")
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the number of ranks may change while the processes live."""
+        return True
+
+    @property
+    def in_place_refusal(self) -> str:
+        """Reason why the number of ranks cannot change in place; empty if it can."""
+        return ""
+
+    def copier(self) -> Copier:
+        """Make the copier for the arrays of a captured state."""
+        return Copier()
+
+    # -- the objects
+
+    def capture(self) -> Tree:
+        """Return the state of every object; arrays and tensors are not copied."""
+        return {name: self._capture(value) for name, value in self._objects.items()}
+
+    def apply(self, tree: Tree) -> None:
+        """Set every object to a captured state.
+
+        Raises
+        ------
+        CheckpointError
+            The tree is of other objects, or does not fit them.
+        """
+        if tree.keys() != self._objects.keys():
+            raise CheckpointError(
+                f"holds {_listed(tree)}, and the script gives Session {_listed(self._objects)}",
+                do="give the same names as when it was written, or another checkpoint directory",
+            )
+        for name, value in self._objects.items():
+            try:
+                self._apply(value, tree[name])
+            # The objects are the user's, and may raise any exception.
+            except Exception as error:
+                raise unfit(name, error) from error
+
+    def _capture(self, value: Any) -> Any:
+        return value if isinstance(value, np.ndarray | dict) else value.state_dict()
+
+    def _apply(self, value: Any, saved: Any) -> None:
+        if isinstance(value, np.ndarray):
+            if value.shape != saved.shape or value.dtype != saved.dtype:
+                raise ValueError(f"{saved.dtype}{saved.shape} into {value.dtype}{value.shape}")
+            value[...] = saved
+        elif isinstance(value, dict):
+            for key, item in saved.items():
+                if isinstance(value.get(key), np.ndarray):
+                    self._apply(value[key], item)
+                else:
+                    value[key] = item
+        else:
+            value.load_state_dict(saved)
+
+    # -- random numbers
+
+    def random(self) -> Tree:
+        """Return the random states of this process as JSON values."""
+        kind, keys, position, has_gauss, cached = np.random.get_state()
+        return {
+            "python": random.getstate(),
+            "numpy": [kind, np.asarray(keys).tolist(), position, has_gauss, cached],
+            "generators": {n: self._generator_state(g) for n, g in self._generators.items()},
+        }
+
+    def set_random(self, states: Tree) -> None:
+        """Set the random states to what :meth:`random` returned."""
+        version, words, gauss = states["python"]
+        random.setstate((version, tuple(words), gauss))
+        kind, keys, *rest = states["numpy"]
+        np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+        for name, generator in self._generators.items():
+            if name in states["generators"]:
+                self._set_generator(generator, states["generators"][name])
+
+    def seed(self, seed: int) -> None:
+        """Seed the global sources of random numbers."""
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+
+    def _generator_state(self, generator: Any) -> Any:
+        # MT19937 and Philox hold arrays.
+        text = json.dumps(generator.bit_generator.state, default=lambda array: array.tolist())
+        return json.loads(text)
+
+    def _set_generator(self, generator: Any, state: Any) -> None:
+        generator.bit_generator.state = state
+
+    # -- the file
+
+    def write(self, file: HashingFile, tree: Tree) -> None:
+        """Write a tree to a file."""
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        text = json.dumps(_encode(tree, arrays, "Session"))
+        arrays["tree"] = np.frombuffer(text.encode(), dtype=np.uint8)
+        np.savez(cast(Any, file), **cast(Any, arrays))
+
+    def read(self, path: Path) -> Tree:
+        """Read a tree from a file.
+
+        Raises
+        ------
+        CheckpointError
+            The file is not one that a session wrote.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                document = json.loads(arrays["tree"].tobytes())
+                return cast(Tree, _decode(document, arrays))
+        # zipfile, zlib, struct and numpy raise errors of their own for damaged files.
+        except Exception as error:
+            raise CheckpointError(f"cannot be read ({error})", where=path) from error
+
+
+def unfit(name: str, error: Exception) -> CheckpointError:
+    """Return the error for a saved state that does not fit its object."""
+    said = " ".join(str(error).split())
+    if not isinstance(error, ValueError | RuntimeError):
+        # The message of a KeyError is the key alone.
+        said = f"{type(error).__name__}: {said}"
+    return CheckpointError(
+        f"the state of {name!r} does not fit: {said}",
+        do="use the one that it was written with, or another checkpoint directory",
+    )
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def _encode(value: Any, arrays: dict[str, np.ndarray[Any, Any]], where: str) -> Any:
+    """Encode plain values as JSON, and arrays by reference.
+
+    Every dictionary becomes a list of pairs, because optimizers use numbers as keys, which JSON
+    would turn into strings.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            raise TypeError(f"{where}: an array of objects cannot be saved without pickle")
+        name = str(len(arrays))
+        arrays[name] = array
+        return {"array" if isinstance(value, np.ndarray) else "scalar": name}
+    if isinstance(value, Mapping):
+        pairs = [
+            [_encode(key, arrays, where), _encode(item, arrays, f"{where}.{key}")]
+            for key, item in value.items()
+        ]
+        return {"dict": pairs}
+    if isinstance(value, list | tuple):
+        items = [_encode(item, arrays, f"{where}[{i}]") for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    raise TypeError(f"{where}: {type(value).__name__} cannot be saved without pickle")
+
+
+def _decode(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    decoders: dict[str, Callable[[], Any]] = {
+        "array": lambda: arrays[content],
+        "scalar": lambda: arrays[content][()],
+        "dict": lambda: {_decode(key, arrays): _decode(item, arrays) for key, item in content},
+        "tuple": lambda: tuple(_decode(item, arrays) for item in content),
+        "bytes": lambda: base64.b64decode(content),
+    }
+    return decoders[kind]()

@@ -1,0 +1,82 @@
+"""Opening a loader at the training's place in the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from hpcext.training.batching import ElasticBatches
+from hpcext.training.checkpoint import CheckpointError, warn
+from hpcext.training.checkpoint.place import Place
+from hpcext.training.data.sampler import ResumableSampler
+
+Batch = TypeVar("Batch")
+
+
+def elastic(loader: object) -> ElasticBatches | None:
+    """Return the :class:`ElasticBatches` that a loader is, or reads by; None if another one."""
+    for batches in (loader, getattr(loader, "batch_sampler", None)):
+        if isinstance(batches, ElasticBatches):
+            return batches
+    return None
+
+
+def open_loader(
+    loader: Iterable[Batch],
+    place: Place,
+    *,
+    resized: bool = False,
+    carried: int = 0,
+    final: bool = False,
+) -> tuple[Callable[[int], int], Iterator[Batch]]:
+    """Begin to read a loader at a place of its epoch.
+
+    Parameters
+    ----------
+    loader : iterable
+        The loader. With an :class:`ElasticBatches` as ``batch_sampler`` or a
+        :class:`ResumableSampler` as ``sampler`` it begins at the place; others are read up to it.
+        A sampler with ``set_epoch`` is told the epoch.
+    place : Place
+    resized : bool
+        Whether the number of ranks has changed since the place was recorded.
+    carried : int
+        Samples that the epoch before left to this one; for :class:`ElasticBatches`.
+    final : bool
+        Whether no epoch follows; for :class:`ElasticBatches`.
+
+    Returns
+    -------
+    position : Callable[[int], int]
+        Maps the batches read since to the position of the sampler; 0 for other loaders.
+    source : Iterator
+
+    Raises
+    ------
+    CheckpointError
+        The loader ends before the place.
+    """
+    batches = elastic(loader)
+    if batches is not None:
+        batches.place(place.epoch, place.samples, carried, final=final)
+        return batches.consumed, iter(loader)
+    sampler = getattr(loader, "sampler", None)
+    size = getattr(loader, "batch_size", None)
+    if isinstance(sampler, ResumableSampler) and isinstance(size, int):
+        sampler.place(place.epoch, place.samples)
+        return (lambda turns: sampler.consumed(turns, size)), iter(loader)
+    if sampler is not None and hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(place.epoch)
+    if resized and place.batch:
+        warn(
+            "the number of ranks changed in mid-epoch: some samples are repeated or left out; "
+            "a loader with batch_sampler=session.batch_sampler(data, ...) avoids that"
+        )
+    source = iter(loader)
+    for batch in range(place.batch):
+        if next(source, loader) is loader:
+            raise CheckpointError(
+                f"the loader ends after {batch} batches, and {place.batch} were consumed",
+                do="resume with the data and batch size that the training began with",
+            )
+    return (lambda batches: 0), source

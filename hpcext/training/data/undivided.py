@@ -1,0 +1,105 @@
+"""A check that several ranks train what they should: batches of their own, and one model.
+
+What each rank has seen in its first step is compared at the boundary after it, once in an attempt.
+So a training whose ranks had the same batch, or whose gradients are not averaged, is recognised by
+facts and not by how its script looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, NamedTuple
+
+from hpcext.training.data.loading import elastic
+from hpcext.training.data.sampler import ResumableSampler
+from hpcext.training.fingerprint import fingerprint
+
+_UNEQUAL = 1e-3
+"""Relative difference of norms beyond which averaged gradients are not the same gradients."""
+
+_MAX_NORMS = 8
+
+
+class Seen(NamedTuple):
+    """The observations of one rank in its first step.
+
+    Attributes
+    ----------
+    batch : str or None
+        Fingerprint of its batch; None if unknown or not needed.
+    samples : int
+        Samples in the data set that its loader traverses completely; 0: it does not.
+    gradients : tuple of float
+        Norms of the gradients, one for each optimizer.
+    """
+
+    batch: str | None = None
+    samples: int = 0
+    gradients: tuple[float, ...] = ()
+
+    def norms(self, gradients: Sequence[float]) -> Seen:
+        """Return these observations with norms of gradients."""
+        return self._replace(gradients=tuple(gradients[:_MAX_NORMS]))
+
+
+def first_batch(loader: Any, batch: Any) -> Seen:
+    """Return the observations of a rank's first batch."""
+    if _divides(loader):
+        return Seen()
+    return Seen(fingerprint(batch), _all_samples(loader))
+
+
+def verdict(ranks: Sequence[Seen], *, use: str, wrap: str) -> Iterator[str]:
+    """Yield a sentence for each thing that is wrong.
+
+    Parameters
+    ----------
+    ranks : sequence of Seen
+        Observations of all ranks.
+    use, wrap : str
+        What divides the data, and what averages the models, for the messages.
+    """
+    first = ranks[0]
+    several = f"the {len(ranks)} ranks"
+    if first.batch is not None and all(each.batch == first.batch for each in ranks):
+        yield (
+            f"{several} all train the same batches: the loader is not divided among them, and "
+            f"more GPUs make nothing faster; {use}"
+        )
+    elif first.samples and all(each.samples == first.samples for each in ranks):
+        yield (
+            f"{several} each go through {first.samples} samples: unless each has data of its own, "
+            f"an epoch trains every sample {len(ranks)} times; {use}"
+        )
+    if any(map(_differ, zip(*(each.gradients for each in ranks), strict=False))):
+        yield (
+            f"{several} do not average their gradients: each trains a model of its own, and a "
+            f"checkpoint holds that of rank 0 alone; {wrap}"
+        )
+
+
+def _differ(norms: Sequence[float]) -> bool:
+    finite = all(map(math.isfinite, norms))
+    return finite and max(norms) - min(norms) > _UNEQUAL * max(norms)
+
+
+def _divides(loader: Any) -> bool:
+    """Return whether a loader is known to give each rank a part of the data."""
+    if elastic(loader) is not None:
+        return True
+    samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]
+    samplers += [getattr(each, "sampler", None) for each in samplers]
+    # num_replicas: DistributedSampler, and samplers modelled on it.
+    return any(
+        isinstance(each, ResumableSampler) or hasattr(each, "num_replicas") for each in samplers
+    )
+
+
+def _all_samples(loader: Any) -> int:
+    """Return the length of a DataLoader's data if its own sampler traverses all of it; else 0."""
+    sampler = getattr(loader, "sampler", None)
+    data = getattr(loader, "dataset", None)
+    plain = type(sampler).__module__ == "torch.utils.data.sampler"
+    whole = plain and type(sampler).__name__ in {"RandomSampler", "SequentialSampler"}
+    return len(data) if whole and isinstance(data, Sized) else 0

@@ -1,0 +1,218 @@
+"""A session that a callback of ``model.fit`` drives."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.checkpoint.place import AFTER, EPOCH, Place
+from hpcext.training.checkpoint.state import Tree
+from hpcext.training.keras.data import Data
+from hpcext.training.keras_state import KerasState
+from hpcext.training.session import Session
+
+BACKEND: str = keras.backend.backend()
+
+if TYPE_CHECKING:
+    _Base = Session
+elif BACKEND == "tensorflow":
+    from hpcext.training.tensorflow import Session as _Base
+elif BACKEND == "torch":
+    from hpcext.training.keras.on_torch import Session as _Base
+else:
+
+    class _Base(Session):
+        """One process."""
+
+        def _make_state(self, objects: dict[str, Any]) -> KerasState:
+            return KerasState(objects)
+
+
+class FitSession(_Base):
+    """The session of a model that ``fit`` trains: its state, and its place in the data.
+
+    Parameters
+    ----------
+    model : keras.Model
+        Built and compiled, with a built optimizer.
+    **options
+        Those of the base class.
+    """
+
+    def __init__(self, model: keras.Model, **options: Any) -> None:
+        self._model = model
+        self._metrics = _Metrics(model)
+        self._position: Callable[[int], int] = int
+        self._turns = 0
+        self._at_work = False
+        self._stepped = False
+        self._arrived: Tree | None = None
+        self._validated: tuple[Place, Tree] | None = None
+        super().__init__(
+            model=model,
+            optimizer=model.optimizer,
+            metrics=self._metrics,
+            history=_History(model),
+            **options,
+        )
+
+    @property
+    def seed(self) -> int:
+        """Seed from which the orders of samples are drawn."""
+        return self._seed or 0
+
+    def begin(self, epochs: int) -> int:
+        """Begin ``fit``; return the epoch that it begins with.
+
+        Parameters
+        ----------
+        epochs : int
+            Number of epochs in all.
+        """
+        self._count = epochs
+        self._at_work = False
+        return self._place.epoch
+
+    def open_epoch(self, epoch: int, data: Data) -> bool:
+        """Begin an epoch at the place of the checkpoint, or stop if requested.
+
+        Returns
+        -------
+        bool
+            Whether a part of the epoch is done already.
+
+        Raises
+        ------
+        CheckpointError
+            ``fit`` has begun with another epoch than that of the checkpoint.
+        """
+        if self._resume is not None and epoch != self._place.epoch:
+            raise CheckpointError(
+                f"fit begins with epoch {epoch}, and the checkpoint is of epoch "
+                f"{self._place.epoch}",
+                do="give fit no initial_epoch",
+            )
+        resumed = self._resume is not None
+        if self._place.phase == AFTER:
+            # More epochs than before: the state is that of the end, and the metrics begin anew.
+            self._arrive()
+            self._model.reset_metrics()
+        self._begin_epoch(epoch)
+        self._position, _ = self._open(data)
+        self._turns = 0
+        self._arrived = self._state.random() if resumed else None
+        if self._at_work:
+            self._boundary()
+        self._at_work, self._stepped = True, False
+        return self._place.samples > 0
+
+    def stepped(self, turns: int) -> None:
+        """Record that `turns` batches of the epoch are done in this attempt."""
+        while self._turns < turns:
+            self._turns += 1
+            self._turn = functools.partial(self._position, self._turns)
+            self._end_turn()
+        self._stepped = True
+
+    def between(self) -> None:
+        """Stop or save if requested: before the first batch, between two, or after the last."""
+        if self._arrived is not None:
+            # A DataLoader of PyTorch has drawn a number since, when its iteration began.
+            self._state.set_random(self._arrived)
+            self._arrived = None
+        if self._stepped:
+            self._stepped = False
+            self._boundary()
+
+    def begin_validation(self) -> None:
+        """Record the state after the last batch of an epoch."""
+        if self._phase != EPOCH:
+            return
+        self.between()
+        self._metrics.hold()
+        self._validated = dataclasses.replace(self._place), self._state.random()
+
+    def look(self) -> None:
+        """Stop if requested, between two batches of a validation."""
+        if self._validated is not None and self._keeper is not None:
+            self._look(*self._validated)
+
+    def end_validation(self) -> None:
+        """Record that the validation is over."""
+        self._metrics.release()
+        self._validated = None
+
+    def finish(self) -> None:
+        """Write the final checkpoint, so that a rerun trains no more."""
+        if self._place.phase == AFTER:
+            # The job was finished before; only its history is restored.
+            self._arrive()
+            return
+        super().finish()
+
+    def _to_write(self, place: Place, random: Tree) -> tuple[int, dict[str, Any], Tree]:
+        # With JAX, fit keeps the state apart from the model.
+        sync = getattr(self._model, "jax_state_sync", None)
+        if sync is not None:
+            sync()
+        if self.world_size > 1 and self._validated is None:
+            # Reading metrics sums them over the workers, so all ranks must read them.
+            self._metrics.hold()
+        return super()._to_write(place, random)
+
+
+class _Metrics:
+    """The variables of metrics, so that the metrics of a resumed epoch cover all of it."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._held: list[Any] | None = None
+
+    def hold(self) -> None:
+        """Keep the present values: a validation will use the same variables."""
+        self._held = self._values()
+
+    def release(self) -> None:
+        """Drop the kept values: the validation is over."""
+        self._held = None
+
+    def state_dict(self) -> Tree:
+        """Return the values of the variables, in the order of Keras."""
+        return {"values": self._values() if self._held is None else self._held}
+
+    def load_state_dict(self, state: Tree) -> None:
+        """Set the variables, once ``fit`` has made all of them."""
+        variables = self._model.metrics_variables
+        if [tuple(v.shape) for v in variables] == [np.shape(each) for each in state["values"]]:
+            for variable, value in zip(variables, state["values"], strict=True):
+                variable.assign(value)
+
+    def _values(self) -> list[Any]:
+        return [np.array(variable.numpy()) for variable in self._model.metrics_variables]
+
+
+class _History:
+    """The history that ``fit`` returns, over all attempts."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+
+    def state_dict(self) -> Tree:
+        """Return the epochs and their metrics."""
+        history = getattr(self._model, "history", None)
+        if history is None:
+            return {}
+        return {"epoch": list(history.epoch), "history": dict(history.history)}
+
+    def load_state_dict(self, state: Tree) -> None:
+        """Set the history; before ``fit`` begins there is none to set."""
+        history = getattr(self._model, "history", None)
+        if history is not None and state:
+            history.epoch = list(state["epoch"])
+            history.history = {name: list(values) for name, values in state["history"].items()}

@@ -1,0 +1,415 @@
+"""A callback that makes a Lightning training suspendable and resumable.
+
+Five lines are enough::
+
+    from hpcext.training.lightning import Suspend
+
+    suspend = Suspend()
+    loader = suspend.loader(data, global_batch=64)
+    trainer = Trainer(devices=suspend.devices, callbacks=[suspend])
+    trainer.fit(model, loader, ckpt_path=suspend.checkpoint)
+
+It stops between an optimizer step and the next batch, and in a validation, which then begins anew.
+Everything that Lightning itself saves is in the checkpoint (loops, optimizers, schedules, data
+modules, other callbacks), and besides it the place in the data and the random states of every rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcext.numerals import whole
+from hpcext.protocol import environ
+from hpcext.training.callbacks import Link, Write
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.data.elastic_loader import ElasticLoader
+from hpcext.training.lightning.random_states import RandomStates
+from hpcext.training.lightning.trainer import (
+    FILE,
+    close_loggers,
+    first_rank,
+    hold_to,
+    pl,
+    ranks_of,
+    read_up_to,
+    requeued,
+    write,
+)
+
+FORMAT = "lightning/1"
+_STOP, _SAVE = "stop", "save"
+_NEVER = -(2**62)
+
+
+class Suspend(pl.Callback):  # type: ignore[misc]
+    """A callback that makes a Lightning training suspendable; see the module.
+
+    It installs no signal handler under a supervisor of hpcext, and leaves Lightning's own alone.
+
+    Parameters
+    ----------
+    checkpoint_dir : path-like, optional
+        Where to save outside a manager; a manager's own directory takes its place. With neither,
+        the callback does nothing.
+    checkpoint_every_s : float, optional
+        Seconds between periodic checkpoints; None: none by time.
+    checkpoint_every_steps : int, optional
+        Optimizer steps between periodic checkpoints.
+    keep : int
+        Checkpoints to keep, at least 2.
+    samples_per_step : int, optional
+        Samples that all ranks consume in a step, if the job's work counts samples.
+    on_suspend : iterable of callables
+        Called without arguments on every rank when the suspension is acknowledged.
+    requeue_dir : path-like
+        The ``default_root_dir`` of the trainer, where Lightning's own requeueing under Slurm
+        saves; its last checkpoint is resumed from if it is newer than that of hpcext.
+
+    Raises
+    ------
+    ValueError
+        A parameter is not valid.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_every_s: float | None = 300.0,
+        checkpoint_every_steps: int | None = None,
+        keep: int = 2,
+        samples_per_step: int | None = None,
+        on_suspend: Iterable[Callable[[], object]] = (),
+        requeue_dir: str | Path = ".",
+    ) -> None:
+        self._link = Link(
+            rank=first_rank(),
+            format=FORMAT,
+            checkpoint_dir=checkpoint_dir,
+            checkpoint_every_s=checkpoint_every_s,
+            checkpoint_every_steps=checkpoint_every_steps,
+            keep=keep,
+            samples_per_step=samples_per_step,
+            on_suspend=on_suspend,
+        )
+        self._requeue_dir = Path(requeue_dir)
+        self._loader: ElasticLoader | None = None
+        self._random = RandomStates()
+        self._due = ""
+        self._validation: dict[str, int] | None = None
+        self._fitting = self._fitted = False
+        self._looks = 0
+        self._resume: dict[str, Any] = {}
+
+    # -- what a script asks for
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Path for ``trainer.fit(ckpt_path=...)``; None if there is nothing to resume.
+
+        Raises
+        ------
+        CheckpointError
+            There are checkpoints and none verifies, or a newer attempt has begun.
+        """
+        found = self._link.find()
+        # Under a manager, files in that directory belong to another job.
+        theirs = None if self._link.attempt else requeued(self._requeue_dir)
+        newer = theirs is not None and (
+            found is None or theirs.stat().st_mtime > found.manifest["created_at"]
+        )
+        if newer:
+            return str(theirs)
+        return str(found.part(FILE)) if found else None
+
+    @property
+    def devices(self) -> int:
+        """Number for ``Trainer(devices=...)``: the ranks started on this node, else its GPUs."""
+        started = whole(environ().get("LOCAL_WORLD_SIZE"))
+        if started is not None:
+            return started
+        return self._link.attempt.num_gpus if self._link.attempt else 1
+
+    def loader(
+        self,
+        data: Any,
+        *,
+        global_batch: int | None = None,
+        gpu_batch: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        last: str = "weighted",
+        **options: Any,
+    ) -> ElasticLoader:
+        """Make the loader of the training data, which resumes in mid-epoch at any number of ranks.
+
+        Parameters
+        ----------
+        data : torch.utils.data.Dataset
+            A dataset with a length.
+        global_batch : int, optional
+            Samples in a batch of all ranks together: the training is then the same at any number of
+            ranks.
+        gpu_batch : int, optional
+            Samples in a batch of one rank. Exactly one of the two is given.
+        shuffle : bool
+        seed : int
+            The order of an epoch is drawn from it and the epoch.
+        last : {"weighted", "dropped"}
+            Whether the last samples of an epoch, fewer than a batch, are a smaller batch or left
+            out.
+        **options
+            Those of :class:`torch.utils.data.DataLoader`, such as ``num_workers=``.
+
+        Returns
+        -------
+        ElasticLoader
+            Give it to ``trainer.fit``; no other training loader may be used beside it.
+        """
+        self._loader = ElasticLoader(
+            data,
+            global_batch=global_batch,
+            gpu_batch=gpu_batch,
+            shuffle=shuffle,
+            seed=seed,
+            last=last,
+            **options,
+        )
+        self._loader.before_fetch = self._before_fetch
+        # A loader made before may be in use with these ranks already.
+        self._loader.join(self._link.ranks.rank, self._link.ranks.size)
+        return self._loader
+
+    # -- the beginning
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Join the ranks, which have met by now."""
+        if stage != "fit":
+            return
+        if self._fitted:
+            raise RuntimeError(
+                "Suspend: trainer.fit() for the second time; a callback serves one training, "
+                "make another one for the next"
+            )
+        self._fitted = True
+        self._link.join(ranks_of(trainer))
+        if self._loader is not None:
+            self._loader.join(self._link.ranks.rank, self._link.ranks.size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this callback for Lightning's checkpoint: plain values only."""
+        state: dict[str, Any] = {"world_size": self._link.ranks.size}
+        if self._loader is not None:
+            state["place"] = self._loader.state_dict()
+        if self._random.gathered:
+            state["random"] = self._random.gathered
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go to the place of a checkpoint."""
+        self._resume = dict(state_dict)
+        if self._loader is None or "place" not in self._resume:
+            return
+        try:
+            self._loader.load_state_dict(self._resume["place"])
+        except ValueError as error:
+            raise CheckpointError(
+                str(error), do="resume with the data that the training began with"
+            ) from None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Check that the checkpoint was restored; the loops are restored later."""
+        found = self._link.found
+        if found is not None and not trainer.ckpt_path:
+            raise CheckpointError(
+                f"there is a checkpoint of step {found.manifest['step']}, and the training is to "
+                "begin anew",
+                where=found.path,
+                do="call trainer.fit(..., ckpt_path=suspend.checkpoint), or remove the directory",
+            )
+        if self._resume.get("stopped_early"):
+            trainer.should_stop = True
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin the training, with the loops restored."""
+        self._fitting = True
+        if self._loader is not None:
+            hold_to(trainer, self._loader)
+        elif self._link.store is not None:
+            read_up_to(trainer, resumed=bool(self._resume))
+            if "validation" not in self._resume:
+                self._restore_random()
+        self._link.begin(trainer.global_step)
+
+    # -- between two steps
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Weigh the loss, so that the average over unequal batches is the mean over samples."""
+        if self._loader is not None and self._link.ranks.size > 1:
+            weight = self._loader.weight()
+            if weight != 1.0:
+                # In place, since Lightning takes no other tensor; the loss that it logs is a copy.
+                loss.mul_(weight)
+
+    def on_train_batch_end(
+        self,
+        trainer: Any,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Count a batch, and agree whether to stop or save before the next one."""
+        if self._loader is not None:
+            self._loader.trained()
+        if trainer.fit_loop._should_accumulate():
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        self._link.stepped(trainer.global_step, {} if loss is None else {"loss": loss})
+        agreed = self._link.ask()
+        if agreed.stop:
+            self._due = _STOP
+        elif agreed.save:
+            self._due = _SAVE
+        if self._due and self._loader is None:
+            self._random.keep()
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Stop or save if agreed: all hooks, validation and schedules of the last step have run.
+
+        The batch that was just read is read again on resumption.
+        """
+        if "stepped" in self._resume:
+            # Lightning guesses how many batches its loggers have seen, and is sometimes one off.
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._resume.pop("stepped")
+        if self._due:
+            self._carry_out(trainer)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Prepare to leave this validation; it begins anew on resumption."""
+        if not self._fitting:
+            return
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        if "validation" in self._resume:
+            total = loop.batch_progress.total
+            total.ready = total.started = self._resume.pop("validation")
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._resume.pop("stepped")
+            self._restore_random()
+        self._random.keep()
+        self._validation = {"completed": loop.batch_progress.total.completed}
+        if self._due == _STOP:
+            self._carry_out(trainer)
+        finite = (n for n in trainer.num_val_batches if not math.isinf(n))
+        # All ranks must exchange equally often, also those with fewer batches.
+        self._looks = self._link.ranks.smallest(int(sum(finite)))
+        if trainer.fit_loop._should_accumulate():
+            # In the midst of a step: its gradients are in no checkpoint.
+            self._looks = _NEVER
+
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Stop if requested, between two batches of a validation."""
+        alone = self._link.ranks.size == 1 and self._looks != _NEVER
+        if not self._fitting or not (self._looks > 0 or alone):
+            return
+        self._looks -= 1
+        if self._link.look():
+            self._due = _STOP
+            self._carry_out(trainer)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report the metrics of a validation."""
+        if self._fitting:
+            self._validation = None
+            self._link.reporter.metrics(trainer.callback_metrics)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Make Lightning count the batches of the next epoch after a resize.
+
+        It counts them once, when it sets the loader up; after an epoch that was resumed at another
+        number of ranks the next one has another length.
+        """
+        loader = self._loader
+        if loader is not None and self._resume.pop("world_size", 0) not in (
+            0,
+            self._link.ranks.size,
+        ):
+            loader.set_epoch(trainer.fit_loop.epoch_progress.current.processed)
+            trainer.fit_loop._combined_loader = None
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write the final checkpoint, so that a rerun trains no more."""
+        self._fitting = False
+        self._link.ranks.settle()
+        self._due = ""
+        self._random.keep()
+        self._save(trainer, self._link.save_last)
+        self._link.reporter.flush()
+
+    # -- checkpoints
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Record the true place of the loops, in checkpoints of hpcext only."""
+        if not self._random.gathered:
+            return
+        # Lightning stores what state_dict() returned under this key.
+        mine = checkpoint["callbacks"][self.state_key]
+        mine["stepped"] = trainer.fit_loop.epoch_loop._batches_that_stepped
+        mine["stopped_early"] = bool(trainer.should_stop) and not self._fitting
+        if self._validation is None:
+            return
+        completed = self._validation["completed"]
+        mine["validation"] = completed
+        # A loop that was left in mid-validation looks like this: it is run before the training
+        # goes on, and at its batch 0.
+        loops = checkpoint["loops"]["fit_loop"]
+        begun = {"ready": completed + 1, "started": completed + 1}
+        ended = {"processed": completed, "completed": completed}
+        loops["epoch_loop.val_loop.batch_progress"] = {
+            "total": {**begun, **ended},
+            "current": dict.fromkeys((*begun, *ended), 0),
+            "is_last_batch": False,
+        }
+
+    def _carry_out(self, trainer: Any) -> None:
+        """Stop or save, as agreed."""
+        due, self._due = self._due, ""
+        if due == _STOP:
+            self._random.gather(self._link.ranks)
+            self._link.suspend(
+                self._facts(trainer),
+                lambda draft: write(trainer, draft),
+                before_leaving=lambda: close_loggers(trainer),
+            )
+            # suspend() returns only if the state could not be saved.
+            self._random.gathered = ""
+            return
+        self._save(trainer, self._link.save)
+
+    def _save(self, trainer: Any, save: Callable[[Mapping[str, Any], Write], None]) -> None:
+        self._random.gather(self._link.ranks)
+        save(self._facts(trainer), lambda draft: write(trainer, draft))
+        # A checkpoint that Lightning writes on its own has a later state.
+        self._random.gathered = ""
+
+    def _facts(self, trainer: Any) -> dict[str, Any]:
+        return {"epoch": trainer.current_epoch, "lightning": pl.__version__}
+
+    # -- random numbers
+
+    def _before_fetch(self) -> None:
+        """Restore or keep the random states before the next batch is drawn."""
+        if "validation" not in self._resume:
+            self._restore_random()
+        if self._due:
+            self._random.keep()
+
+    def _restore_random(self) -> None:
+        if "random" in self._resume:
+            self._random.restore(self._resume.pop("random"), self._link.ranks, self._link.step)

@@ -1,0 +1,126 @@
+"""The workers of one job as a TensorFlow cluster, formed in the rendezvous of ``hpcext launch``."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from hpcext.documents import write_file
+from hpcext.protocol import environ
+from hpcext.rendezvous import Rendezvous
+from hpcext.training.ranks import Ranks
+from hpcext.training.tensorflow.ranks import StarRanks
+
+_PAUSE_S = 0.01
+
+
+class MultiWorkerStrategy(tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
+    """TensorFlow's strategy, with a ``reduce`` that accepts what ``fit`` of Keras 3 passes.
+
+    Keras 3.15 reduces a whole batch (a tuple, to learn the shapes in it), and scalars along axis 0;
+    TensorFlow 2.21 refuses both, so that ``fit`` does not work with its own class.
+    """
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Reduce as TensorFlow does; of a batch, return this worker's part."""
+        here = self.experimental_local_results
+        if isinstance(value, tuple | list | dict):
+            return tf.nest.map_structure(lambda part: here(part)[0], value)
+        if axis is not None and all(part.shape.rank == 0 for part in here(value)):
+            axis = None
+        return super().reduce(reduce_op, value, axis)
+
+
+@functools.cache
+def strategy() -> tf.distribute.Strategy:
+    """Return the strategy to make model and optimizer in: all workers of the job, or this process.
+
+    Call it before anything else of TensorFlow. Under ``hpcext launch`` with several ranks it sets
+    ``TF_CONFIG``, gives each worker a GPU of its own where there are enough, and returns a
+    ``MultiWorkerMirroredStrategy``; otherwise it returns the default strategy.
+
+    Raises
+    ------
+    RuntimeError
+        There are several workers, and ``hpcext launch`` did not start them.
+    SystemExit
+        This process was started to join workers that train; TensorFlow cannot do that.
+    """
+    here = _launched()
+    if here is None:
+        return tf.distribute.get_strategy()
+    directory, rank, size = here
+    _choose_gpu(rank, size)
+    with socket.socket() as holder:
+        # The port is held until all know it, and freed just before TensorFlow listens on it.
+        holder.bind(("127.0.0.1", 0))
+        host, port = holder.getsockname()
+        write_file(directory / f"worker-{rank}", f"{host}:{port}".encode(), durable=False)
+        workers = [_read(directory / f"worker-{peer}") for peer in range(size)]
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+    )
+    return MultiWorkerStrategy()
+
+
+def join() -> Ranks:
+    """Join the ranks of this job, for a session.
+
+    Raises
+    ------
+    RuntimeError
+        There are several workers, and :func:`strategy` was not called, or ``hpcext launch`` did
+        not start them.
+    """
+    here = _launched()
+    if here is None:
+        return Ranks()
+    if strategy.cache_info().currsize == 0:
+        raise RuntimeError(
+            f"{here[2]} workers, each training on its own: make model and optimizer in "
+            "`with hpcext.training.tensorflow.strategy().scope():`, before the session"
+        )
+    return StarRanks(*here)
+
+
+def _launched() -> tuple[Path, int, int] | None:
+    """Return the rendezvous directory, this worker's rank and their number; None if it is alone."""
+    env = environ()
+    size = int(env.get("WORLD_SIZE", "1"))
+    place = Rendezvous.from_environ()
+    if place is not None and place.joins:
+        raise SystemExit(
+            "hpcext: TensorFlow's workers cannot change in number while they run; "
+            "the job is suspended and resumed instead"
+        )
+    if size > int(env.get("LOCAL_WORLD_SIZE", size)):
+        raise SystemExit("hpcext: workers of TensorFlow on several nodes: give the job one node")
+    if place is None:
+        listed = json.loads(env.get("TF_CONFIG") or "{}").get("cluster", {}).get("worker", [])
+        size = max(size, len(listed))
+        if size > 1:
+            raise RuntimeError(
+                f"{size} workers that did not start under `hpcext launch`: "
+                f"start them with `hpcext launch --ranks {size} python ...`"
+            )
+    return None if place is None or size == 1 else (place.directory, int(env["RANK"]), size)
+
+
+def _choose_gpu(rank: int, size: int) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) >= size:
+        tf.config.set_visible_devices(gpus[rank], "GPU")
+
+
+def _read(path: Path) -> str:
+    # Without a time limit: the launcher ends all ranks when one fails.
+    while not path.exists():
+        time.sleep(_PAUSE_S)
+    return path.read_text(encoding="ascii")

@@ -1,0 +1,338 @@
+"""Process groups of ranks that ``hpcext launch`` started: formed, left, and formed again.
+
+On one node each group finds its members under a prefix of its own in one store, a file outside
+every rank. On several nodes each group has a store of its own, which rank 0 keeps for the life of
+the group, behind a door (:mod:`hpcext.training.torch.door`).
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+
+from hpcext.protocol import environ
+from hpcext.rendezvous import Formed, Group, Rendezvous, Way
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.ranks import Ranks
+from hpcext.training.signals import News
+from hpcext.training.torch.door import LOOPBACK, Door, Window, own_socket
+from hpcext.training.torch.ranks import TorchRanks, init
+from hpcext.training.torch.state import mapped
+
+PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
+"""Seconds between two checks whether the others are ready, on one node and on several."""
+
+FULL_PAUSE_S = 0.5
+"""Seconds before a failed write is tried again."""
+
+BUCKET_BYTES = 1 << 20
+"""Smaller tensors are sent together, in buckets of this size; larger ones alone, uncopied."""
+
+_TENSOR = "hpcext.tensor"
+
+
+class Member:
+    """One rank of those that ``hpcext launch`` started: this process.
+
+    Parameters
+    ----------
+    rendezvous : Rendezvous
+    rank, size : int
+        Rank and number of ranks at its start.
+    device : torch.device
+        Device that it computes on; decides the backend.
+
+    Attributes
+    ----------
+    rank : int
+    group : Group
+        The group that it belongs to, or is to join.
+    joining : bool
+        Whether it was started to join a running training, and has not joined it yet.
+    """
+
+    def __init__(
+        self, rendezvous: Rendezvous, *, rank: int, size: int, device: torch.device
+    ) -> None:
+        self.rank = rank
+        self.group = Group(rendezvous.joins, size)
+        self.joining = rendezvous.joins > 0
+        self._rendezvous = rendezvous
+        self._device = device
+        self._news = News()
+        self._next: Group | None = None
+        self._store: Store | None = None
+        self._kept: Store | None = None  # on rank 0, the store of all ranks
+        self._services: list[Door | Window] = []
+        self._pause_s = FAR_PAUSE_S if rendezvous.host else PAUSE_S
+
+    @classmethod
+    def here(cls, device: torch.device) -> Member | None:
+        """Make this process a member; None if it was started otherwise, or has its own group."""
+        rendezvous = Rendezvous.from_environ()
+        if rendezvous is None or not dist.is_available() or dist.is_initialized():
+            return None
+        env = environ()
+        return cls(rendezvous, rank=int(env["RANK"]), size=int(env["WORLD_SIZE"]), device=device)
+
+    def ranks(self) -> Ranks:
+        """Form the first group with the others; a rank that joins later is alone at first."""
+        if not self.joining:
+            return self.form(self.group)
+        alone = Ranks()
+        alone.rank, alone.size = self.rank, self.group.size
+        return alone
+
+    def wait(self) -> None:
+        """Report that this rank is ready to join, and wait until the others form the group."""
+        self._rendezvous.ready(self.rank)
+        while not self._rendezvous.has_begun(self.group.number):
+            # If the launcher gives the change up it ends this process.
+            time.sleep(self._pause_s)
+        self.joining = False
+
+    def proposal(self) -> Group | None:
+        """Return the group that the launcher proposes; it tells rank 0 alone."""
+        if self._news.came():
+            found = self._rendezvous.group()
+            self._next = found if found and found.number > self.group.number else None
+        return self._next
+
+    def proposed(self, number: int) -> Group:
+        """Return the group with this number, once rank 0 has told the ranks of it."""
+        while True:
+            found = self._rendezvous.group()
+            if found and found.number == number:
+                return found
+            if not self._rendezvous.host:
+                raise RuntimeError(f"{self._rendezvous.directory}: no group {number} is there")
+            # Another node may see it a moment later.
+            time.sleep(self._pause_s)
+
+    def leave(self) -> None:
+        """Leave the present group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._store = None
+        for service in self._services:
+            service.close()
+        self._services, self._kept = [], None
+
+    def begin(self, group: Group) -> None:
+        """Call the new ranks; on rank 0, which has left the old group."""
+        self._insist(lambda: self._rendezvous.begin(group.number))
+
+    def form(self, group: Group) -> Ranks:
+        """Form a group with its other members; waits for them."""
+        if self.group.number < group.number:
+            # A rank that stays may have another number now.
+            self.rank = group.stay.index(self.rank)
+        self.group, self._next = group, None
+        if group.size == 1:
+            return Ranks()
+        self._store = self._meet(group) if self._rendezvous.host else self._file()
+        init(
+            self._device,
+            store=PrefixStore(f"group-{group.number}", self._store),
+            rank=self.rank,
+            world_size=group.size,
+        )
+        return TorchRanks()
+
+    def _file(self) -> Store:
+        # Opened anew: FileStore keeps a descriptor, which a fork would share.
+        return FileStore(str(self._rendezvous.store), -1)
+
+    def _meet(self, group: Group) -> Store:
+        """Return the store of a group on several nodes."""
+        if self.rank == 0:
+            kept, listening = own_socket(_store_at, _is_empty)
+            self._kept = kept
+            door = Door(self._rendezvous.host, listening)
+            self._services.append(door)
+            hosts = [door.address] if door.address else []
+            way = Way((*hosts, self._rendezvous.host), door.port, door.key)
+            self._insist(lambda: self._rendezvous.publish(group.number, way))
+        while (found := self._rendezvous.published(group.number)) is None:
+            time.sleep(self._pause_s)
+        window = Window([(host, found.port) for host in found.hosts], found.key)
+        self._services.append(window)
+        return TCPStore(LOOPBACK, window.port, is_master=False, wait_for_workers=False)
+
+    @staticmethod
+    def _insist(write: Callable[[], None]) -> None:
+        """Write what the other ranks wait for; on a full disk, try until there is room.
+
+        If the launcher gives up it ends this process, and the job goes on from its last checkpoint.
+        """
+        while True:
+            try:
+                write()
+                return
+            except OSError:
+                time.sleep(FULL_PAUSE_S)
+
+    def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
+        """Tell the launcher that the change is done, or that there will be none and why."""
+        number = self._next.number if self._next else self.group.number
+        self._rendezvous.formed(Formed(number, why, stall_s))
+        if why and self._next:
+            # The launcher does not propose it again.
+            self.group = Group(number, self.group.size)
+            self._next = None
+
+
+def _store_at(port: int, listening: int) -> TCPStore:
+    """Make a store that listens on a descriptor, and nowhere else."""
+    return TCPStore(
+        LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening
+    )
+
+
+def _is_empty(store: TCPStore) -> bool:
+    return bool(store.num_keys() == 0)
+
+
+def send(tree: Any, joining: Iterable[int]) -> None:
+    """Send a tree of plain values and tensors from rank 0 to new ranks; all ranks call it.
+
+    Parameters
+    ----------
+    tree : nested dicts, lists and tuples
+        Used on rank 0 only.
+    joining : iterable of int
+        The new ranks, ascending.
+    """
+    group = dist.new_group([0, *joining])
+    if dist.get_rank() != 0:
+        return
+    tensors: list[torch.Tensor] = []
+    plan = _detached(tree, tensors)
+    file = io.BytesIO()
+    torch.save(plan, file)
+    _broadcast_bytes(file.getvalue(), group)
+    for bucket in _buckets(tensors):
+        if len(bucket) == 1:
+            flat = bucket[0].detach().contiguous()
+        else:
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
+        dist.broadcast(flat, src=0, group=group)
+
+
+def receive(device: torch.device, joining: Iterable[int]) -> Any:
+    """Receive, on a new rank, the tree that rank 0 sends.
+
+    Parameters
+    ----------
+    device : torch.device
+        Device for its tensors.
+    joining : iterable of int
+        The new ranks, ascending.
+    """
+    group = dist.new_group([0, *joining])
+    file = io.BytesIO(_broadcast_bytes(b"", group))
+    plan = torch.load(file, map_location="cpu", weights_only=True)
+    tensors: list[torch.Tensor] = []
+    tree = _attached(plan, tensors, device)
+    for bucket in _buckets(tensors):
+        if len(bucket) == 1:
+            dist.broadcast(bucket[0], src=0, group=group)
+            continue
+        flat = torch.empty(
+            sum(tensor.numel() for tensor in bucket), dtype=bucket[0].dtype, device=device
+        )
+        dist.broadcast(flat, src=0, group=group)
+        pieces = torch.split(flat, [tensor.numel() for tensor in bucket])
+        for tensor, piece in zip(bucket, pieces, strict=True):
+            tensor.copy_(piece.view_as(tensor))
+    return tree
+
+
+def check_equal(tensors: Iterable[torch.Tensor], ranks: Ranks) -> None:
+    """Check by checksums that all ranks hold the same tensors.
+
+    Raises
+    ------
+    CheckpointError
+        On every rank alike: they do not. The job goes on from its last checkpoint.
+    """
+    mine = 0
+    for tensor in tensors:
+        mine = (mine * 31 + _checksum(tensor)) % 2**62
+    # Reduce both before any rank compares: one that raised earlier would leave the others waiting.
+    least, most = ranks.smallest(mine), -ranks.smallest(-mine)
+    if least != most:
+        raise CheckpointError(
+            "the ranks hold different weights after a change of their number",
+            do="going on from the last checkpoint",
+        )
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """Return the sum of a tensor's bytes as 64-bit numbers, plus the remaining bytes."""
+    content = tensor.detach().reshape(-1).view(torch.uint8)
+    # A view as 8-byte numbers must begin at a multiple of 8.
+    content = content.clone() if content.storage_offset() % 8 else content
+    whole = len(content) // 8 * 8
+    return int(content[:whole].view(torch.int64).sum()) + int(content[whole:].sum())
+
+
+def _detached(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return the tree without its large tensors; small and foreign ones stay in it."""
+    if isinstance(value, torch.Tensor):
+        sent = dist.get_backend() == "gloo" or value.device.type == "cuda"
+        if not sent or value.numel() < 2 or value.dtype is torch.bool:
+            return value.detach().cpu()
+        tensors.append(value)
+        return {_TENSOR: [tuple(value.shape), value.dtype]}
+    if isinstance(value, dict | list | tuple):
+        return mapped(value, lambda _, item: _detached(item, tensors))
+    return value
+
+
+def _attached(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any:
+    """Return the tree that :func:`_detached` was given, with empty tensors in place."""
+    if isinstance(value, dict) and value.keys() == {_TENSOR}:
+        shape, dtype = value[_TENSOR]
+        tensors.append(torch.empty(shape, dtype=dtype, device=device))
+        return tensors[-1]
+    if isinstance(value, dict | list | tuple):
+        return mapped(value, lambda _, item: _attached(item, tensors, device))
+    return value
+
+
+def _buckets(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Yield large tensors alone, and small neighbours of one type in buckets."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for tensor in tensors:
+        nbytes = tensor.numel() * tensor.element_size()
+        if nbytes >= BUCKET_BYTES:
+            yield [tensor]
+            continue
+        if bucket and (size >= BUCKET_BYTES or bucket[0].dtype is not tensor.dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(tensor)
+        size += nbytes
+    if bucket:
+        yield bucket
+
+
+def _broadcast_bytes(data: bytes, group: Any) -> bytes:
+    """Send bytes from rank 0 to the other ranks of a group."""
+    device = torch.device("cuda") if dist.get_backend(group) == "nccl" else torch.device("cpu")
+    length = torch.tensor([len(data)], device=device)
+    dist.broadcast(length, src=0, group=group)
+    if dist.get_rank() == 0:
+        content = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    else:
+        content = torch.zeros(int(length), dtype=torch.uint8, device=device)
+    dist.broadcast(content, src=0, group=group)
+    return content.cpu().numpy().tobytes()

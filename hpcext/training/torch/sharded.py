@@ -1,0 +1,397 @@
+"""Checkpoints of sharded models (FSDP2, tensor parallel): every rank writes its own shards.
+
+DTensors go to files of :mod:`torch.distributed.checkpoint`, one for each rank, all of them in one
+draft of a checkpoint; the rest goes to the same file as without shards. The commit is the same,
+too: rank 0 renames the draft when every rank has flushed its files, and the manifest has their
+checksums. Loading divides the shards anew, so the number of ranks may change between two attempts;
+it cannot change in place.
+
+The index of ``torch.distributed.checkpoint`` is a pickle. It is read by an unpickler that accepts
+only the classes of that index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor, Replicate, Shard, zeros
+
+from hpcext.documents import sync_directory
+from hpcext.training.checkpoint import Checkpoint, CheckpointError, Draft, Store
+from hpcext.training.checkpoint.hashing import HashingFile
+from hpcext.training.checkpoint.keeper import Keeper
+from hpcext.training.checkpoint.state import Tree
+from hpcext.training.ranks import Ranks
+from hpcext.training.torch.ranks import TorchRanks
+from hpcext.training.torch.state import TorchState, mapped
+
+_SHARDED = "hpcext.sharded"
+_KNOWN = {
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+}
+
+Shards = dict[str, torch.Tensor]
+
+
+class ShardedKeeper(Keeper):
+    """A :class:`~hpcext.training.checkpoint.keeper.Keeper` where every rank writes its own shards.
+
+    Parameters
+    ----------
+    store : Store
+    state : TorchState
+    ranks : Ranks
+    """
+
+    def __init__(self, store: Store, state: TorchState, ranks: Ranks) -> None:
+        super().__init__(store, state, ranks)
+        # A group of its own: a thread communicates in it while the training uses the others.
+        self._writers = TorchRanks() if dist.is_initialized() else ranks
+
+    def regroup(self, ranks: Ranks) -> None:
+        """Raise RuntimeError: shards cannot be divided anew in place."""
+        raise RuntimeError(self._state.in_place_refusal)
+
+    def load(self, checkpoint: Checkpoint) -> Tree | None:
+        """Set the state to that of a checkpoint; see the base class."""
+        path = checkpoint.path / self._state.file
+        tree = self._state.read(path)
+        live = self._state.capture()
+        shards = _targets(tree["objects"], live, cast(TorchState, self._state).objects)
+        read_shards(checkpoint, shards, self._writers)
+        tree["objects"] = _joined(tree["objects"], shards)
+        try:
+            self._state.apply(tree["objects"])
+        except CheckpointError as error:
+            raise CheckpointError(str(error), where=path) from error
+        parts: list[Tree] = json.loads(tree["random"])
+        return parts[self._ranks.rank] if self._ranks.rank < len(parts) else None
+
+    def _capture(self, random: Tree) -> Tree:
+        whole = super()._capture(random)
+        shards: Shards = {}
+        rest = _separated(whole["objects"] if whole else self._state.capture(), (), shards)
+        return {"shards": shards, "whole": whole and {**whole, "objects": rest}}
+
+    def _copy(self, tree: Tree) -> Tree | None:
+        copy = super()._copy(tree)
+        # All or none: else some ranks would write in the thread while the others wait in the step.
+        if self._ranks.smallest(0 if copy is None else 1):
+            return copy
+        self._copier.forget()
+        self._warn_crowded(MemoryError("no room on another rank"))
+        return None
+
+    def _commit(self, step: int, facts: Mapping[str, Any], tree: Tree) -> Checkpoint | None:
+        if self._writers.rank != 0:
+            path = self._writers.broadcast(b"").decode()
+            if path:
+                # Rank 0 learns of an error on this rank too, and reports it.
+                with contextlib.suppress(OSError):
+                    write_shards(Path(path), tree["shards"], self._writers)
+            return None
+        told = False
+
+        def fill(draft: Draft) -> None:
+            nonlocal told
+            told = True
+            self._writers.broadcast(str(draft.path).encode())
+            draft.files.extend(write_shards(draft.path, tree["shards"], self._writers))
+            draft.write(self._state.file, lambda file: self._state.write(file, tree["whole"]))
+
+        try:
+            return self.store.commit(step, {**facts, **self._facts()}, fill)
+        finally:
+            if not told:
+                # There is no draft: tell the other ranks, which wait for its path.
+                self._writers.broadcast(b"")
+
+
+def write_shards(path: Path, shards: Shards, ranks: Ranks) -> list[dict[str, Any]]:
+    """Write the shards of all ranks into a directory; every rank calls it.
+
+    Returns
+    -------
+    list of dict
+        On rank 0 the entries of all files for the manifest; elsewhere empty.
+
+    Raises
+    ------
+    OSError
+        On every rank alike: one of them could not write its file.
+    """
+    writer = _Writer(path)
+    try:
+        save(
+            cast(Any, shards),
+            storage_writer=writer,
+            process_group=_group(ranks),
+            no_dist=not isinstance(ranks, TorchRanks),
+        )
+    except CheckpointException as error:
+        raise _cause(error) from error
+    sync_directory(path)
+    parts = ranks.gather(json.dumps(writer.fs.entries).encode())
+    return [entry for part in parts for entry in json.loads(part)]
+
+
+def read_shards(checkpoint: Checkpoint, shards: Shards, ranks: Ranks) -> None:
+    """Fill tensors from a checkpoint, however it was sharded; all ranks call it.
+
+    Raises
+    ------
+    CheckpointError
+        On every rank alike: something is missing or cannot be read.
+    """
+    try:
+        load(
+            cast(Any, shards),
+            storage_reader=_Reader(checkpoint),
+            planner=_Planner(),
+            process_group=_group(ranks),
+            no_dist=not isinstance(ranks, TorchRanks),
+        )
+    except CheckpointException as error:
+        first = next(iter(error.failures.values()))[0]
+        what = " ".join(str(first).split()) or type(first).__name__
+        raise CheckpointError(
+            f"the shards cannot be read ({what})",
+            where=checkpoint.path,
+            do="use the model that it was written with, or another checkpoint directory",
+        ) from error
+
+
+def _group(ranks: Ranks) -> dist.ProcessGroup | None:
+    return ranks.group if isinstance(ranks, TorchRanks) else None
+
+
+def _cause(error: CheckpointException) -> OSError:
+    """Return the error of the first rank that failed."""
+    rank, (cause, _) = next(iter(sorted(error.failures.items())))
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return OSError(cause.errno, f"rank {rank}: {cause.strerror}")
+    return OSError(None, f"rank {rank}: {' '.join(str(cause).split())}")
+
+
+# -- trees with shards
+
+
+def _separated(value: Any, path: tuple[str, ...], shards: Shards) -> Any:
+    """Return the tree with a mark in place of each shard; collect the shards by name."""
+    if isinstance(value, DTensor):
+        name = ".".join(path)
+        if name in shards:
+            raise CheckpointError(f"two shards are both named {name!r}", do="rename one of them")
+        shards[name] = value.detach()
+        return {_SHARDED: [name, list(value.shape), value.dtype]}
+    if isinstance(value, Mapping | list | tuple):
+        return mapped(value, lambda key, item: _separated(item, (*path, str(key)), shards))
+    return value
+
+
+def _joined(value: Any, shards: Shards) -> Any:
+    """Return the tree with the shards back in place."""
+    mark = _mark(value)
+    if mark is not None:
+        return shards[mark[0]]
+    if isinstance(value, Mapping | list | tuple):
+        return mapped(value, lambda _, item: _joined(item, shards))
+    return value
+
+
+def _mark(value: Any) -> tuple[str, list[int], torch.dtype] | None:
+    if isinstance(value, Mapping) and value.keys() == {_SHARDED}:
+        name, shape, dtype = value[_SHARDED]
+        return name, shape, dtype
+    return None
+
+
+def _targets(tree: Tree, live: Tree, objects: Mapping[str, Any]) -> Shards:
+    """Return a tensor for each shard of a checkpoint, sharded as this attempt's parameters."""
+    targets: Shards = {}
+    for name, saved in tree.items():
+        value = objects.get(name)
+        if isinstance(value, torch.optim.Optimizer):
+            # It may have no state yet: the targets have the shapes of its parameters.
+            parameters = [each for group in value.param_groups for each in group["params"]]
+            for place, state in saved["state"].items():
+                for mark in _marks(state):
+                    targets[mark[0]] = _like_parameter(parameters, place, mark, name)
+        else:
+            _place(saved, live.get(name), targets, name)
+    return targets
+
+
+def _place(saved: Any, live: Any, targets: Shards, name: str) -> None:
+    """Collect as targets the tensors of an object that holds its shards itself."""
+    mark = _mark(saved)
+    if mark is not None:
+        if not isinstance(live, DTensor):
+            raise _unfit(name, f"{mark[0]} was sharded, and is not now")
+        if list(live.shape) != mark[1] or live.dtype != mark[2]:
+            raise _unfit(name, f"{mark[0]} is {tuple(live.shape)}, not {tuple(mark[1])}")
+        targets[mark[0]] = live.detach()
+    elif isinstance(saved, Mapping):
+        inner = live if isinstance(live, Mapping) else {}
+        for key, item in saved.items():
+            _place(item, inner.get(key), targets, name)
+    elif isinstance(saved, list | tuple):
+        within = live if isinstance(live, list | tuple) else ()
+        for place, item in enumerate(saved):
+            _place(item, within[place] if place < len(within) else None, targets, name)
+
+
+def _like_parameter(
+    parameters: list[Any], place: Any, mark: tuple[str, list[int], torch.dtype], name: str
+) -> torch.Tensor:
+    parameter = parameters[place] if place in range(len(parameters)) else None
+    if not isinstance(parameter, DTensor):
+        raise _unfit(name, f"{mark[0]} was sharded, and its parameter is not now")
+    shape = mark[1]
+    # A state of another shape (a factored moment) is not sharded as its parameter is.
+    placements = [
+        each if not isinstance(each, Shard) or list(parameter.shape) == shape else Replicate()
+        for each in parameter.placements
+    ]
+    mesh = parameter.device_mesh
+    return zeros(*shape, dtype=mark[2], device_mesh=mesh, placements=placements)
+
+
+def _marks(value: Any) -> Iterator[tuple[str, list[int], torch.dtype]]:
+    mark = _mark(value)
+    if mark is not None:
+        yield mark
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _marks(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _marks(item)
+
+
+def _unfit(name: str, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"the state of {name!r} does not fit: {what}",
+        do="use the model that it was written with, or another checkpoint directory",
+    )
+
+
+# -- the files
+
+
+class _Stream(io.RawIOBase):
+    """A stream into a file that its owner closes."""
+
+    def __init__(self, file: HashingFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._file.size_bytes
+
+
+class _Files(FileSystem):
+    """Files that are flushed at their end, with their checksums."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    @contextlib.contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        file = HashingFile(Path(path))
+        try:
+            yield _Stream(file)
+        except BaseException:
+            file.close()
+            raise
+        self.entries.append(file.finish())
+
+    def rename(self, path: Any, new_path: Any) -> None:
+        super().rename(path, new_path)
+        for entry in self.entries:
+            if entry["name"] == Path(path).name:
+                entry["name"] = Path(new_path).name
+
+
+class _Writer(FileSystemWriter):
+    """A writer of one file for each rank, and the index."""
+
+    fs: _Files
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, sync_files=False)
+        self.fs = _Files()
+
+    def storage_meta(self) -> StorageMeta | None:
+        # The draft's path would say nothing: it is renamed.
+        return StorageMeta()
+
+
+class _Reader(FileSystemReader):
+    """A reader of these files that trusts them as little as ``weights_only`` does."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint.path)
+        self._checkpoint = checkpoint
+
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
+        with self._checkpoint.part(".metadata").open("rb") as file:
+            metadata = _IndexUnpickler(file).load()
+        if not isinstance(metadata, Metadata):
+            raise ValueError("the index of the shards is not one")
+        for info in (metadata.storage_data or {}).values():
+            # Only files that were verified are opened.
+            info.relative_path = self._checkpoint.part(Path(info.relative_path).name).name
+        return metadata
+
+
+class _Planner(DefaultLoadPlanner):
+    """A planner that loads tensors only."""
+
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        raise ValueError(f"{read_item.dest_index.fqn} is not a tensor in the checkpoint")
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    """An unpickler that builds the index of ``torch.distributed.checkpoint`` and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _KNOWN.get(module, ()):
+            return getattr(importlib.import_module(module), name)
+        value = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(value, torch.dtype):
+            return value
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in an index of shards")

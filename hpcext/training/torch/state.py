@@ -1,0 +1,388 @@
+"""The state of a PyTorch process: modules, optimizers, objects with a state_dict, random states."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import torch
+
+from hpcext.training.checkpoint import CheckpointError
+from hpcext.training.checkpoint.hashing import HashingFile
+from hpcext.training.checkpoint.staging import Copier, like
+from hpcext.training.checkpoint.state import Tree
+from hpcext.training.torch.random import TorchRandom, from_text, to_text
+from hpcext.training.torch.whole import Given, present, state_of
+
+FORMAT_SHARDED = "torch-sharded/1"
+_ORDER = (
+    "the order is: the model, model = shard(model) (or fully_shard), the optimizer from its "
+    "parameters, and then the session"
+)
+_NDARRAY = "hpcext.ndarray"
+_LEAVES = (type(None), bool, int, float, complex, str, bytes)
+_TORCH_LEAVES = (torch.Tensor, torch.Size, torch.dtype, torch.device)
+_MAPPINGS = (dict, OrderedDict, Counter)
+
+
+class TorchState(TorchRandom):
+    """A state with tensors, modules and torch generators.
+
+    It is written by ``torch.save`` and read with ``weights_only=True``: plain values and tensors
+    only, which is checked when the session begins, not when the first checkpoint is due.
+    """
+
+    format = "torch/1"
+    file = "state.pt"
+    valid = "a module, an optimizer, a tensor, an array, a generator, or an object with both"
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        super().__init__(objects)
+        if self.sharded:
+            self.format = FORMAT_SHARDED
+
+    def refusal(self, value: Any) -> str:
+        """Return why this value cannot be part of the state; empty if it can."""
+        kind = state_of(value)
+        if not kind:
+            return super().refusal(value)
+        what = f"of {kind}" if kind == "tensors" else f"with the state of {kind}"
+        return (
+            f"a {type(value).__name__} {what} is a copy, and nothing could be put back into "
+            "what it was taken from; give the object itself: model=model and not "
+            "model=model.state_dict(), tensors each by a name of its own"
+        )
+
+    def missing(self, unsaved: Collection[Any], *, stepped: bool = False) -> str:
+        """Return which state of the training nobody saves, and what to do; empty if none."""
+        given = self.given(unsaved)
+        return given.lacks_model() or given.lacks_schedulers()
+
+    def given(self, unsaved: Collection[Any]) -> Given:
+        """Return which objects are saved, and which are deliberately not."""
+        named = {name: unwrapped(value) for name, value in self._objects.items()}
+        return Given(named, [*map(unwrapped, unsaved)], self.capture())
+
+    def present(self) -> Tree:
+        """Return the state of this process by kind, given to the session or not; slow."""
+        return {**super().present(), **present()}
+
+    def knows(self, value: Any) -> bool:
+        """Return whether this value's state can be saved and restored."""
+        return isinstance(value, torch.Tensor) or super().knows(value)
+
+    def draws(self, value: Any) -> bool:
+        """Return whether a value is a source of random numbers."""
+        return isinstance(value, torch.Generator) or super().draws(value)
+
+    def check(self) -> None:
+        """Check that all of the state can be saved; raise TypeError or RuntimeError if not."""
+        self.check_order()
+        plain(self.capture(), "Session")
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """Objects that the user named, except sources of random numbers."""
+        return self._objects
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks hold different shards of the parameters (FSDP2, tensor parallel)."""
+        return any(is_sharded(parameter) for parameter in self._held())
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether all shards are FSDP2's, so that each rank has batches of its own."""
+        module = sys.modules.get("torch.distributed.fsdp")
+        kind = getattr(module, "FSDPModule", ())
+        meshes = (cast(Any, each).device_mesh for each in self._held() if is_sharded(each))
+        wrapped = any(isinstance(model, kind) for model in self._modules())
+        return wrapped and all(mesh.ndim == 1 for mesh in meshes)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the number of ranks may change while the processes live."""
+        return not self.in_place_refusal
+
+    @property
+    def in_place_refusal(self) -> str:
+        """Reason why the number of ranks cannot change in place; empty if it can."""
+        if self.sharded or self._old_fsdp():
+            return (
+                "the model is sharded, and its shards are divided anew only when a checkpoint is "
+                "loaded: the number of ranks changes by suspending and resuming"
+            )
+        return ""
+
+    def check_order(self) -> None:
+        """Check that model, optimizer and session were made in a valid order.
+
+        Raises
+        ------
+        RuntimeError
+            The model was sharded too late.
+        TypeError
+            It is sharded in a way that cannot be saved.
+        """
+        if self._old_fsdp():
+            raise TypeError(
+                "Session(): FullyShardedDataParallel keeps flattened parameters, which cannot be "
+                "divided anew; use hpcext.training.torch.shard(model) or fully_shard(model)"
+            )
+        if self.sharded and self.format != FORMAT_SHARDED:
+            raise RuntimeError(f"the model was sharded after the session was made; {_ORDER}")
+        if not self.sharded:
+            return
+        mine = {id(parameter) for model in self._modules() for parameter in model.parameters()}
+        for name, value in self._objects.items():
+            if isinstance(value, torch.optim.Optimizer) and not _parameters(value) <= mine:
+                raise RuntimeError(
+                    f"Session({name}=...): holds parameters that no given model has; {_ORDER}"
+                )
+
+    def _modules(self) -> Iterator[torch.nn.Module]:
+        for value in self._objects.values():
+            if isinstance(value, torch.nn.Module):
+                yield unwrapped(value)
+
+    def _held(self) -> Iterator[torch.Tensor]:
+        for model in self._modules():
+            yield from model.parameters()
+        for value in self._objects.values():
+            if isinstance(value, torch.optim.Optimizer):
+                yield from (p for group in value.param_groups for p in group["params"])
+
+    def _old_fsdp(self) -> bool:
+        module = sys.modules.get("torch.distributed.fsdp")
+        return module is not None and any(
+            isinstance(part, module.FullyShardedDataParallel)
+            for model in self._modules()
+            for part in model.modules()
+        )
+
+    def follow(self, model: torch.nn.Module) -> None:
+        """Move optimizer states to the device of a model that was moved."""
+        mine = {id(parameter) for parameter in model.parameters()}
+        for value in self._objects.values():
+            if isinstance(value, torch.optim.Optimizer) and mine & _parameters(value):
+                # Loading moves every tensor to the device of its parameter.
+                value.load_state_dict(value.state_dict())
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return the optimizers among the objects."""
+        return [v for v in self._objects.values() if isinstance(v, torch.optim.Optimizer)]
+
+    def copier(self) -> Copier:
+        """Make the copier of tensors and arrays to host memory."""
+        return TorchCopier()
+
+    def _capture(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value
+        return super()._capture(unwrapped(value))
+
+    def _apply(self, value: Any, saved: Any) -> None:
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, torch.optim.Optimizer):
+                self._apply_to_optimizer(value, saved)
+            else:
+                super()._apply(unwrapped(value), saved)
+            return
+        if value.shape != saved.shape or value.dtype != saved.dtype:
+            raise ValueError(f"{saved.dtype}{saved.shape} into {value.dtype}{value.shape}")
+        with torch.no_grad():
+            value.copy_(saved)
+
+    def _apply_to_optimizer(self, optimizer: torch.optim.Optimizer, saved: Any) -> None:
+        try:
+            super()._apply(optimizer, saved)
+        except Exception:
+            # The state of another kind of optimizer may fail in any way.
+            check_settings(optimizer, saved["param_groups"])
+            raise
+        check_settings(optimizer, optimizer.param_groups)
+
+    def _generator_state(self, generator: Any) -> Any:
+        if isinstance(generator, torch.Generator):
+            return to_text(generator.get_state())
+        return super()._generator_state(generator)
+
+    def _set_generator(self, generator: Any, state: Any) -> None:
+        if isinstance(generator, torch.Generator):
+            generator.set_state(from_text(state))
+        else:
+            super()._set_generator(generator, state)
+
+    def write(self, file: HashingFile, tree: Tree) -> None:
+        """Write a tree to a file."""
+        torch.save(plain(tree, "Session"), cast(IO[bytes], file))
+
+    def read(self, path: Path) -> Tree:
+        """Read a tree from a file; raise CheckpointError if it is not one."""
+        try:
+            tree = torch.load(path, map_location="cpu", weights_only=True)
+        # The exceptions of torch for a file it cannot read have no common base.
+        except Exception as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CheckpointError(f"cannot be read ({first})", where=path) from error
+        restored: Tree = with_arrays(tree)
+        return restored
+
+
+class TorchCopier(Copier):
+    """A copier of tensors to host memory, from a GPU into pinned memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._devices: set[torch.device] = set()
+
+    def is_array(self, value: Any) -> bool:
+        """Return whether a value is a tensor or an array."""
+        return isinstance(value, torch.Tensor) or super().is_array(value)
+
+    def size(self, array: Any) -> int:
+        """Return the size of a tensor's content on this rank, in bytes."""
+        if not isinstance(array, torch.Tensor):
+            return super().size(array)
+        return 0 if _special(array) else _local(array).nbytes
+
+    def identity(self, array: Any) -> Any:
+        """Return a key that is equal for two tensors that are the same memory."""
+        if not isinstance(array, torch.Tensor):
+            return super().identity(array)
+        if _special(array):
+            return id(array)
+        array = _local(array)
+        return array.device, array.data_ptr(), array.shape, array.stride(), array.dtype
+
+    def fits(self, before: Any, array: Any) -> bool:
+        """Return whether an earlier copy has the right memory for this tensor."""
+        if not isinstance(array, torch.Tensor):
+            return super().fits(before, array)
+        if not isinstance(before, torch.Tensor) or _special(array) or before.shape != array.shape:
+            return False
+        held, mine = _local(before), _local(array)
+        return (held.shape, held.dtype, held.stride()) == (mine.shape, mine.dtype, mine.stride())
+
+    def fresh(self, array: Any) -> Any:
+        """Allocate host memory for a copy."""
+        if not isinstance(array, torch.Tensor):
+            return super().fresh(array)
+        if _special(array):
+            # Sparse, quantized and the like are rare: the clone is the copy itself.
+            return array.detach().clone().cpu()
+        if is_sharded(array):
+            return array.detach().clone().cpu()
+        return torch.empty_like(array, device="cpu", requires_grad=False, pin_memory=array.is_cuda)
+
+    def fill(self, copy: Any, array: Any) -> None:
+        """Copy the content; from a GPU asynchronously until :meth:`wait`."""
+        if not isinstance(array, torch.Tensor):
+            super().fill(copy, array)
+        elif not _special(array):
+            _local(copy).copy_(_local(array), non_blocking=array.is_cuda)
+            if array.is_cuda:
+                self._devices.add(array.device)
+
+    def wait(self) -> None:
+        """Wait until all content is copied from GPUs."""
+        while self._devices:
+            torch.cuda.current_stream(self._devices.pop()).synchronize()
+
+
+def is_sharded(value: Any) -> bool:
+    """Return whether a value is a DTensor, a shard of a tensor that ranks hold together."""
+    # If nobody has imported the module there are none, and the import takes a while.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def _special(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is more than one block of memory."""
+    return tensor.layout != torch.strided or tensor.is_quantized
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the shard of a tensor on this rank, or the tensor itself."""
+    piece = tensor.detach()
+    return cast(Any, piece).to_local() if is_sharded(piece) else piece
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the user's own module inside DistributedDataParallel and torch.compile."""
+    while isinstance(value, torch.nn.Module):
+        if isinstance(value, torch.nn.parallel.DistributedDataParallel):
+            value = value.module
+        elif hasattr(value, "_orig_mod"):
+            value = value._orig_mod
+        else:
+            break
+    return value
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def check_settings(optimizer: torch.optim.Optimizer, groups: Iterable[Mapping[str, Any]]) -> None:
+    """Check that groups of parameters have the settings that an optimizer needs.
+
+    An earlier release of PyTorch may have written fewer, which loading adds.
+
+    Raises
+    ------
+    ValueError
+        They are those of another kind of optimizer.
+    """
+    for group in groups:
+        lost = sorted(optimizer.defaults.keys() - group.keys())
+        if lost:
+            raise ValueError(
+                f"it is the state of another optimizer, without {', '.join(lost)}, which "
+                f"{type(optimizer).__name__} needs"
+            )
+
+
+def plain(value: Any, where: str) -> Any:
+    """Return a value as torch can read it back with ``weights_only``; arrays become tensors.
+
+    Raises
+    ------
+    TypeError
+        A part is neither plain nor a tensor.
+    """
+    # By exact type: a subclass (an enum is an int) would be pickled as that class.
+    if type(value) in _LEAVES or isinstance(value, _TORCH_LEAVES):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return {_NDARRAY: torch.from_numpy(np.array(value))}
+    if type(value) in _MAPPINGS or type(value) in (list, tuple, set):
+        return mapped(value, lambda key, item: plain(item, f"{where}[{key!r}]"))
+    raise TypeError(
+        f"{where}: a {type(value).__name__} cannot be saved; "
+        "a state_dict may hold numbers, text, tensors, arrays, and lists and dicts of these"
+    )
+
+
+def with_arrays(value: Any) -> Any:
+    """Undo :func:`plain`."""
+    if isinstance(value, Mapping) and value.keys() == {_NDARRAY}:
+        return value[_NDARRAY].numpy()
+    if isinstance(value, Mapping) or type(value) in (list, tuple):
+        return mapped(value, lambda _, item: with_arrays(item))
+    return value
+
+
+def mapped(value: Any, change: Callable[[Any, Any], Any]) -> Any:
+    """Return a container with changed items; the same object where no item changes."""
+    if isinstance(value, Mapping):
+        items = {key: change(key, item) for key, item in value.items()}
+        return value if all(items[key] is value[key] for key in items) else like(value, items)
+    before = list(value)
+    after = [change(place, item) for place, item in enumerate(before)]
+    same = all(old is new for old, new in zip(before, after, strict=True))
+    return value if same else type(value)(after)
