@@ -390,7 +390,7 @@ def test_a_command_that_users_cannot_run_is_refused(target: Target) -> None:
         (["install", "pbs"], "unknown system 'pbs' (valid: slurm, lsf)"),
         (
             ["instal", "slurm"],
-            "unknown command 'instal' (valid: install, uninstall, status); did you mean",
+            "unknown command 'instal' (valid: install, uninstall, status, accept); did you mean",
         ),
         (["install", "slurm", "--usr", "usr"], "--usr: usr (valid: an absolute path"),
         (["install", "slurm", "--prefix", "/a/../b"], "--prefix: /a/../b (valid: an absolute"),
