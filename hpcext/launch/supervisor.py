@@ -40,6 +40,10 @@ REMIND_S = 1.0
 that are forked later, such as the workers of a torchrun that was still importing."""
 
 LOOK_S = 1.0  # for orders, and the leader of a batch job, of which no signal tells
+OUTLIVED_S = 10.0
+"""A command that is there still so long after its session has saved itself and left will not end by
+itself: Apptainer 1.4 misses the end of its container when SIGTSTP comes to it again and again."""
+
 KILL_PAUSE_S = 0.02
 KILL_PAUSE_MAX_S = 1.0
 
@@ -164,6 +168,7 @@ class Supervisor:
         self._main_ended_at: float | None = None
         # Deadlines, by the monotonic clock.
         self._remind_s: float | None = None
+        self._left_s: float | None = None
         self._kill_s: float | None = None
         self._kill_pause_s = KILL_PAUSE_S
 
@@ -379,7 +384,11 @@ class Supervisor:
             return
         session = self._papers.session()
         processes = self._tree()
-        if session is not None and session.alive() and session in processes:
+        here = session is not None and session.alive() and session in processes
+        if not here and self._outlives(time.monotonic()):
+            self._empty(LEFTOVER_GRACE_S)
+            return
+        if session is not None and here:
             steps = [each for each in processes if tree.program(each) == "srun"]
             self._script.hold([session, *steps])
         else:
@@ -387,6 +396,14 @@ class Supervisor:
         for process in processes:
             tree.tell(process, protocol.SUSPEND_SIGNAL)
         self._remind_s = time.monotonic() + REMIND_S
+
+    def _outlives(self, now_s: float) -> bool:
+        """Whether the command is here still though its session has long saved itself and left."""
+        # The session of several nodes is rank 0's, which may be on another one.
+        if self._several or not self._papers.suspended():
+            return False
+        self._left_s = self._left_s or now_s
+        return now_s >= self._left_s + OUTLIVED_S
 
     def _empty(self, grace_s: float) -> None:
         """Tell the whole tree to end, and kill it when the grace is over."""

@@ -371,6 +371,26 @@ def test_what_lingers_after_its_acknowledgement_is_killed_and_still_suspended(
     assert document["exit_code"] == -signal.SIGKILL
 
 
+MISSES = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+subprocess.Popen(sys.argv[1:])
+while True:
+    signal.pause()
+"""
+"""A command that does not hear that what it has started has ended, as Apptainer's own process."""
+
+
+def test_a_command_that_misses_that_its_session_has_left_is_ended(stage: Stage) -> None:
+    supervisor = stage.run(sys.executable, "-c", MISSES, *stage.plain("block"))
+    stage.wait_said("ready")
+    supervisor.send_signal(signal.SIGTSTP)
+    assert end(supervisor) == 85
+    document = stage.read("exit.json")
+    assert document["suspended"] is True
+    assert document["kill_asked_at"] is None
+
+
 # Killing.
 
 
