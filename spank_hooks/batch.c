@@ -28,7 +28,7 @@ enum {
 	WORDS_BEFORE = 8, /* COMMAND suspendable --prepare COMMAND --lead LEAD -- SCRIPT */
 	NULL_AT_END = 1,
 	SAID_SIZE = 8192, /* paths have 4096 bytes at most */
-	WHY_SIZE = 512,
+	WHY_SIZE = 1024,
 	SYSLOG_S = 2
 };
 
@@ -83,7 +83,7 @@ static int run_plainly(const struct job *job, const char *why)
 {
 	char line[WHY_SIZE];
 
-	snprintf(line, sizeof(line), "the job cannot be %s: %.400s; it runs as usual",
+	snprintf(line, sizeof(line), "the job cannot be %s: %.900s; it runs as usual",
 		 job->trainer ? "a trainer" : "suspended", why);
 	fprintf(stderr, "hpcext: %s\n", line);
 	tell_syslog(line);

@@ -142,7 +142,8 @@ def test_a_killed_supervisor_takes_its_step_along_and_is_tried_again(
     supervisor = json.loads((place.pilot / "jobs/1/attempt-0001/supervisor.json").read_text())
     os.kill(supervisor["pid"], signal.SIGKILL)
     wait_for((place.pilot / "jobs/1/attempt-0002/report.json").exists, "another attempt")
-    assert not first.is_running()
+    # Nobody may reap it in a container.
+    assert not first.is_running() or first.status() == psutil.STATUS_ZOMBIE
     place.open("only")
     only = over(slurm, place, job)["only"]
     assert (only["state"], only["attempts"]) == ("completed", 2)
