@@ -189,15 +189,15 @@ def asked(directory: Path, verb: str, **words: Any) -> dict[str, Any]:
     """
     try:
         return spool.ask(directory, verb, **words)
-    except NoManagerError:
+    except NoManagerError as error:
         if not _is_over(directory):
             found = standing.of_pilot(directory)
             if found.state is Is.RUNS:
                 # It has ended, or begun, since it was asked for.
                 raise
-            raise NoManagerError(
-                found.what or standing.NONE, where=str(directory), do=found.do
-            ) from None
+            # One that ended before it answered may have done what was asked: that is told, too.
+            what = error.what if found.state.ended else found.what
+            raise NoManagerError(what, where=str(directory), do=found.do) from None
         do = "hpcext run JOBS.toml begins another" if verb == "submit" else "hpcext status shows it"
         raise NoManagerError(
             "this pilot is over: its jobs have all ended", where=str(directory), do=do

@@ -101,7 +101,7 @@ def test_all_is_well(commands: Commands) -> None:
         "signal at preemption": "note", "requeue": "ok", "PrivateData": "ok", "backfill": "ok",
     }  # fmt: skip
     assert said["slurm"].says == "slurm-wlm 26.05.5, its controller answers"
-    assert said["harvest_partition"].says == "'harvest': 4 nodes, 1 idle now"
+    assert said["harvest_partition"].says == "'harvest': 4 nodes, 3 idle now"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from hpcext.manager.driver import Driver
 from hpcext.manager.journal import Journal
 
 fact_name, when = sys.argv[1:3]
-append, turn, compact = Journal.append, Driver._turn, Journal.compact
+note, commit = Journal.note, Journal.commit
+turn, compact = Driver._turn, Journal.compact
+coming: list[bool] = []
 reached: list[bool] = []
 if fact_name == "compact":
     journal.COMPACT_AFTER = 4
@@ -28,14 +30,20 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying_append(self: Journal, now_s: float, facts: tuple[Any, ...]) -> None:
-    hit = any(type(fact).__name__ == fact_name for fact in facts)
-    if hit and when == "before":
+def dying_note(self: Journal, now_s: float, facts: tuple[Any, ...]) -> None:
+    note(self, now_s, facts)
+    if any(type(fact).__name__ == fact_name for fact in facts):
+        coming.append(True)
+
+
+def dying_commit(self: Journal) -> None:
+    if coming and when == "before":
         die()
-    append(self, now_s, facts)
-    if hit and when == "after":
+    commit(self)
+    if coming and when == "after":
         die()
-    reached.extend([hit] if hit else [])
+    reached.extend(coming)
+    coming.clear()
 
 
 def dying_turn(self: Driver, executor: Any) -> None:
@@ -52,5 +60,6 @@ def dying_compact(self: Journal, *told: Any) -> None:
         die()
 
 
-Journal.append, Driver._turn, Journal.compact = dying_append, dying_turn, dying_compact  # type: ignore[method-assign]
+Journal.note, Journal.commit = dying_note, dying_commit  # type: ignore[method-assign]
+Driver._turn, Journal.compact = dying_turn, dying_compact  # type: ignore[method-assign]
 sys.exit(main(sys.argv[3:]))

@@ -60,7 +60,7 @@ def finish(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("fact", "when"),
-    deaths("Began", "Submitted", "Started", "Registered", "Progressed", "Ended"),
+    deaths("Began", "Submitted", "Decided", "Started", "Registered", "Progressed", "Ended"),
 )
 def test_killed_at_a_record_of_what_happened(busy: Site, fact: str, when: str) -> None:
     args = ("run", str(busy.jobs), "--gpus", "4", "--dir", str(busy.pilot))
