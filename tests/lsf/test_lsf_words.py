@@ -75,9 +75,11 @@ def test_without_an_answer_nobody_says_that_it_is_over(place: OnLsf) -> None:
     ("state", "what", "do"),
     [
         ("USUSP", "is stopped (USUSP)", "bresume"),
-        ("SSUSP", "is stopped (SSUSP)", "LSF lets it go on"),
-        ("PSUSP", "is held in the queue (PSUSP)", "bresume"),
-        ("UNKWN", "LSF cannot reach its host (UNKWN)", "ask again later"),
+        pytest.param("SSUSP", "is stopped (SSUSP)", "LSF lets it go on", marks=pytest.mark.slow),
+        pytest.param("PSUSP", "is held in the queue (PSUSP)", "bresume", marks=pytest.mark.slow),
+        pytest.param(
+            "UNKWN", "LSF cannot reach its host (UNKWN)", "ask again later", marks=pytest.mark.slow
+        ),
         ("ZOMBI", "LSF has lost its host", "ask again later"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from site_of_test import Site
 from slurm_cluster import Cluster
 from test_pilot import begun, over, submit
@@ -29,6 +30,7 @@ def test_a_pilot_that_is_held_says_what_lets_it_begin(slurm: Cluster, place: Sit
     assert f"scontrol release {job}" in refused(place)
 
 
+@pytest.mark.slow
 def test_a_controller_that_does_not_answer_has_not_said_that_it_is_over(
     slurm: Cluster, place: Site
 ) -> None:
