@@ -39,7 +39,7 @@ test: lint
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: test-environment
-	$(BIN)/pytest -m slow
+	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m slow
 
 test-slurm: test-environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(CGROUPS),TEST_SLURM_CGROUPS=1) \
