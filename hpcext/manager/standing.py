@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from pathlib import Path
 
 from hpcext.batch.standing import Is, Standing
@@ -15,6 +16,9 @@ SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}
 """Batch system → what is written down of the job that is a pilot."""
 
 NONE = "no manager runs this pilot"
+
+EXIT_SHOWN_S = 5.0
+"""LSF shows a job that goes back into the queue as EXIT first: for 2 to 4 s, as was recorded."""
 
 
 def of_pilot(directory: Path) -> Standing:
@@ -64,6 +68,9 @@ def refuse_resubmission(directory: Path) -> None:
     NoManagerError
     """
     found = of_pilot(directory)
+    if found.state.ended and any(system == "lsf" for system, _ in jobs_of(directory)):
+        time.sleep(EXIT_SHOWN_S)
+        found = of_pilot(directory)
     if found.state is Is.RUNS:
         what = "its job runs" if jobs_of(directory) else "a manager runs it"
         do = "hpcext attach follows it, hpcext drain lets it end"

@@ -12,7 +12,7 @@ from hpcext.batch.slurm import Seen
 from hpcext.batch.standing import Is
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError, HpcextError, NoManagerError
-from hpcext.manager import choosing, slurm_job, spool, standing
+from hpcext.manager import choosing, lsf_job, slurm_job, spool, standing
 from hpcext.manager import pilot as pilots
 
 Says = Callable[[dict[int, str] | BatchError], None]
@@ -81,6 +81,29 @@ def test_the_advice_comes_only_where_it_would_work(
     else:
         with pytest.raises(NoManagerError, match="not submitted again"):
             standing.refuse_resubmission(pilot)
+
+
+def test_a_job_of_lsf_that_goes_back_into_the_queue_is_not_over(
+    says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LSF says EXIT of it for some seconds first."""
+    pilot = pilots.create(
+        [], where="", name="batch", gpus=range(2), logical=False, batch="lsf",
+        settings=Settings(state_dir=tmp_path / "state"),
+    )  # fmt: skip
+    lsf_job.SUBMITTED.write(pilot, 7, ["-n", "1"])
+    waited: list[float] = []
+
+    def wait(pause_s: float) -> None:
+        waited.append(pause_s)
+        says({7: "pending"})
+
+    monkeypatch.setattr(standing.time, "sleep", wait)
+    says({7: "failed"})
+    with pytest.raises(NoManagerError, match="not submitted again"):
+        standing.refuse_resubmission(pilot)
+    # Longer than the two to four seconds that were recorded.
+    assert waited[0] > 4
 
 
 def test_a_script_that_is_suspendable_is_not_resubmitted(pilot: Path, says: Says) -> None:
