@@ -75,11 +75,13 @@ def test_the_document_keeps_its_shape(site: Site) -> None:
     site.write_jobs(only)
     document = site.document("run", str(site.jobs), "--gpus", "2", "--name", "shape")
     assert set(document) == {
-        "schema", "started_at", "makespan_s", "gpu_busy_fraction", "policy", "outlook", "jobs",
+        "schema", "started_at", "makespan_s", "gpu_busy_fraction", "policy", "policy_failure",
+        "outlook", "jobs",
     }  # fmt: skip
     assert document["schema"] == "hpcext.run/1"
     # Nothing runs any more.
     assert document["outlook"] is None
+    assert document["policy_failure"] is None
     (job,) = document["jobs"]
     assert set(job) == KEYS
     assert set(job["segments"][0]) == {
