@@ -78,7 +78,7 @@ def _lines(path: Path) -> list[str]:
 
 def _names_of(pilot: Path) -> Iterable[str]:
     """What the jobs of a pilot are called: its own, and its leases."""
-    from hpcext.manager import batch_job  # noqa: PLC0415  (only where there is one)
+    from hpcext.backends import batch_job  # noqa: PLC0415  (only where there is one)
     from hpcext.manager import pilot as pilots  # noqa: PLC0415
 
     yield batch_job.name_of(pilot)

@@ -8,6 +8,9 @@ import shlex
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
+from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.slurm import job as slurm_job
 from hpcext.batch import lsf, slurm
 from hpcext.batch.slurm import Seen
 from hpcext.batch.standing import Is, kind
@@ -18,9 +21,8 @@ from hpcext.cli.run import LOG_FORMATS, add_notify, name_after, read_job_file
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
-from hpcext.manager import lsf_job, slurm_job, spool, standing
 from hpcext.manager import pilot as pilots
-from hpcext.manager.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
+from hpcext.manager import spool, standing
 from hpcext.manager.cleaning import left_of, size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES

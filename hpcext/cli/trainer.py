@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
+from hpcext.backends import own_job
+from hpcext.backends.lsf import ticket as lsf_ticket
+from hpcext.backends.own_job import OwnJob
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
@@ -22,9 +25,8 @@ from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.harvest.leases import Terms
 from hpcext.jobfields import MAX_GPUS
-from hpcext.manager import lsf_ticket, own_job, tickets
 from hpcext.manager import pilot as pilots
-from hpcext.manager.own_job import OwnJob
+from hpcext.manager import tickets
 from hpcext.manager.tickets import Range, Ticket
 from hpcext.numerals import whole
 from hpcext.text import shown

@@ -9,6 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.lsf import suspend as lsf_suspend
+from hpcext.backends.lsf.script import LsfScript
+from hpcext.backends.lsf.steps import Launcher, LsfHost, LsfSteps
+from hpcext.backends.slurm import job as slurm_job
+from hpcext.backends.slurm.script import SlurmScript
+from hpcext.backends.slurm.steps import Share, SlurmSteps
 from hpcext.batch import runner, slurm
 from hpcext.batch.lsf.engine import starts_on_hosts
 from hpcext.batch.lsf.inside import LsfJob
@@ -20,14 +27,9 @@ from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.local import LocalExecutor
-from hpcext.executors.lsf_script import LsfScript
-from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
-from hpcext.executors.slurm_script import SlurmScript
-from hpcext.executors.slurm_steps import Share, SlurmSteps
 from hpcext.harvest.book import LeaseBook
 from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.leases import Terms, first, wanted
-from hpcext.manager import lsf_job, lsf_suspend, slurm_job
 from hpcext.manager.directory import host
 from hpcext.policies.autoscale import Autoscaler, Nodes, loss
 from hpcext.protocol import Allocation, JobId

@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcext import documents, private
+from hpcext import documents, private, state
 from hpcext.batch import slurm
 from hpcext.batch.system import NAMES
 from hpcext.config import Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.harvest.leases import Terms
-from hpcext.manager import locks, spool, state
+from hpcext.manager import locks, spool
 from hpcext.manager import pilot as pilots
 from hpcext.manager.submissions import Submission
 from hpcext.protocol import JobId

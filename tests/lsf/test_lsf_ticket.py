@@ -22,8 +22,8 @@ from lsf_tools import ROOT, MakeSite, command, put_in_place
 from site_of_test import COUNTER, Site, wait_for
 from test_starter import hostile
 
+from hpcext.backends.lsf import ticket as lsf_ticket
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.manager import lsf_ticket
 
 FRONT = Host("front", 100)
 HOSTS = (FRONT, Host("h1", 4, 1), Host("h2", 4, 1))

@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hpcext import documents, protocol
+from hpcext import documents, protocol, state
+from hpcext.backends import batch_job
+from hpcext.backends.lsf import suspend as lsf_suspend
+from hpcext.backends.ticket_end import Ending
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.batch.system import jobs
 from hpcext.core.errors import InputError
 from hpcext.launch.tree import boot_id
-from hpcext.manager import batch_job, lsf_suspend, state
-from hpcext.manager.ticket_end import Ending
 from hpcext.protocol import EXIT_SUSPENDED, JobId
 
 TICKET = "hpcext.lsf-ticket/1"
@@ -42,7 +43,7 @@ exec {python} -m hpcext trainer -- {command}
 
 
 class LsfTicket:
-    """As :class:`~hpcext.manager.own_job.OwnJob` has it.
+    """As :class:`~hpcext.backends.own_job.OwnJob` has it.
 
     Parameters
     ----------
@@ -159,7 +160,7 @@ def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:
 
 
 def _found(here: LsfJob) -> Path | None:
-    """The directory that an earlier run of the job, or its starter, has made."""
+    """Find the directory that an earlier run of the job, or its starter, has made."""
     path = lsf_suspend.link(here)
     return path.resolve() if lsf_suspend.known(here, path) else None
 

@@ -11,16 +11,17 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from hpcext import documents, private, protocol
+from hpcext.backends import batch_job
 from hpcext.batch import runner
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.batch.system import jobs
 from hpcext.core.errors import BatchError, InputError
-from hpcext.manager import batch_job, spool
+from hpcext.jobfile import JobSpec
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -55,8 +56,66 @@ if [ -n "$told" ]; then code=143; fi
 """
 
 
+class LsfSuspendable:
+    """As :class:`~hpcext.backends.suspendable_job.SuspendableJob` has it.
+
+    Parameters
+    ----------
+    here : LsfJob
+    command : sequence of bytes
+        What its training runs; may be empty where brestart has its checkpoint.
+
+    Raises
+    ------
+    InputError
+        It is an element of a job array.
+    """
+
+    batch: Literal["slurm", "lsf"] = "lsf"
+
+    def __init__(self, here: LsfJob, command: Sequence[bytes]) -> None:
+        if here.element:
+            raise InputError(
+                "the elements of a job array cannot be suspended",
+                where="hpcext suspendable",
+                do="submit them one by one",
+            )
+        self.key = key(here)
+        self.gpus = len(here.devices)
+        self.output: str | None = here.output
+        self.restored = False
+        self._here = here
+        self._words = command
+
+    def earlier(self, named: Callable[[str], Path | None]) -> Path | None:
+        """Find the directory of an earlier run, by what it registered or by its checkpoint."""
+        directory, self.restored = find(self._here)
+        if not self._words and not self.restored:
+            raise InputError(
+                "no command", valid="hpcext suspendable [--lead SECONDS] -- COMMAND ..."
+            )
+        return directory
+
+    def command(self, directory: Path) -> Sequence[str]:
+        """Return a script of ours: in each run its command may be elsewhere."""
+        return ("/bin/sh", str(directory / COMMAND))
+
+    def write(
+        self, directory: Path, first: JobSpec | None, *, manager_file: Path, hpcext: Sequence[str]
+    ) -> Path:
+        """Write what the leader of the job becomes, and have it found by scripts beside it."""
+        # What brestart has run is the training of another job.
+        if not self.restored and not self._here.restarts:
+            write_command(directory, self._words, self._here)
+        note(self._here, directory)
+        script = write_script(directory, hpcext)
+        register(self._here, directory)
+        protocol.forget_suspendable()
+        return script
+
+
 def key(job: LsfJob) -> str:
-    """What the job is called among files."""
+    """Return the name of a job among files."""
     return f"{job.id}.{job.element}"
 
 
@@ -76,7 +135,7 @@ def link(job: LsfJob) -> Path:
 
 
 def find(job: LsfJob) -> tuple[Path | None, bool]:
-    """The directory that an earlier run of a job has, and whether its command is known there.
+    """Find the directory of an earlier run of a job, and whether its command is known there.
 
     That of a job that brestart goes on with is where its checkpoint says.
 
@@ -98,8 +157,6 @@ def find(job: LsfJob) -> tuple[Path | None, bool]:
         raise InputError(
             "no checkpoint of echkpnt.hpcext", where=shown(str(mark)), do="bsub the job again"
         ) from None
-    # echkpnt.hpcext has suspended it as a user would.
-    spool.put(found, "resume", job="1")
     return found, True
 
 
@@ -125,7 +182,7 @@ def runs(directory: Path) -> int:
 
 
 def words_of_shell(pid: int) -> list[bytes]:
-    """What starts again what a shell was started with: what it runs is not in its variables.
+    """Return the words that start a shell again with what it runs, which no variable says.
 
     Raises
     ------
@@ -188,19 +245,20 @@ def _quoted(word: bytes) -> bytes:
     return b"'" + word.replace(b"'", b"'\\''") + b"'"
 
 
-def write_script(directory: Path) -> None:
-    """Write what the leader of the job runs."""
+def write_script(directory: Path, hpcext: Sequence[str] = batch_job.HPCEXT) -> Path:
+    """Write what the leader of the job runs; return where it is."""
     log_path = directory / "jobs" / "1" / "log.txt"
     # What a job that is put back into the queue printed LSF does not keep: all is shown at the end.
     show = ":" if log_path.is_symlink() else f"cat {shlex.quote(str(log_path))}"
     again, hold = (shlex.quote(str(directory / name)) for name in (AGAIN, HOLD))
-    batch_job.write_script(
+    return batch_job.write_script(
         directory,
         begin=_BEGIN.format(again=again, hold=hold),
         ends="HUP INT TERM",
         finish=_FINISH.format(
             again=again, hold=hold, held=HELD, suspended=protocol.EXIT_SUSPENDED, show=show
         ),
+        hpcext=hpcext,
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from hpcext.backends.lsf.ticket import LsfTicket
+from hpcext.backends.slurm.ticket import SlurmTicket
+from hpcext.backends.ticket_end import Ending
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.manager.lsf_ticket import LsfTicket
-from hpcext.manager.slurm_ticket import SlurmTicket
-from hpcext.manager.ticket_end import Ending
 from hpcext.protocol import Allocation, JobId
 
 __all__ = ["Ending", "OwnJob", "find"]
@@ -74,7 +74,7 @@ class OwnJob(Protocol):
 
 
 def find() -> OwnJob | None:
-    """The job whose batch script this is; None if it is in none.
+    """Find the job whose batch script this is; None if it is in none.
 
     Raises
     ------
