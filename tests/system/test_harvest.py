@@ -309,6 +309,7 @@ def test_a_lease_ends_before_a_job_that_is_planned(slurm: Cluster, place: Site) 
     slurm.run("scancel", str(running), str(wide))
 
 
+@pytest.mark.slow
 def test_the_page(slurm: Cluster, place: Site) -> None:
     """The commands of docs/harvest.md, in its order."""
     text = (REPOSITORY / "docs" / "harvest.md").read_text()
