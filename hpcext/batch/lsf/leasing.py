@@ -189,6 +189,12 @@ class LsfLeasing:
             reserved = lsf_reserved.parse_reserved(text, now_s)
         return lsf_idle.ends(self._loads, windows, reserved, now_s, backfill=self._backfill)
 
+    def due(self) -> bool:
+        """Whether any other job waits, whatever for."""
+        jobs = lsf_jobs.ask(("jobid", "stat", "job_name"), ["-u", "all"], ended=False).values()
+        waiting = (each.get("JOB_NAME", "") for each in jobs if each.get("STAT") == "PEND")
+        return any(not LEASE.match(name) for name in waiting)
+
     def held(self, name: str) -> tuple[Held, ...]:
         """Our jobs of a name."""
         more = ("output_file",) if self._engine.lacks("bsub", "-Jd") else ()
