@@ -76,12 +76,6 @@ def _run_slurm(here: Allocation | None, args: argparse.Namespace) -> int:
 
 def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
     """Become the leader of an LSF job; or, for its shell, make what that becomes."""
-    if here.element:
-        raise InputError(
-            "the elements of a job array cannot be suspended",
-            where="hpcext suspendable",
-            do="submit them one by one",
-        )
     directory, restarted = lsf_suspend.find(here)
     words = [os.fsencode(word) for word in args.rest]
     if args.shell is not None:
@@ -104,6 +98,7 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
         if not restarted and not here.restarts:
             lsf_suspend.write_command(directory, words, here)
         lsf_suspend.note(here, directory)
+        batch_job.LSF.write(directory, here.name, [])
         suspendable.log_to_output(directory, here.output)
         lsf_suspend.write_script(directory)
         lsf_suspend.register(here, directory)

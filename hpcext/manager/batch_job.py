@@ -152,6 +152,7 @@ class Submitted:
 
 
 SLURM = Submitted("slurm.json", "hpcext.slurm-job/1", "Slurm")
+LSF = Submitted("lsf.json", "hpcext.lsf-job/1", "LSF")
 
 
 def name_of(directory: Path) -> str:

@@ -18,7 +18,7 @@ from hpcext.batch.lsf.leasing import gpu_words
 from hpcext.manager import batch_job
 from hpcext.protocol import EXIT_SUSPENDED
 
-SUBMITTED = batch_job.Submitted("lsf.json", "hpcext.lsf-job/1", "LSF")
+SUBMITTED = batch_job.LSF
 
 AGAIN_FILE, BEFORE_FILE = "again.json", "before.json"
 """That the job is to begin again, and how often it has; the second is what the last one became."""

@@ -214,7 +214,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
     """
     hold = (directory / HOLD).exists()
     try:
-        state = jobs("lsf").end(job.id).state
+        state = jobs("lsf").end(job.name).state
     except BatchError as error:
         log.warning("what state the job is in is not known: %s", error)
         state = "running"
@@ -225,15 +225,15 @@ def requeue(job: LsfJob, directory: Path) -> None:
     # hpcext-job-control waits for it, and LSF for that.
     documents.write_file(directory / AGAIN, b"")
     if job.requeues and not hold:
-        log.warning("job %d goes back into the queue", job.id)
+        log.warning("job %s goes back into the queue", job.name)
         return
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
-        runner.run(["brequeue", *(["-H"] if hold else []), str(job.id)])
+        runner.run(["brequeue", *(["-H"] if hold else []), str(job.name)])
     except BatchError as error:
-        log.warning("job %d is not put back into the queue: %s", job.id, error)
+        log.warning("job %s is not put back into the queue: %s", job.name, error)
         if job.requeues:
             # Held it cannot be, but it goes on.
             (directory / HOLD).unlink(missing_ok=True)
@@ -241,7 +241,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
             (directory / AGAIN).unlink()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    log.warning("job %d goes back into the queue%s", job.id, ", until it is resumed" * hold)
+    log.warning("job %s goes back into the queue%s", job.name, ", until it is resumed" * hold)
     signal.sigtimedwait(ends, KILLED_S)
 
 
