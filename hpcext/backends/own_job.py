@@ -70,17 +70,14 @@ class OwnJob(Protocol):
         """
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Which of these other tickets, whose processes are gone, will never come back."""
+        """Which of these other tickets, whose processes are gone, will never come back.
+
+        They are called as their keys have them, ``ARRAY_TASK`` on either system.
+        """
 
 
 def find() -> OwnJob | None:
-    """Find the job whose batch script this is; None if it is in none.
-
-    Raises
-    ------
-    InputError
-        It is one that cannot be a ticket.
-    """
+    """Find the job whose batch script this is; None if it is in none."""
     here = Allocation.from_environ()
     if here is not None:
         # The shell of salloc is on no node of its job.

@@ -102,7 +102,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
             raise InputError(str(value), where=flag, valid=f"{least} to {most}")
     settings = load_settings(flags={"policy": args.policy, "notify": args.notify})
     system = choose(settings.batch)
-    array = next(filter(slurm.is_array, args.rest), None) if system == "slurm" else None
+    array = lsf.array_of(args.rest) if system == "lsf" else slurm.array_of(args.rest)
     if array is not None:
         raise InputError(
             "a pilot is one job, whose jobs are those of its file",

@@ -94,7 +94,7 @@ def batch_job() -> tuple[str, JobId | None]:
     if (here := Allocation.from_environ()) is not None:
         return "slurm", here.name
     inside = LsfJob.from_environ()
-    return ("lsf", inside.id) if inside else ("", None)
+    return ("lsf", inside.name) if inside else ("", None)
 
 
 def _machine(pilot: Pilot) -> Place:
@@ -227,12 +227,12 @@ def _lsf(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     # Where there is jsrun the script runs on a launch node, which is named first.
     listed = here.hosts[1:] if pilot.launcher == "jsrun" else here.hosts
     if not listed:
-        raise NoManagerError(f"LSF does not say which hosts job {here.id} has")
+        raise NoManagerError(f"LSF does not say which hosts job {here.name} has")
     gpus = len(pilot.gpus)
     nodes = tuple(Node(name, gpus) for name, _ in listed)
     times = lsf_job.restarts(directory)
     more: dict[str, Any] = {
-        "job_id": here.id,
+        "job_id": here.name,
         "restarts": here.number or times,
         "lead_s": pilot.lead_s,
         "system": "lsf",
@@ -269,7 +269,7 @@ def _lsf_script(pilot: Pilot, directory: Path) -> Place:
     def executor(**common: Any) -> Executor:
         where = {"node": node, "indices": pilot.gpus}
         made.append(
-            LsfScript(job_id=here.id, restarts=runs, lead_s=pilot.lead_s, **where, **common)
+            LsfScript(job_id=here.name, restarts=runs, lead_s=pilot.lead_s, **where, **common)
         )
         return made[-1]
 
