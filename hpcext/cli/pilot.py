@@ -16,8 +16,9 @@ from hpcext.batch.slurm import Seen
 from hpcext.batch.standing import Is, kind
 from hpcext.batch.system import NAMES, choose, jobs
 from hpcext.cli import tidy
+from hpcext.cli.managing import LOG_FORMATS
 from hpcext.cli.output import Output
-from hpcext.cli.run import LOG_FORMATS, add_notify, name_after, read_job_file
+from hpcext.cli.run import add_notify, name_after, read_job_file
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS

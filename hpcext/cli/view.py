@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
+from hpcext.core.reasons import reason
 from hpcext.core.saving import counted_lost, loss_sentence, lost, lost_exactly, orphans, said
 from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
@@ -134,9 +135,10 @@ def why(job: Job, record: Record, instead: str = "") -> list[str]:
 
     `instead`, if it is not empty, is why it waits.
     """
-    reason = f": {instead or job.reason}" if instead or job.reason else ""
+    why = instead or reason(job)
+    because = f": {why}" if why else ""
     loss = loss_sentence(record.loss) if record.loss and not job.done else ""
-    sentences = (f"{job.name} is {display_state(job)}{reason}", loss, goodput_sentence(job))
+    sentences = (f"{job.name} is {display_state(job)}{because}", loss, goodput_sentence(job))
     return [*filter(None, sentences), *orphans(record), *map(warning, record.notes)]
 
 

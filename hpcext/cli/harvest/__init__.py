@@ -15,8 +15,9 @@ import msgspec
 from hpcext.batch import system
 from hpcext.batch.leasing import Idle, Leasing
 from hpcext.cli.harvest import shown as harvest_view
+from hpcext.cli.managing import add_output
 from hpcext.cli.output import Output
-from hpcext.cli.run import add_detach, add_notify, add_output, begin, name_after, read_job_file
+from hpcext.cli.run import add_detach, add_notify, begin, name_after, read_job_file
 from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.band import read_band
 from hpcext.core.errors import HpcextError, InputError

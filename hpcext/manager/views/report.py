@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hpcext.core.reasons import reason
 from hpcext.core.saving import lost_exactly, said
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record, Segment, State, total
@@ -131,7 +132,7 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "id": job.id,
         "name": job.name,
         "state": job.state.value,
-        "why": job.reason,
+        "why": reason(job),
         "notes": list(record.notes),
         "orphans": [{"node": node, "attempt": attempt} for node, attempt in record.orphans],
         "exit_code": record.exit_code,
