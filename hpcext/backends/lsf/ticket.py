@@ -127,7 +127,7 @@ class LsfTicket:
 
 
 def _name(job_id: JobId) -> JobId:
-    """What LSF calls the job of a ticket's key: ``4711[2]`` where that has ``4711_2``."""
+    """Return LSF's name of the job of a ticket's key: ``4711[2]`` where that has ``4711_2``."""
     number, bar, index = str(job_id).partition("_")
     return f"{number}[{index}]" if bar else job_id
 
