@@ -24,8 +24,8 @@ from hpcext.executors.lsf_script import LsfScript
 from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
 from hpcext.executors.slurm_script import SlurmScript
 from hpcext.executors.slurm_steps import Share, SlurmSteps
-from hpcext.harvest.book import LeaseBook
 from hpcext.harvest.executor import LeaseExecutor
+from hpcext.harvest.lease import recorded as recorded_nodes
 from hpcext.harvest.leases import Terms, first, wanted
 from hpcext.manager import lsf_job, lsf_suspend, slurm_job
 from hpcext.manager.directory import host
@@ -115,7 +115,7 @@ def _machine(pilot: Pilot) -> Place:
 def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Place:
     """Idle nodes of a Slurm, as long as nobody else needs them."""
     # Of those that are gone meanwhile Slurm will say so.
-    recorded = LeaseBook.recorded(directory / "leases")
+    recorded = recorded_nodes(directory / "leases")
     world = engine.world
     nodes = tuple(node for name, node in world.nodes.items() if name in recorded)
 
