@@ -305,7 +305,7 @@ def _dry_run(
             "schema": "hpcext.plan/1",
             "policy": settings.policy,
             "gpus": sum(node.real_gpus for node in offers),
-            "makespan_s": schedule.makespan_s if schedule else None,
+            "makespan_s": schedule.end_s if schedule else None,
             "jobs": [
                 {
                     "id": job.id,
@@ -322,7 +322,7 @@ def _dry_run(
     rows = [(job.id, job.name, str(sum((job.goal or {}).values()) or ""), job.why) for job in plan]
     out.table(("id", "job", "GPUs", "why"), rows)
     if schedule:
-        span = duration(schedule.makespan_s)
+        span = duration(schedule.end_s)
         out.line(f"expected: {span} in all, if jobs are as fast as the file says")
     elif missing := unstated(specs):
         out.note(f"no time is expected: {missing}")

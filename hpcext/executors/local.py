@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hpcext.core.facts import Rescaled, Started
+from hpcext.core.facts import Started
 from hpcext.core.values import Action, Kind, Node, total
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import ProcessExecutor, Watch
@@ -124,8 +124,7 @@ class LocalExecutor(ProcessExecutor):
                     raise OSError(errno.EBUSY, _too_few(len(gpus)))
                 sizes.ask(action.resize, gpus, self._devices(gpus))
             except OSError as error:
-                why = str(error.strerror)
-                self._emit(Rescaled(action.job, action.op, action.resize, had, ok=False, why=why))
+                self._refuse(watch.files, action, had, str(error.strerror))
                 return
             watch.gpus = sizes.held()
         supervisor.send(NEWS_SIGNAL)

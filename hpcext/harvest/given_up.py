@@ -23,13 +23,13 @@ class GivenUp:
         self._since: dict[str, float] = {}
 
     def add(self, node: str, now_s: float) -> None:
-        """A lease of ours has ended there since somebody wants its node."""
+        """Note that a lease of ours has ended there, since somebody wants its node."""
         self._since[node] = now_s
 
     def on_their_way(
         self, idle: Collection[str], others: Iterable[Other], now_s: float
     ) -> frozenset[str]:
-        """Those of idle nodes that a job may be about to begin on.
+        """Return those of idle nodes on which a job may be about to begin.
 
         Parameters
         ----------

@@ -30,6 +30,8 @@ from hpcext.launch.tree import boot_id
 from hpcext.manager import cleaning, locks
 from hpcext.manager import journal as journals
 from hpcext.manager import pilot as pilots
+from hpcext.manager.cleaning import emptying, in_use
+from hpcext.manager.cleaning.places import GOING
 from hpcext.manager.submissions import Submissions
 from hpcext.protocol import Process
 from hpcext.training.checkpoint import Store
@@ -255,7 +257,7 @@ class Batch:
 def test_a_pilot_whose_allocation_is_there_or_cannot_be_asked_for_stays(
     state: Path, monkeypatch: pytest.MonkeyPatch, said: dict[int, str] | BatchError, why: str
 ) -> None:
-    monkeypatch.setattr(cleaning, "jobs", lambda _system: Batch(said))
+    monkeypatch.setattr(in_use, "jobs", lambda _system: Batch(said))
     path = pilots.create(
         [], where="", name="batch", gpus=range(2), logical=False, batch="slurm",
         settings=Settings(state_dir=state),
@@ -278,10 +280,10 @@ def test_a_pilot_stays_whose_job_nobody_knows_and_in_which_something_ran(
     what = replace(pilots.load(path), batch="slurm")
     documents.write_file(path / "pilot.json", msgspec.json.encode(what))
     slurm_job.SUBMITTED.write(path, 7, ["--nodes=1"])
-    monkeypatch.setattr(cleaning, "jobs", lambda _system: Batch({}))
+    monkeypatch.setattr(in_use, "jobs", lambda _system: Batch({}))
     with pytest.raises(NoManagerError, match=r"neither Slurm nor its accounting knows job 7.*one"):
         whole(state, path)
-    monkeypatch.setattr(cleaning, "jobs", lambda _system: Batch({7: "cancelled"}))
+    monkeypatch.setattr(in_use, "jobs", lambda _system: Batch({7: "cancelled"}))
     assert cleaning.remove(whole(state, path), state) == 0
 
 
@@ -291,7 +293,7 @@ def test_a_harvester_with_a_lease_stays(state: Path, monkeypatch: pytest.MonkeyP
     lease = path / "leases" / "1" / agent.LEASE_FILE
     lease.parent.mkdir(parents=True)
     documents.write_json(lease, {"schema": agent.LEASE, "job_id": 9})
-    monkeypatch.setattr(cleaning, "jobs", lambda _system: Batch({9: "running"}))
+    monkeypatch.setattr(in_use, "jobs", lambda _system: Batch({9: "running"}))
     with pytest.raises(NoManagerError, match="its job 9 of Slurm is there"):
         whole(state, path)
     documents.write_json(lease, {"schema": agent.LEASE, "job_id": None})
@@ -541,14 +543,14 @@ def test_a_checkpoint_that_is_half_removed_is_none(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(cleaning, "_unlink", killed)
+        patch.setattr(emptying, "unlink", killed)
         with pytest.raises(Killed):
             cleaning.doing(going, state, pytest.fail)
     again, _ = cleaning.plan(state, older_than_s=DAY_S, keep="last", now=time.time())
-    assert any(cleaning.GOING in part.name for part in again[0].parts)
+    assert any(GOING in part.name for part in again[0].parts)
     cleaning.doing(again, state, pytest.fail)
     assert [path.name[:14] for path in place.glob("step-*")] == ["step-000000010"]
-    assert not list(old.rglob(f"{cleaning.GOING}*"))
+    assert not list(old.rglob(f"{GOING}*"))
 
 
 def test_what_stays_keeps_what_it_needs(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ class Simulated:
                 self._heap.after(0.0, lambda it=attempt: self._reached(it))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is nothing to let go of."""
 
     # What happens from outside.
 
@@ -163,7 +163,7 @@ class Simulated:
             spent.done, attempt.held_s = attempt.done, now_s
 
     def use(self) -> Use:
-        """What there is at the moment."""
+        """Return what there is at the moment."""
         attempts = self._attempts.values()
         held = sum(len(attempt.gpus) for attempt in attempts)
         trains = sum(len(each.ranks) for each in attempts if each.phase is Phase.TRAINING)
@@ -174,11 +174,11 @@ class Simulated:
         return self._floor.offered_gpu_s(until_s)
 
     def occupied(self) -> tuple[str, ...]:
-        """Every GPU that some attempt truly occupies."""
+        """Return every GPU that some attempt truly occupies."""
         return tuple(gpu for attempt in self._attempts.values() for gpu in attempt.gpus)
 
     def trains_on(self, op: int) -> tuple[str, ...]:
-        """The GPUs that an attempt trains on; none if it is over."""
+        """Return the GPUs that an attempt trains on; none if it is over."""
         return self._attempts[op].ranks if op in self._attempts else ()
 
     # From phase to phase.
@@ -402,7 +402,7 @@ class Simulated:
         return facts
 
     def _reached(self, attempt: Attempt) -> tuple[Fact, ...]:
-        """How far it has come, of which its speed is told when it trains again or ends."""
+        """Return how far an attempt has come; its speed is told when it trains again or ends."""
         if attempt.phase is Phase.OVER:
             return ()
         order, steps = attempt.order, attempt.steps_to(self._heap.now_s)
@@ -459,5 +459,5 @@ class Simulated:
 
 
 def _beyond(alloc: Alloc, used: Alloc) -> Alloc:
-    """GPUs per node that an allocation has beside those that are used."""
+    """Return the GPUs per node that an allocation has beside those that are used."""
     return {node: more for node, gpus in alloc.items() if (more := gpus - used.get(node, 0)) > 0}

@@ -200,7 +200,7 @@ def _happening(executor: Simulated, facts: tuple[Fact, ...], offered: Offered) -
 
 
 def _before(when_s: float) -> float:
-    """The last instant before another one: who is stopped at that has not been stopped yet."""
+    """Return the last instant before another: who stops at that one has not stopped yet."""
     return math.nextafter(when_s, -math.inf)
 
 
