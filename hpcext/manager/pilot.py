@@ -251,7 +251,8 @@ async def _run(
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,
-        moves_on=pilot.requeue,
+        # One that stays may be given what can run on the nodes that are left.
+        moves_on=pilot.requeue or bool(pilot.batch and not pilot.stay),
         once_s=SIGNALS_S if pilot.batch == "lsf" else 0.0,
     )
     executor = place.executor(
