@@ -199,7 +199,7 @@ class Cluster:
             self._claim_cgroups()
         for name in ("etc", "run", "log", "state", "dev", "home", *(f"spool/{n}" for n in NODES)):
             (self.root / name).mkdir(parents=True)
-        _make_user(self.user, self.root / "home")
+        make_user(self.user, self.root / "home")
         self._make_python()
         self._write("slurm.conf", _SLURM_CONF)
         self._write("slurmdbd.conf", _DBD_CONF, mode=0o600)
@@ -513,7 +513,8 @@ def _program(name: str) -> str:
     return program
 
 
-def _make_user(name: str, home: Path) -> None:
+def make_user(name: str, home: Path) -> None:
+    """Add an ordinary user, whose home is a directory that is there."""
     subprocess.run(
         ["useradd", "--no-create-home", "--home-dir", str(home), "--shell", "/bin/bash", name],
         capture_output=True,
