@@ -3,8 +3,8 @@
 ``sudo python benchmarks/neighbours.py [--minutes 5] [--main]``: a Slurm of four nodes on this
 machine (tests/system). The first harvester has taken all nodes when the second one, of another
 user, begins; a minute later it is counted who has how many, twice a second by squeue, and what a
-node waits for that nobody has. With ``--main`` jobs of the site come and go meanwhile, the same ones each time (``--seed``). Trainers
-only count, and do not end.
+node waits for that nobody has. With ``--main`` jobs of the site come and go meanwhile, the same
+ones each time (``--seed``). Trainers only count, and do not end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
-
-from ClusterShell.NodeSet import NodeSet
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "system"), str(ROOT)]
@@ -83,7 +81,8 @@ def look(one: Cluster) -> Queue:
         said, partition, user, nodes, node, why = line.split("|")
         lease = partition == "harvest"
         if said != "PENDING":
-            has.update(dict.fromkeys(NodeSet(nodes), user if lease else "main jobs"))
+            names = one.run("scontrol", "show", "hostnames", nodes).stdout.split()
+            has.update(dict.fromkeys(names, user if lease else "main jobs"))
         elif lease and node:
             asked.add(node)
         elif lease:
