@@ -141,7 +141,7 @@ class Cluster:
         A directory that everybody may enter; everything is put there.
     more : str
         Lines for ``slurm.conf``; ``{send_user_signal}`` is the one for a signal at preemption,
-        which has another name in each release.
+        which has another name in each release, and ``{root}`` the cluster's directory.
     cgroups : bool
         Processes are tracked, and devices and memory confined, by cgroups (version 1), as most
         sites have it; and each job has an ``extern`` step, as pam_slurm_adopt wants it.
@@ -189,7 +189,7 @@ class Cluster:
             if old
             else "PreemptParameters=send_user_signal"
         )
-        self._facts["more"] = more.format(send_user_signal=signal_at_preemption)
+        self._facts["more"] = more.format(send_user_signal=signal_at_preemption, root=root)
 
     # -- its life
 
