@@ -21,7 +21,7 @@ from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
 from hpcext.jobfile import JobSpec
-from hpcext.launch import supervise
+from hpcext.launch import leader, supervise
 from hpcext.manager import batch_job, spool, suspendable
 from hpcext.manager import directory as directories
 from hpcext.protocol import SUPERVISOR_FILE, Allocation, JobId
@@ -162,6 +162,7 @@ def _launch(directory: Path, here: Allocation, job: JobSpec) -> None:
         manager=(directory / spool.MANAGER_FILE).absolute(),
         notices=True,
         allocation=f"{here.name}.{here.restarts}",
+        leader=leader.of_step(),
     )
     os.close(private.open_log(files.directory / SUPERVISOR_LOG))
 
