@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Protocol
 
 from hpcext import documents
+from hpcext.launch import tree
 from hpcext.protocol import SUSPEND_SIGNAL, Process
 
 END, SUSPEND, HALT, CONTINUE = signal.SIGTERM, SUSPEND_SIGNAL, signal.SIGSTOP, signal.SIGCONT
@@ -16,6 +18,26 @@ LEADER = "hpcext.leader/1"
 LEADER_FILE = "leader.json"
 """In the directory of an attempt on several hosts: whether the leader is stopped, as the host says
 where it is (``launch/spread.py``)."""
+
+
+STEP_DAEMON = "slurmstepd"
+
+
+def of_step() -> Process | None:
+    """The daemon of the Slurm step that we are in, which ends with it; None if it is not to be
+    seen, as where /proc hides processes of others (proc(5), hidepid).
+
+    Where Slurm tracks processes by their parents (proctrack/linuxproc) nothing ends what a shell
+    that was killed has left, and nothing tells of it.
+    """
+    for process in tree.ancestors(os.getpid(), 1):
+        try:
+            name = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        if name.strip() == STEP_DAEMON:
+            return process
+    return None
 
 
 class Watched(Protocol):

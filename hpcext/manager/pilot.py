@@ -30,7 +30,7 @@ from hpcext.executors.seats import machine_of
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
-from hpcext.manager import notice, places, spool
+from hpcext.manager import notice, places, requeued, spool
 from hpcext.manager.decider import Decider
 from hpcext.manager.directory import (
     Pilot,
@@ -187,8 +187,7 @@ def run(
         held.enter_context(_signals_harmless())
         held.enter_context(sole_manager(directory, deaf=passing))
         if pilot.harvest is not None:
-            # One that an older release began does not say where its user's state is.
-            state_dir = Path(pilot.profiles or directory).parent
+            state_dir = _state_dir(pilot, directory)
             partition = pilot.harvest.partition
             held.enter_context(locking.sole_harvester(directory, partition, state_dir))
         return asyncio.run(_run(directory, pilot, observe, moved=moved, leave=leave or passing))
@@ -251,7 +250,8 @@ async def _run(
         node_time=node_time,
         stay=pilot.stay,
         leave=leave,
-        moves_on=pilot.requeue,
+        # One that stays may be given what can run on the nodes that are left.
+        moves_on=pilot.requeue or bool(pilot.batch and not pilot.stay),
         once_s=SIGNALS_S if pilot.batch == "lsf" else 0.0,
     )
     executor = place.executor(
@@ -262,11 +262,14 @@ async def _run(
         manager_file=directory / spool.MANAGER_FILE,
     )
     before = _gains(engine)
+    beside = _beside(pilot, directory)
     try:
         nodes = [_told_apart(node, pilot, profiles.gpu) for node in place.nodes]
         await driver.run(executor, _news(engine, nodes, place.gone, submissions))
     finally:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HARMLESS)
+        for task in beside:
+            task.cancel()
         journal.close()
     left = any(not job.state.final for job in engine.world.jobs.values())
     goes_on = pilot.requeue and left and engine.world.stopping and driver.stopped_by is None
@@ -279,6 +282,20 @@ async def _run(
         else:
             teller.ended(engine, driver.now_s())
     return engine, driver
+
+
+def _beside(pilot: Pilot, directory: Path) -> list[asyncio.Task[None]]:
+    """What a manager on Slurm does for the user's other pilots."""
+    system = pilot.harvest.system if pilot.harvest is not None else pilot.batch
+    if system != "slurm":
+        return []
+    state_dir = _state_dir(pilot, directory)
+    return [asyncio.get_running_loop().create_task(requeued.look_after(state_dir))]
+
+
+def _state_dir(pilot: Pilot, directory: Path) -> Path:
+    """Where its user's state is. One that an older release began does not say it."""
+    return Path(pilot.profiles or directory).parent
 
 
 def _told_apart(node: Node, pilot: Pilot, gpu: str) -> Node:
