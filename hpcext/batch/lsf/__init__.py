@@ -67,7 +67,7 @@ def array_of(options: Sequence[str]) -> str | None:
     >>> array_of(["-J", "a[1-4]%2"]), array_of(["-Ja[1]"]), array_of(["-J", "a", "-R", "b[1]"])
     ('a[1-4]%2', 'a[1]', None)
     """
-    given = zip(options, [*options[1:], ""], strict=True)
+    given = zip(options, [*options[1:], ""], strict=False)
     names = [after if word == "-J" else word[2:] for word, after in given if word[:2] == "-J"]
     return next((name for name in names if re.search(r"\[.*\]", name)), None)
 
