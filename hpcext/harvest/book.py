@@ -29,6 +29,7 @@ from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Node
 from hpcext.executors.base import Emit
 from hpcext.harvest import account as lease_account
+from hpcext.harvest import missing
 from hpcext.harvest.lease import Lease, Loss, surplus
 from hpcext.harvest.leases import Hole, Request, Steady, Terms, fits_s, requests
 from hpcext.harvest.neighbours import Neighbours
@@ -299,6 +300,7 @@ class LeaseBook:
             for number in held.keys() - self.leases.keys():
                 await self._stray(held[number])
             await self._balance()
+            lease_account.save(self._account, self._directory.parent)
             if self._failing:
                 log.warning("leases are looked after again")
             self._failing = False
@@ -328,6 +330,7 @@ class LeaseBook:
         lease.missing = 0
         known = (lease.job_id, lease.ends_at)
         lease.job_id = held.job_id
+        lease.why = held.why
         if held.state in WAITING:
             await self._waits(lease, held, now)
         elif held.state in THERE:
@@ -337,6 +340,7 @@ class LeaseBook:
             if not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
                 # Nobody wanted it back: it did not begin, or nothing ran on it.
                 self._refused[lease.node] = now + REFUSED_S
+                self._account.not_given = f"{lease.node}: its job ended at once ({held.state})"
             self._over(lease)
             return
         elif lease.ends_at is not None:
@@ -429,6 +433,9 @@ class LeaseBook:
     async def _balance(self) -> None:
         """Have as many nodes as are wanted, beside other harvesters."""
         if len(self._blind) >= BLIND:
+            self._account.missing = (
+                f"{BLIND} leases had no GPUs, and no more are asked for: say --slots"
+            )
             return
         now = time.time()
         # Before the nodes: one that is given back in between is counted twice, and not left out.
@@ -469,6 +476,21 @@ class LeaseBook:
         want, part = self._want(), self._part(set(idle) - useless)
         await self._fewer(part, want)
         own = [lease for lease in self.leases.values() if not lease.claim]
+        self._account.missing = missing.why(
+            missing.Looked(
+                partition=self._terms.partition,
+                gpus=0 if self._terms.logical else self._terms.gpus,
+                nodes=nodes,
+                idle=idle,
+                steady=steady,
+                short={each.node: min(each.ends_s - now, each.limit_s) for each in short},
+                refused={name: until - now for name, until in self._refused.items()},
+                waiting={each.node: each.why for each in own if each.ends_at is None},
+                coming=[each.node for each in own if each.ends_at and not each.devices],
+                part=part,
+                why_refused=self._account.not_given,
+            )
+        )
         if part is not None:
             want = min(want, part)
         takes = requests(
@@ -486,11 +508,11 @@ class LeaseBook:
         )[:AT_ONCE]
         for request in takes:
             await self._request(request, nodes[request.node])
-        missing = 0 if part is None else min(want, self._terms.max_nodes) - len(own) - len(takes)
+        lacks = 0 if part is None else min(want, self._terms.max_nodes) - len(own) - len(takes)
         # Who is next waits in the queue, so that no node is nobody's until we look again.
-        missing += self._neighbours.next and len(own) < self._terms.max_nodes
+        lacks += self._neighbours.next and len(own) < self._terms.max_nodes
         suits = (name for name, node in nodes.items() if self._suits(node))
-        await self._claim(missing, map(hole, self._neighbours.to_ask(suits)), nodes)
+        await self._claim(lacks, map(hole, self._neighbours.to_ask(suits)), nodes)
 
     def _part(self, idle: Collection[str]) -> int | None:
         """How many nodes we are to have beside other harvesters; None where there are none."""

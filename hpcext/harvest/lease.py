@@ -56,6 +56,8 @@ class Lease:
         Its file is to be written again.
     claim : bool
         It waits for a node that another harvester has, and is to give up.
+    why : str
+        What the batch system said of its job last: why that waits.
     """
 
     number: int
@@ -76,6 +78,7 @@ class Lease:
     released: bool = False
     stale: bool = False
     claim: bool = False
+    why: str = ""
 
     def release(self) -> None:
         """Have its agent leave as soon as nothing runs there."""

@@ -100,6 +100,12 @@ def parse_end(fields: Mapping[str, str], now_s: float) -> End:
     return End(said, None if left_s is None else now_s + left_s)
 
 
+def began_s(fields: Mapping[str, str], now_s: float) -> float | None:
+    """When a job began, epoch, by how long it has run; None where that is not said."""
+    ran_s = _seconds(fields.get("RUN_TIME", ""))
+    return None if ran_s is None else now_s - ran_s
+
+
 def _seconds(text: str) -> float | None:
     """A run time: ``16038 second(s)``, or with -hms (LSB_HMS_TIME_FORMAT) ``04:27:18``."""
     number = whole(text.partition(" ")[0])
