@@ -41,6 +41,8 @@ class Account(msgspec.Struct, kw_only=True):
         What the batch system did not answer at the last look; empty if it did.
     not_given : str
         Why the last lease that was asked for did not come; empty if it did.
+    missing : str
+        What was missing for a lease at the last look, as :mod:`hpcext.harvest.missing` says it.
     """
 
     schema: Literal["hpcext.harvest/1"] = "hpcext.harvest/1"
@@ -54,6 +56,7 @@ class Account(msgspec.Struct, kw_only=True):
     others: int = 0
     unanswered: str = ""
     not_given: str = ""
+    missing: str = ""
 
     @property
     def unleased_node_s(self) -> float:

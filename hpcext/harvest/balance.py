@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hpcext.batch.leasing import Idle, Other
 from hpcext.harvest import account as lease_account
+from hpcext.harvest import missing
 from hpcext.harvest.account import Account
 from hpcext.harvest.ground import Ground
 from hpcext.harvest.lease import Lease, Loss, surplus
@@ -103,14 +104,15 @@ class Balance:
         useless = {each.node for each in short} | set(self._ground.refused)
         want, part = self._want(), self._part(set(idle) - useless)
         await self._fewer(part, want)
+        self._account.missing = missing.why(self._looked(short, part, now))
         want, own = want if part is None else min(want, part), len(self._own())
         takes = self._takes(holes, taken, want, now)
         await self._jobs.request(takes)
         # What was taken may have been refused; it is not claimed at once.
-        missing = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
+        lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
         # Who is next waits in the queue, so that no node is nobody's until we look again.
-        missing += self._neighbours.next and own < self._terms.max_nodes
-        await self._claim(missing, ends)
+        lacks += self._neighbours.next and own < self._terms.max_nodes
+        await self._claim(lacks, ends)
 
     async def _see(self, now: float) -> None:
         """Ask the batch system for nodes, and for other harvesters."""
@@ -143,6 +145,23 @@ class Balance:
         if not free and not self._neighbours.leased:
             return {}
         return await asyncio.to_thread(self._jobs.system.ends, self._name)
+
+    def _looked(self, short: Iterable[Hole], part: int | None, now: float) -> missing.Looked:
+        """Return what this look has shown, for who asks why there is no lease."""
+        ground, own = self._ground, self._own()
+        return missing.Looked(
+            partition=self._terms.partition,
+            gpus=0 if self._terms.logical else self._terms.gpus,
+            nodes=ground.nodes,
+            idle=ground.idle,
+            steady=ground.steady,
+            short={each.node: min(each.ends_s - now, each.limit_s) for each in short},
+            refused=ground.refused_for(now),
+            waiting={each.node: each.why for each in own if each.ends_at is None},
+            coming=[each.node for each in own if each.ends_at and not each.devices],
+            part=part,
+            why_refused=self._account.not_given,
+        )
 
     def _own(self) -> list[Lease]:
         """Return the leases that wait for no node of others."""
@@ -196,18 +215,18 @@ class Balance:
             seed=self._name,
         )[:AT_ONCE]
 
-    async def _claim(self, missing: int, ends: dict[str, float]) -> None:
-        """Have others see in the queue that so many nodes are missing.
+    async def _claim(self, lacks: int, ends: dict[str, float]) -> None:
+        """Have others see in the queue that so many nodes are lacking.
 
         Leases wait there until those that have too many give any of theirs back, or one comes free
         otherwise.
         """
         there = [each for each in self._leases.values() if each.claim and not each.withdrawn]
-        for lease in there[max(0, missing) :]:
+        for lease in there[max(0, lacks) :]:
             await self._jobs.withdraw(lease)
         now = time.time()
         known = {lease.node for lease in self._leases.values()}
-        more = min(missing, AT_ONCE) - len(there)
+        more = min(lacks, AT_ONCE) - len(there)
         for node in self._neighbours.to_ask(self._ground.suiting()):
             if more <= 0:
                 break

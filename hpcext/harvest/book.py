@@ -39,6 +39,8 @@ asked what has become of a lease that was stopped."""
 BLIND = 3
 """After so many leases in a row that had no GPUs no more are asked for."""
 
+NO_GPUS = f"{BLIND} leases had no GPUs, and no more are asked for: say --slots"
+
 BEGINS = 3.0
 """Of so many cycles: as long an idle node is left to another harvester that has asked for it."""
 
@@ -235,6 +237,8 @@ class LeaseBook:
             await self._jobs.settle(await asyncio.to_thread(self._jobs.held))
             if len(self._blind) < BLIND:
                 await self._balance.step()
+            else:
+                self._account.missing = NO_GPUS
             if self._failing:
                 log.warning("leases are looked after again")
             self._failing = False

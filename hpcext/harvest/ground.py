@@ -56,6 +56,10 @@ class Ground:
         """The nodes that are not asked for again yet."""
         return self._refused.keys()
 
+    def refused_for(self, now: float) -> dict[str, float]:
+        """Return for each of these how many seconds that lasts."""
+        return {node: until - now for node, until in self._refused.items()}
+
     def see(self, nodes: Mapping[str, Idle], leased: Collection[str], now: float) -> None:
         """Take up what the batch system shows.
 

@@ -59,6 +59,8 @@ class Lease:
         Its file is to be written again.
     claim : bool
         It waits for a node that another harvester has, and is to give up.
+    why : str
+        What the batch system said of its job last: why that waits.
     """
 
     number: int
@@ -79,6 +81,7 @@ class Lease:
     released: bool = False
     stale: bool = False
     claim: bool = False
+    why: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Lease:

@@ -145,6 +145,7 @@ class LeaseJobs:
         lease.missing = 0
         known = (lease.job_id, lease.ends_at)
         lease.job_id = held.job_id
+        lease.why = held.why
         if held.state in WAITING:
             await self._waits(lease, held, now)
         elif held.state in THERE:
@@ -157,6 +158,7 @@ class LeaseJobs:
             elif not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
                 # Nobody wanted it back: it did not begin, or nothing ran on it.
                 self._ground.refuse(lease.node)
+                self._account.not_given = f"{lease.node}: its job ended at once ({held.state})"
             self._over(lease)
             return
         elif lease.ends_at is not None:

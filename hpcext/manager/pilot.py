@@ -28,9 +28,9 @@ from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.executors.seats import machine_of
 from hpcext.launch.tree import boot_id
+from hpcext.manager import first_life, notice, places, requeued, spool
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
-from hpcext.manager import notice, places, requeued, spool
 from hpcext.manager.decider import Decider
 from hpcext.manager.directory import (
     Pilot,
@@ -64,12 +64,9 @@ SIGNALS_S = 60.0
 """The signals of one bkill of LSF, SIGINT and then SIGTERM, are JOB_TERMINATE_INTERVAL apart, 10 s
 by default. The second is no order to leave at once: there is as much again for saving."""
 
-ITSELF_S = 5.0
-"""Between two looks whether the first life of a job that was begun again has ended."""
-
 
 @contextlib.contextmanager
-def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
+def sole_manager(directory: Path, *, deaf: bool = False, goes_back: bool = False) -> Iterator[None]:
     """Be the only manager of a pilot, and say who we are.
 
     Parameters
@@ -77,6 +74,8 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
     directory : pathlib.Path
     deaf : bool
         The batch system's signals to the script that we run in do not reach us.
+    goes_back : bool
+        If the first life of our own job does not end, that goes back into the queue.
 
     Raises
     ------
@@ -85,7 +84,7 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
     """
     with contextlib.ExitStack() as locks:
         try:
-            _lock(directory, locks)
+            _lock(directory, locks, goes_back=goes_back)
         except locking.LockedError:
             other = spool.manager_of(directory)
             place = spool.place_of(other) if other else "on another machine"
@@ -111,36 +110,40 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
         yield
 
 
-def _lock(directory: Path, locks: contextlib.ExitStack) -> None:
-    """Hold the manager's lock; that of the first life of our own job is waited for.
+def _lock(directory: Path, locks: contextlib.ExitStack, *, goes_back: bool) -> None:
+    """Hold the manager's lock; that of the first life of our own job is waited for."""
+    wait = None
+    try:
+        while True:
+            try:
+                locks.enter_context(
+                    locking.held(directory / "manager.lock", do="use another --dir")
+                )
+            except locking.LockedError:
+                first = _host_of_our_job(directory)
+                if first is None:
+                    raise
+                wait = wait or first_life.Wait(directory, first, goes_back=goes_back)
+                wait.turn()
+            else:
+                return
+    finally:
+        if wait is not None:
+            first_life.over(directory)
 
-    LSF begins a job again whose host it cannot reach. That host may go on for a while, or its lock
-    may, until the file server has given it up (for nfs(5), the lease of a client).
-    """
-    said = False
-    while True:
-        try:
-            locks.enter_context(locking.held(directory / "manager.lock", do="use another --dir"))
-        except locking.LockedError:
-            if not _is_of_our_job(directory):
-                raise
-            if not said:
-                log.warning("waiting: this job has begun before, and that has not ended yet")
-            said = True
-            time.sleep(ITSELF_S)
-        else:
-            return
 
-
-def _is_of_our_job(directory: Path) -> bool:
-    """Whether the manager that holds the lock is that of the LSF job that we are in, elsewhere."""
+def _host_of_our_job(directory: Path) -> str | None:
+    """Where the manager is that holds the lock; None if it is not that of the LSF job that we are
+    in, on another host."""
     system, job_id = places.batch_job()
     try:
         facts = documents.read_json(directory / spool.MANAGER_FILE, spool.MANAGER)
     except (OSError, ValueError):
-        return False
+        return None
     other_host = facts.get("boot_id") != boot_id()
-    return system == "lsf" and other_host and facts.get("batch_job") == job_id
+    if system == "lsf" and other_host and facts.get("batch_job") == job_id:
+        return str(facts.get("host", ""))
+    return None
 
 
 def run(
@@ -185,7 +188,12 @@ def run(
         pilot = msgspec.structs.replace(pilot, stay=False)
     with contextlib.ExitStack() as held:
         held.enter_context(_signals_harmless())
-        held.enter_context(sole_manager(directory, deaf=passing))
+        try:
+            held.enter_context(sole_manager(directory, deaf=passing, goes_back=pilot.requeue))
+        except first_life.FirstLifeError:
+            if pilot.requeue:
+                places.go_back(pilot, directory)
+            raise
         if pilot.harvest is not None:
             state_dir = _state_dir(pilot, directory)
             partition = pilot.harvest.partition

@@ -97,6 +97,15 @@ def batch_job() -> tuple[str, JobId | None]:
     return ("lsf", inside.name) if inside else ("", None)
 
 
+def go_back(pilot: Pilot, directory: Path) -> None:
+    """Have our job of LSF go back into the queue, of which no manager has begun."""
+    here = LsfJob.from_environ()
+    if here is not None and pilot.alone:
+        lsf_suspend.requeue(here, directory)
+    elif here is not None:
+        lsf_job.requeue(directory)
+
+
 def _machine(pilot: Pilot) -> Place:
     node = Node(host(), len(pilot.own_gpus))
     shared = pilot.shared and pilot.shared.as_node(host())

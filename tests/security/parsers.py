@@ -270,7 +270,7 @@ PARSERS = {
         text(
             lambda said: (
                 lsf_leasing.held_of(jobs := lsf_jobs.parse_jobs(said), 1.8e9),
-                lsf_leasing.others_of(jobs.values()),
+                lsf_leasing.others_of(jobs, 1e9),
             )
         ),
         (

@@ -7,7 +7,6 @@ what the leader has to do (``launch/supervisor.py``), and so does the manager.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import Sequence
@@ -15,10 +14,7 @@ from typing import Any
 
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.local import LocalExecutor
-from hpcext.executors.processes import Watch
-from hpcext.protocol import NEWS_SIGNAL, Process
-
-log = logging.getLogger(__name__)
+from hpcext.protocol import Process
 
 
 class OnLsf(AllocationExecutor, LocalExecutor):
@@ -28,14 +24,7 @@ class OnLsf(AllocationExecutor, LocalExecutor):
     its begin on: SIGTERM is its word to a supervisor there, and not the manager's.
     """
 
-    def _end(self, watch: Watch, supervisor: Process) -> None:
-        try:
-            watch.files.order("end")
-        except OSError as error:
-            log.warning("job %s could not be told to end: %s", watch.files.job, error.strerror)
-            super()._end(watch, supervisor)
-        else:
-            supervisor.send(NEWS_SIGNAL)
+    _hears_notices = True
 
 
 class LsfScript(OnLsf):

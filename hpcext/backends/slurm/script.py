@@ -42,6 +42,8 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
         Those of the base classes.
     """
 
+    _hears_notices = True
+
     def __init__(self, *, number: int, **common: Any) -> None:
         super().__init__(**common)
         self._number = number
