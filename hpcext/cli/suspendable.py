@@ -1,8 +1,8 @@
-"""``hpcext suspendable``: what an ordinary batch job begins with to outlive its allocation.
+"""``hpcext suspendable``: make an ordinary batch job outlive its allocation.
 
-It is a pilot of one job that has the whole allocation: its command runs where the batch script
-would, under a supervisor, so that it hears in time of a preemption and of the time limit, and the
-same job of Slurm goes on.
+It is a pilot with one job, which has the whole allocation. The command runs where the batch script
+would, under a supervisor: so it learns in time of a preemption and of the time limit, and goes on
+in the same job of Slurm or LSF.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--lead",
-        help=f"suspend it so many seconds before the job ends (default: {LEAD_S})",
+        help=f"seconds before the end of the job at which to suspend (default: {LEAD_S})",
     )
     parser.add_argument(
         "--shell",
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _run_slurm(here: Allocation | None, args: argparse.Namespace) -> int:
-    # The shell of salloc is on no node of its job, and cannot be put back into the queue.
+    # The shell of salloc runs on no node of its job, and cannot be requeued.
     if here is None or here.step or not here.node:
         raise InputError(
             "is for the batch script of a Slurm job, and this is none",
@@ -75,7 +75,7 @@ def _run_slurm(here: Allocation | None, args: argparse.Namespace) -> int:
 
 
 def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
-    """Become the leader of an LSF job; or, for its shell, make what that becomes."""
+    """Become the leader of an LSF job; with ``--shell``, only write the script of that leader."""
     if here.element:
         raise InputError(
             "the elements of a job array cannot be suspended",
@@ -100,7 +100,7 @@ def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
         spec = suspendable.spec(command, gpus or 1, lead_s)
         suspendable.create(spec, gpus, settings, directory, name=name, lead_s=lead_s, batch="lsf")
     try:
-        # What brestart has run is the training of another job.
+        # A training restarted by brestart began as another job.
         if not restarted and not here.restarts:
             lsf_suspend.write_command(directory, words, here)
         lsf_suspend.note(here, directory)
