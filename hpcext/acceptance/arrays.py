@@ -1,4 +1,4 @@
-"""Job arrays: each task is a job of its own."""
+"""The scenario of a job array, in which each task is a job of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASKS = 2
 
 
 def array(stage: Stage, scenario: Scenario) -> Seen:
-    """One task is suspended and resumed where tasks can be; the other never notices."""
+    """Suspend and resume one task, where possible; check that the other is not affected."""
     from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
 
     place = stage.place(scenario.name)
@@ -63,7 +63,7 @@ def array(stage: Stage, scenario: Scenario) -> Seen:
 
 
 def scenarios(system: System) -> list[Scenario]:
-    """The one."""
+    """Return the scenario."""
     if system.key == "lsf":
         return [
             Scenario("array", f"an array of {TASKS}", "it runs as without hpcext", array),
