@@ -1,4 +1,4 @@
-"""Run jobs under a policy on a virtual clock; what comes out is a value."""
+"""Simulations of a few jobs under a policy on a virtual clock, whose result is a value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcext.sim.replay.physics import Faults, Physics
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What became of a simulated run.
+    """The outcome of a simulated run.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ def simulate(
         There from the beginning.
     policy : Policy
     physics : Mapping[str, Physics]
-        Job id → how it truly behaves.
+        Job id → its true behaviour.
     seed : int
         Of the faults.
     faults : Faults, optional
@@ -108,12 +108,12 @@ def simulate(
 
 
 def _makespan(jobs: Iterable[Job], now_s: float) -> float:
-    """When the last job ended; now, if some job has not."""
+    """Return when the last job ended; now, if some job has not."""
     return max((job.since_s if job.state.final else now_s for job in jobs), default=now_s)
 
 
 def _busy(record: Record, until_s: float) -> float:
-    """GPU-seconds that a job held."""
+    """Return the GPU-seconds that a job held."""
     return sum(
         len(part.gpus) * ((until_s if part.end_s is None else part.end_s) - part.start_s)
         for part in record.segments
