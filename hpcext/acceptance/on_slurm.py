@@ -118,13 +118,21 @@ class Slurm:
         """Return the jobs of this name that slurmctld knows."""
         return SlurmLeasing().held(name)
 
+    def named(self, name: str) -> dict[JobId, str]:
+        """Return the states of the jobs of this name that slurmctld knows."""
+        return {job.job_id: job.state for job in self.held(name)}
+
     def pilot_of(self, job: JobId) -> str:
         """Return the name of a suspendable job's pilot."""
         return f"job-{job}"
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
         """Return the ids of an array's tasks, ``ARRAY_TASK``."""
-        return tuple(f"{job}_{task}" for task in range(count))
+        return tuple(f"{job}_{task}" for task in self.numbers_of(count))
+
+    def numbers_of(self, count: int) -> range:
+        """Count from 0."""
+        return range(count)
 
     def pilot_options(self, order: Order) -> list[str]:
         """Return the options for sbatch."""

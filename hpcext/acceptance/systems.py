@@ -77,7 +77,7 @@ class System(Protocol):
     silent : str
         What these say, after their name, when nobody answers.
     task : str
-        The variable with a task's number in an array; that of the first one is 0 or 1.
+        The variable that has a task's number in an array.
     changes : Mapping[str, str]
         Name of a scenario → a file, and what to change there if it has failed.
     """
@@ -120,13 +120,19 @@ class System(Protocol):
         """End all our jobs of this name."""
 
     def held(self, name: str) -> tuple[Held, ...]:
-        """Return our jobs of this name that the batch system still knows."""
+        """Return our jobs of this name that the batch system still knows, except arrays."""
+
+    def named(self, name: str) -> dict[JobId, str]:
+        """Return the states of our jobs of this name that it still knows, in Slurm's words."""
 
     def pilot_of(self, job: JobId) -> str:
         """Return the name of the pilot that a suspendable job is."""
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
-        """Return the ids of an array's tasks, or the array's own id where these are not known."""
+        """Return the ids of an array's tasks."""
+
+    def numbers_of(self, count: int) -> range:
+        """Return the numbers that :attr:`task` has in an array's tasks."""
 
     def pilot_options(self, order: Order) -> list[str]:
         """Return what ``hpcext pilot submit`` passes on: an order's partition and hosts."""

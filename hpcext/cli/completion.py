@@ -62,15 +62,10 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 def answer(parser: argparse.ArgumentParser) -> None:
     """Print the completions and exit, if a shell started this process to complete a line."""
-    if asked():
+    if "_ARGCOMPLETE" in protocol.environ():
         _argcomplete().autocomplete(
             parser, always_complete_options=False, default_completer=candidates
         )
-
-
-def asked() -> bool:
-    """Return whether a shell started this process to complete a line."""
-    return "_ARGCOMPLETE" in protocol.environ()
 
 
 def _argcomplete() -> Any:

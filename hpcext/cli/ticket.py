@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcext import protocol
+from hpcext.backends.own_job import Ending, OwnJob
 from hpcext.cli.output import Output
 from hpcext.cli.verbs import copy_log
 from hpcext.core.engine import Engine
@@ -23,7 +24,6 @@ from hpcext.core.errors import BatchError, HpcextError, JournalError, NoManagerE
 from hpcext.core.values import State
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool, tickets
-from hpcext.manager.own_job import Ending, OwnJob
 from hpcext.manager.tickets import Ticket
 from hpcext.manager.views.reading import Follower
 
@@ -296,7 +296,7 @@ class Wait:
         job = self._engine.world.jobs.get(self._trainer or "") if self._engine else None
         if job is not None and job.on_hold:
             return
-        if job is None or job.registered or not job.state.active:
+        if job is None or job.run.registered or not job.state.active:
             tickets.mark(self._directory, self._key, "held")
             self._ask("suspend")
         else:

@@ -1,0 +1,42 @@
+"""What commands that manage or follow a pilot share: options, headline and exit status."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+
+from hpcext.cli.output import Output
+from hpcext.core.engine import Engine
+from hpcext.manager import pilot as pilots
+from hpcext.manager.waiting import left_in, status_of
+
+LOG_FORMATS = ("text", "json")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what a manager prints."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    either.add_argument(
+        "--log-format",
+        choices=LOG_FORMATS,
+        default="text",
+        help="how to log events: text (default), or json, one object per line",
+    )
+
+
+def headline(pilot: pilots.Pilot, directory: Path) -> str:
+    """Return a pilot's kind, id, GPUs and directory in one line."""
+    kind = "logical slots" if pilot.logical else "GPUs"
+    what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
+    return f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}"
+
+
+def exit_status(
+    engine: Engine, stopped_by: signal.Signals | None, directory: Path, out: Output
+) -> int:
+    """Return the exit status of a manager; print what to do about jobs that are left."""
+    if left := left_in(engine.world):
+        out.note(f"{left}; go on with: {pilots.how_to_go_on(directory)}")
+    return status_of(engine.world) if stopped_by is None else 128 + stopped_by
