@@ -1,8 +1,8 @@
-"""``hpcext suspendable``: what an ordinary batch job begins with to outlive its allocation.
+"""``hpcext suspendable``: make an ordinary batch job outlive its allocation.
 
-It is a pilot of one job that has the whole allocation: its command runs where the batch script
-would, under a supervisor, so that it hears in time of a preemption and of the time limit, and the
-same job of Slurm goes on.
+It is a pilot with one job, which has the whole allocation. The command runs where the batch script
+would, under a supervisor: so it learns in time of a preemption and of the time limit, and goes on
+in the same job of Slurm or LSF.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--lead",
-        help=f"suspend it so many seconds before the job ends (default: {LEAD_S})",
+        help=f"seconds before the end of the job at which to suspend (default: {LEAD_S})",
     )
     parser.add_argument(
         "--shell",
@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Become the batch script of a pilot; or make what the shell of an LSF job becomes."""
+    """Become the batch script of a pilot."""
     job = _job(args)
     script = suspendable.prepare(job, suspendable.lead_of(args.lead), load_settings())
     suspendable.append()
