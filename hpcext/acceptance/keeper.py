@@ -78,7 +78,7 @@ def _lines(path: Path) -> list[str]:
 
 def _names_of(pilot: Path) -> Iterable[str]:
     """What the jobs of a pilot are called: its own, and its leases."""
-    from hpcext.manager import batch_job  # noqa: PLC0415  (only where there is one)
+    from hpcext.backends import batch_job  # noqa: PLC0415  (only where there is one)
     from hpcext.manager import pilot as pilots  # noqa: PLC0415
 
     yield batch_job.name_of(pilot)
@@ -128,9 +128,9 @@ def _left(system: System, names: set[str], ids: list[JobId]) -> list[str]:
             if state not in FINAL:
                 left[str(job)] = f"job {job} is {state}"
         for name in sorted(names):
-            for held in system.held(name):
-                if held.state not in FINAL:
-                    left[str(held.job_id)] = f"job {held.job_id} is {held.state}"
+            for job, state in system.named(name).items():
+                if state not in FINAL:
+                    left[str(job)] = f"job {job} is {state}"
     except HpcextError as error:
         left[""] = f"whether jobs are left is not known: {error.what}"
     return list(left.values())

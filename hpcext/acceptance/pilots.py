@@ -9,7 +9,8 @@ from hpcext.acceptance.scenario import FailedError, Scenario, Seen
 from hpcext.acceptance.stage import Stage, command, toml
 from hpcext.acceptance.systems import Order
 from hpcext.acceptance.trial import Training
-from hpcext.manager import lsf_job, slurm_job
+from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.slurm import job as slurm_job
 
 MINUTES = 10
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from hpcext import state
 from hpcext.acceptance import (
     arrays,
     flags,
@@ -34,7 +35,6 @@ from hpcext.acceptance.stage import Stage, Terms
 from hpcext.acceptance.systems import System
 from hpcext.batch.leasing import Idle
 from hpcext.core.errors import HpcextError, InputError
-from hpcext.manager import state
 from hpcext.text import clean, did_you_mean
 
 MOST_HOSTS = 3
@@ -54,7 +54,7 @@ def table(system: System, terms: Terms, hosts: Sequence[Idle], no_flags: str) ->
     return [
         *silence.scenarios(terms.cut_s),
         *verbs.scenarios(system),
-        *arrays.scenarios(system),
+        *arrays.scenarios(),
         *flags.scenarios(system, no_flags),
         *preemption.scenarios(terms.above),
         *leases.scenarios(terms.above),

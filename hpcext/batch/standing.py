@@ -114,11 +114,16 @@ def _goes_on(system: str, job_id: JobId, word: str) -> str:
     if system == "lsf":
         if word == "SSUSP":
             return "LSF lets it go on when there is room for it"
-        return f"bresume {job_id} lets it go on"
+        return f"bresume {_word(job_id)} lets it go on"
     if word == "stopped":
         return f"scancel --signal=CONT {job_id} lets it go on"
     # scontrol(1): "suspend" and "resume" are for operators.
     return f"scontrol resume {job_id} lets it go on, which takes an operator of Slurm"
+
+
+def _word(job_id: JobId) -> str:
+    """As a shell takes it: brackets would be a pattern."""
+    return f'"{job_id}"' if "[" in str(job_id) else str(job_id)
 
 
 def _held(seen: Seen) -> str:
@@ -127,6 +132,6 @@ def _held(seen: Seen) -> str:
 
 def _release(job_id: JobId, seen: Seen) -> str:
     if seen.said:
-        return f"bresume {job_id} lets it begin"
+        return f"bresume {_word(job_id)} lets it begin"
     who = ", which takes an operator of Slurm" if seen.why in _SITES else ""
     return f"scontrol release {job_id} lets it begin{who}"

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from hpcext.backends.slurm.suspend import SlurmSuspendable
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError
-from hpcext.manager import slurm_suspend, suspendable
+from hpcext.manager import suspendable
 from hpcext.protocol import Allocation
 from hpcext.text import clean
 
@@ -20,12 +21,13 @@ def main(words: Sequence[str]) -> int:
     """Prepare the pilot of this job."""
     command, lead, script = words[0], words[2], words[4:]
     here = Allocation.from_environ()
-    if here is None or here.step or not here.node:
+    if here is None:
         return _say("this is no batch script of a Slurm job", 2)
     try:
+        job = SlurmSuspendable(here, script)
         lead_s = suspendable.lead_of(lead)
         settings = load_settings()
-        becomes = slurm_suspend.prepare(here, script, lead_s, settings, hpcext=[command])
+        becomes = suspendable.prepare(job, lead_s, settings, hpcext=[command])
         return _say(str(becomes), 0)
     except HpcextError as error:
         return _say(clean(str(error)), error.exit_status)

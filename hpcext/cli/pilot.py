@@ -8,6 +8,9 @@ import shlex
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
+from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.slurm import job as slurm_job
 from hpcext.batch import lsf, slurm
 from hpcext.batch.slurm import Seen
 from hpcext.batch.standing import Is, kind
@@ -19,9 +22,8 @@ from hpcext.cli.run import add_notify, name_after, read_job_file
 from hpcext.config import Settings, load_settings
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfields import MAX_GPUS
-from hpcext.manager import lsf_job, slurm_job, spool, standing
 from hpcext.manager import pilot as pilots
-from hpcext.manager.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
+from hpcext.manager import spool, standing
 from hpcext.manager.cleaning import left_of, size_of
 from hpcext.manager.submissions import check_in_time
 from hpcext.policies import POLICIES
@@ -101,7 +103,7 @@ def submit(args: argparse.Namespace, out: Output) -> int:
             raise InputError(str(value), where=flag, valid=f"{least} to {most}")
     settings = load_settings(flags={"policy": args.policy, "notify": args.notify})
     system = choose(settings.batch)
-    array = next(filter(slurm.is_array, args.rest), None) if system == "slurm" else None
+    array = lsf.array_of(args.rest) if system == "lsf" else slurm.array_of(args.rest)
     if array is not None:
         raise InputError(
             "a pilot is one job, whose jobs are those of its file",

@@ -33,6 +33,7 @@ from hpcext.manager.views.report import run_document
 from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.protocol import EXIT_SUSPENDED
+from hpcext.render.words import duration
 from hpcext.sim.evaluate.expected import expected
 from hpcext.sim.workloads.jobfiles import unstated
 from hpcext.text import shown
@@ -321,7 +322,7 @@ def _dry_run(
     rows = [(job.id, job.name, str(sum((job.goal or {}).values()) or ""), job.why) for job in plan]
     out.table(("id", "job", "GPUs", "why"), rows)
     if schedule:
-        span = view.duration(schedule.end_s)
+        span = duration(schedule.end_s)
         out.line(f"expected: {span} in all, if jobs are as fast as the file says")
     elif missing := unstated(specs):
         out.note(f"no time is expected: {missing}")

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from typing import Any
 
-from hpcext import protocol
+from hpcext.backends.batch_job import LEAD_S
+from hpcext.backends.lsf import suspend as lsf_suspend
+from hpcext.backends.lsf.suspend import LsfSuspendable
+from hpcext.backends.slurm.suspend import SlurmSuspendable
+from hpcext.backends.suspendable_job import SuspendableJob
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
-from hpcext.manager import batch_job, lsf_suspend, slurm_suspend, suspendable
-from hpcext.manager import directory as directories
-from hpcext.manager.batch_job import LEAD_S
+from hpcext.manager import suspendable
 from hpcext.protocol import Allocation
 
 
@@ -50,69 +51,28 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Become the batch script of a pilot."""
+    """Become the batch script of a pilot; or make what the shell of an LSF job becomes."""
+    job = _job(args)
+    script = suspendable.prepare(job, suspendable.lead_of(args.lead), load_settings())
+    suspendable.append()
+    if args.shell is None:
+        os.execv("/bin/sh", ["/bin/sh", str(script)])
+    return 0
+
+
+def _job(args: argparse.Namespace) -> SuspendableJob:
+    """Find the job whose batch script this is."""
     here = Allocation.from_environ()
     lsf = LsfJob.from_environ()
     if here is None and lsf is not None:
-        return _run_lsf(lsf, args)
-    return _run_slurm(here, args)
-
-
-def _run_slurm(here: Allocation | None, args: argparse.Namespace) -> int:
-    # The shell of salloc is on no node of its job, and cannot be put back into the queue.
-    if here is None or here.step or not here.node:
+        words = [os.fsencode(word) for word in args.rest]
+        if args.shell is not None:
+            words = lsf_suspend.words_of_shell(args.shell)
+        return LsfSuspendable(lsf, words)
+    if here is None:
         raise InputError(
             "is for the batch script of a Slurm job, and this is none",
             where="hpcext suspendable",
             do="sbatch train.sh, where train.sh ends with: exec hpcext suspendable -- COMMAND",
         )
-    if not args.rest:
-        raise InputError("no command", valid="hpcext suspendable [--lead SECONDS] -- COMMAND ...")
-    lead_s = suspendable.lead_of(args.lead)
-    script = slurm_suspend.prepare(here, args.rest, lead_s, load_settings())
-    suspendable.append()
-    os.execv("/bin/sh", ["/bin/sh", str(script)])
-
-
-def _run_lsf(here: LsfJob, args: argparse.Namespace) -> int:
-    """Become the leader of an LSF job; or, for its shell, make what that becomes."""
-    if here.element:
-        raise InputError(
-            "the elements of a job array cannot be suspended",
-            where="hpcext suspendable",
-            do="submit them one by one",
-        )
-    directory, restarted = lsf_suspend.find(here)
-    words = [os.fsencode(word) for word in args.rest]
-    if args.shell is not None:
-        words = lsf_suspend.words_of_shell(args.shell)
-    if not words and not restarted:
-        raise InputError("no command", valid="hpcext suspendable [--lead SECONDS] -- COMMAND ...")
-    lead_s = suspendable.lead_of(args.lead)
-    settings = load_settings()
-    name = f"job-{lsf_suspend.key(here)}"
-    new = directory is None
-    if directory is None:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        directory = settings.state_dir / "suspendable" / f"{lsf_suspend.key(here)}-{stamp}"
-        command = ("/bin/sh", str(directory / lsf_suspend.COMMAND))
-        gpus = len(here.devices)
-        spec = suspendable.spec(command, gpus or 1, lead_s)
-        suspendable.create(spec, gpus, settings, directory, name=name, lead_s=lead_s, batch="lsf")
-    try:
-        # What brestart has run is the training of another job.
-        if not restarted and not here.restarts:
-            lsf_suspend.write_command(directory, words, here)
-        lsf_suspend.note(here, directory)
-        suspendable.log_to_output(directory, here.output)
-        lsf_suspend.write_script(directory)
-        lsf_suspend.register(here, directory)
-    except OSError:
-        if new:
-            directories.remove(directory, settings.state_dir)
-        raise
-    suspendable.append()
-    if args.shell is None:
-        protocol.forget_suspendable()
-        os.execv("/bin/sh", ["/bin/sh", str(directory / batch_job.SCRIPT)])
-    return 0
+    return SlurmSuspendable(here, args.rest)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpcext import protocol
+from hpcext.backends.own_job import Ending, OwnJob
 from hpcext.cli.output import Output
 from hpcext.cli.verbs import copy_log
 from hpcext.core.engine import Engine
@@ -20,7 +21,6 @@ from hpcext.core.errors import BatchError, HpcextError, JournalError, NoManagerE
 from hpcext.core.values import State
 from hpcext.manager import pilot as pilots
 from hpcext.manager import spool, tickets
-from hpcext.manager.own_job import Ending, OwnJob
 from hpcext.manager.tickets import Ticket
 from hpcext.manager.views.reading import Follower
 

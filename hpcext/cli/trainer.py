@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import protocol
+from hpcext.backends import own_job
+from hpcext.backends.lsf import ticket as lsf_ticket
+from hpcext.backends.own_job import OwnJob
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.cli.harvest import make_terms
 from hpcext.cli.output import Output
@@ -22,14 +25,17 @@ from hpcext.core.band import read_band
 from hpcext.core.errors import InputError, NoManagerError
 from hpcext.harvest.leases import Terms
 from hpcext.jobfields import MAX_GPUS
-from hpcext.manager import lsf_ticket, own_job, tickets
 from hpcext.manager import pilot as pilots
-from hpcext.manager.own_job import OwnJob
+from hpcext.manager import tickets
 from hpcext.manager.tickets import Range, Ticket
 from hpcext.numerals import whole
 from hpcext.text import shown
 
 _NODES = re.compile(r"[0-9:]+\Z")
+
+_MADE_S = 120.0
+"""So long a ticket waits for another one that makes the harvester, for which the batch system is
+asked several questions: the elements of an array begin at once."""
 
 
 def add(commands: Any) -> None:
@@ -152,7 +158,8 @@ def _harvester(settings: Settings, here: OwnJob) -> Path:
             autoscale=read_band(settings.harvest_autoscale),
         )
 
-    for _ in range(tickets.TRIES):
+    until_s = time.monotonic() + _MADE_S
+    while time.monotonic() < until_s:
         try:
             return tickets.open_harvester(settings, here.system, terms)
         except BlockingIOError:

@@ -19,8 +19,8 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager.unmeasured import unmeasured
 from hpcext.manager.views import reading
 from hpcext.manager.views.report import display_state
-from hpcext.sim.report import canvas, style
-from hpcext.sim.report.style import LIGHT
+from hpcext.render import canvas, style
+from hpcext.render.style import LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

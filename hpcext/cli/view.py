@@ -23,6 +23,7 @@ from hpcext.manager.views.report import (
 )
 from hpcext.numerals import whole
 from hpcext.policies.common import BEHIND
+from hpcext.render.words import duration
 from hpcext.text import are, counted, listed
 
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
@@ -39,17 +40,6 @@ MOST_BEFORE = 3
 """Jobs of a queue that are named."""
 
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
-
-
-def duration(seconds: float) -> str:
-    """A length of time in the largest two units that matter."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min"
 
 
 def gpu_names(gpus: Sequence[str], *, named: bool = True) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpcext import __version__, protocol
+from hpcext import __version__, protocol, state
 from hpcext.admin import manifest
 from hpcext.batch import lsf, runner
 from hpcext.batch.lsf import idle as lsf_idle
@@ -17,7 +17,6 @@ from hpcext.batch.lsf.probe import ANSWER_S
 from hpcext.core.errors import BatchError
 from hpcext.doctor import lsf_abilities, lsf_queues
 from hpcext.doctor.checkup import Asked, Finding
-from hpcext.manager import state
 from hpcext.text import clean, listed, shown
 
 JOB_S = 300.0

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-from hpcext import documents
+from hpcext import documents, state
 from hpcext.batch import system
 from hpcext.batch.leasing import Idle
 from hpcext.batch.lsf import probe as lsf_probe
@@ -33,7 +33,6 @@ from hpcext.harvest.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec, Nodes
 from hpcext.launch import agent
 from hpcext.manager import pilot as pilots
-from hpcext.manager import state
 from hpcext.text import clean, shown
 
 LEASE_S = 600.0

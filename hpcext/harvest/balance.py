@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
+from hpcext.batch.leasing import Idle, Other
 from hpcext.harvest import account as lease_account
 from hpcext.harvest.account import Account
 from hpcext.harvest.ground import Ground
@@ -117,10 +118,24 @@ class Balance:
         # Before the nodes: one that is given back in between is counted twice, and not left out.
         others = await asyncio.to_thread(system.others, partition, "")
         nodes = await asyncio.to_thread(system.idle, partition)
+        nodes = await self._unclaimed(nodes, others, now)
         self._ground.see(nodes, {lease.node for lease in self._leases.values()}, now)
         # What waits for any node may not fit into a hole.
         unplanned = any(not nodes[name].planned for name in self._ground.steady)
         self._neighbours.see(others, unplanned, now)
+
+    async def _unclaimed(
+        self, nodes: Mapping[str, Idle], others: Iterable[Other], now: float
+    ) -> Mapping[str, Idle]:
+        """Take nodes for used that are on their way to a job for which leases gave them up."""
+        idle = {name for name, node in nodes.items() if node.idle}
+        going = self._ground.given_up.on_their_way(idle, others, now)
+        if not going or not await asyncio.to_thread(self._jobs.system.due):
+            return nodes
+        return {
+            name: node._replace(idle=False) if name in going else node
+            for name, node in nodes.items()
+        }
 
     async def _ends(self, taken: Collection[str]) -> dict[str, float]:
         """Ask when idle nodes are needed, where anything is to be done with the answer."""

@@ -221,6 +221,8 @@ class LeaseBook:
         # What was suspended has said so; to the engine nothing runs on a node that is lost.
         self._hear(lease)
         del self.leases[lease.number]
+        if lease.closing() and not lease.unneeded():
+            self._ground.given_up.add(lease.node, time.time())
         if lease.joined:
             self._emit(NodeLost(lease.node, lease.unneeded()))
         shutil.rmtree(lease.directory, ignore_errors=True)

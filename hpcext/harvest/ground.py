@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from hpcext.batch.leasing import Idle
 from hpcext.core.history.fragments import Fragments
+from hpcext.harvest.given_up import GivenUp
 from hpcext.harvest.leases import Hole, Steady, Terms, fits_s
 
 REFUSED_S = 120.0
@@ -32,6 +33,8 @@ class Ground:
         Of these, those that were idle at the look before, too.
     lost : set of str
         Nodes that were down since their lease was asked for: it ended for that.
+    given_up : GivenUp
+        Nodes that leases gave up, and that nobody has taken yet.
     """
 
     def __init__(self, terms: Terms, seen: Callable[[], Fragments]) -> None:
@@ -41,6 +44,7 @@ class Ground:
         self.idle: list[str] = []
         self.steady: frozenset[str] = frozenset()
         self.lost: set[str] = set()
+        self.given_up = GivenUp()
         self._refused: dict[str, float] = {}
         # Of these, those whose lease did not begin.
         self._passed_over: set[str] = set()

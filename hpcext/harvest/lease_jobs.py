@@ -151,7 +151,10 @@ class LeaseJobs:
             await self._runs(lease, held, now)
         elif held.state != UNKNOWN:
             lost = held.state == "node_fail" or lease.node in self._ground.lost
-            if not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
+            if held.state == "preempted":
+                # Before its agent could say so, perhaps.
+                self._ground.given_up.add(lease.node, now)
+            elif not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
                 # Nobody wanted it back: it did not begin, or nothing ran on it.
                 self._ground.refuse(lease.node)
             self._over(lease)

@@ -39,6 +39,10 @@ _IGNORED = (
 )  # fmt: skip
 """What a terminal or a batch system sends to all processes is for the manager to answer."""
 
+_killed: set[int] = set()
+"""Processes that may not be gone yet: one that hangs in the kernel, in a file system that does not
+answer, ends when that does, and the manager does not wait for it."""
+
 _encoder = msgspec.msgpack.Encoder()
 _asked = msgspec.msgpack.Decoder(tuple[Snapshot, tuple[str, ...]])
 _said = msgspec.msgpack.Decoder(Union[Target, str])  # noqa: UP007  (read at run time)
@@ -143,6 +147,7 @@ class _Worker:
     """
 
     def __init__(self, policy: Policy) -> None:
+        _reap()
         self._sock, theirs = socket.socketpair()
         parent = os.getpid()
         with warnings.catch_warnings():
@@ -194,8 +199,17 @@ class _Worker:
             if ended:
                 return min(0, os.waitstatus_to_exitcode(status))
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            _killed.add(pid)
+            _reap()
         return 0
+
+
+def _reap() -> None:
+    for pid in tuple(_killed):
+        with contextlib.suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        _killed.discard(pid)
 
 
 def _serve(policy: Policy, sock: socket.socket, parent: int) -> NoReturn:

@@ -18,14 +18,14 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from hpcext import __version__, documents, private
+from hpcext import __version__, documents, private, state
 from hpcext.config import DECISION_TIMEOUT_S, Settings
 from hpcext.core.errors import UNREADABLE, InputError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.executors.seats import Shared, machine_of, memory
 from hpcext.harvest.leases import Terms
 from hpcext.jobfile import JobSpec
-from hpcext.manager import spool, state
+from hpcext.manager import spool
 from hpcext.manager.submissions import Submissions, check_fits
 from hpcext.text import did_you_mean, shown
 

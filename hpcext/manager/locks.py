@@ -11,9 +11,8 @@ from pathlib import Path
 
 import filelock
 
-from hpcext import documents
+from hpcext import documents, state
 from hpcext.core.errors import NoManagerError
-from hpcext.manager import state
 from hpcext.text import shown
 
 HARVESTER = "hpcext.harvester/1"

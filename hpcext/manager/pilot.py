@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcext import documents, protocol
+from hpcext import documents, protocol, state
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
@@ -30,7 +30,7 @@ from hpcext.executors.seats import machine_of
 from hpcext.launch.tree import boot_id
 from hpcext.manager import journal as journals
 from hpcext.manager import locks as locking
-from hpcext.manager import notice, places, spool, state
+from hpcext.manager import notice, places, spool
 from hpcext.manager.decider import Decider
 from hpcext.manager.directory import (
     Pilot,

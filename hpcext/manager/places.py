@@ -9,6 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.lsf import suspend as lsf_suspend
+from hpcext.backends.lsf.script import LsfScript
+from hpcext.backends.lsf.steps import Launcher, LsfHost, LsfSteps
+from hpcext.backends.slurm import job as slurm_job
+from hpcext.backends.slurm.script import SlurmScript
+from hpcext.backends.slurm.steps import Share, SlurmSteps
 from hpcext.batch import runner, slurm
 from hpcext.batch.lsf.engine import starts_on_hosts
 from hpcext.batch.lsf.inside import LsfJob
@@ -20,14 +27,9 @@ from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.base import Executor
 from hpcext.executors.gpus import find_gpus
 from hpcext.executors.local import LocalExecutor
-from hpcext.executors.lsf_script import LsfScript
-from hpcext.executors.lsf_steps import Launcher, LsfHost, LsfSteps
-from hpcext.executors.slurm_script import SlurmScript
-from hpcext.executors.slurm_steps import Share, SlurmSteps
 from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.lease import recorded as recorded_nodes
 from hpcext.harvest.leases import Terms, first, wanted
-from hpcext.manager import lsf_job, lsf_suspend, slurm_job
 from hpcext.manager.directory import host
 from hpcext.policies.autoscale import Autoscaler, Nodes, loss
 from hpcext.protocol import Allocation, JobId
@@ -92,7 +94,7 @@ def batch_job() -> tuple[str, JobId | None]:
     if (here := Allocation.from_environ()) is not None:
         return "slurm", here.name
     inside = LsfJob.from_environ()
-    return ("lsf", inside.id) if inside else ("", None)
+    return ("lsf", inside.name) if inside else ("", None)
 
 
 def _machine(pilot: Pilot) -> Place:
@@ -225,12 +227,12 @@ def _lsf(pilot: Pilot, engine: Engine, directory: Path) -> Place:
     # Where there is jsrun the script runs on a launch node, which is named first.
     listed = here.hosts[1:] if pilot.launcher == "jsrun" else here.hosts
     if not listed:
-        raise NoManagerError(f"LSF does not say which hosts job {here.id} has")
+        raise NoManagerError(f"LSF does not say which hosts job {here.name} has")
     gpus = len(pilot.gpus)
     nodes = tuple(Node(name, gpus) for name, _ in listed)
     times = lsf_job.restarts(directory)
     more: dict[str, Any] = {
-        "job_id": here.id,
+        "job_id": here.name,
         "restarts": here.number or times,
         "lead_s": pilot.lead_s,
         "system": "lsf",
@@ -267,7 +269,7 @@ def _lsf_script(pilot: Pilot, directory: Path) -> Place:
     def executor(**common: Any) -> Executor:
         where = {"node": node, "indices": pilot.gpus}
         made.append(
-            LsfScript(job_id=here.id, restarts=runs, lead_s=pilot.lead_s, **where, **common)
+            LsfScript(job_id=here.name, restarts=runs, lead_s=pilot.lead_s, **where, **common)
         )
         return made[-1]
 

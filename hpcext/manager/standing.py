@@ -6,10 +6,12 @@ import shlex
 import time
 from pathlib import Path
 
+from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.slurm import job as slurm_job
 from hpcext.batch.standing import Is, Standing
 from hpcext.core.errors import NoManagerError
 from hpcext.manager import directory as directories
-from hpcext.manager import lsf_job, slurm_job, spool
+from hpcext.manager import spool
 from hpcext.protocol import JobId
 
 SUBMITTED = {"slurm": slurm_job.SUBMITTED, "lsf": lsf_job.SUBMITTED}

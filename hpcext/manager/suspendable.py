@@ -6,21 +6,30 @@ Every start of such a job waits for what is imported here: nothing that is slow.
 from __future__ import annotations
 
 import fcntl
+import functools
+import importlib.util
 import os
 import stat
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import protocol
+from hpcext import protocol, state
+from hpcext.backends import batch_job
+from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
+from hpcext.backends.suspendable_job import SuspendableJob
 from hpcext.config import Settings
-from hpcext.core.errors import InputError
+from hpcext.core.errors import HpcextError, InputError, NoManagerError
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.manager import directory as directories
-from hpcext.manager import state
-from hpcext.manager.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
+from hpcext.manager import spool
 from hpcext.numerals import whole
 from hpcext.text import shown
+
+NEEDED = ("filelock", "msgspec", "numpy", "psutil", "pynvml", "rich", "scipy", "threadpoolctl")
+"""Packages without which there is no manager; that one is missing is to be known before."""
 
 STDOUT, STDERR = 1, 2
 
@@ -45,6 +54,61 @@ def lead_of(given: str | None) -> int:
     if lead_s is None or not MIN_LEAD_S <= lead_s <= MAX_LEAD_S:
         raise InputError(shown(text), where=where, valid=f"{MIN_LEAD_S} to {MAX_LEAD_S}")
     return lead_s
+
+
+def prepare(
+    job: SuspendableJob,
+    lead_s: int,
+    settings: Settings,
+    hpcext: Sequence[str] = batch_job.HPCEXT,
+) -> Path:
+    """Make the pilot of a job, if it has none yet; return the script that runs in its place.
+
+    Parameters
+    ----------
+    job : SuspendableJob
+    lead_s : int
+        How long before the end it is suspended.
+    settings : Settings
+    hpcext : sequence of str
+        How hpcext is run there. A site's may be a script that sets what its Python needs.
+
+    Raises
+    ------
+    HpcextError
+        There can be no manager here, or no pilot.
+    OSError
+        Something cannot be written.
+    """
+    for package in NEEDED:
+        if importlib.util.find_spec(package) is None:
+            raise HpcextError(f"the Python package {package} is missing", where=sys.prefix)
+    directory = job.earlier(functools.partial(_named, settings.state_dir))
+    if job.restored and directory is not None:
+        spool.put(directory, "resume", job="1")
+    first = None
+    if directory is None:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        directory = settings.state_dir / "suspendable" / f"{job.key}-{stamp}"
+        first = spec(job.command(directory), job.gpus or 1, lead_s)
+        name = f"job-{job.key}"
+        create(first, job.gpus, settings, directory, name=name, lead_s=lead_s, batch=job.batch)
+    try:
+        log_to_output(directory, job.output)
+        manager_file = directory / spool.MANAGER_FILE
+        return job.write(directory, first, manager_file=manager_file, hpcext=hpcext)
+    except OSError:
+        if first is not None:
+            # Else the next allocation would take it for one that can be gone on with.
+            directories.remove(directory, settings.state_dir)
+        raise
+
+
+def _named(state_dir: Path, name: str) -> Path | None:
+    try:
+        return directories.find(name, state_dir)
+    except NoManagerError:
+        return None
 
 
 def spec(command: Sequence[str], slots: int, lead_s: int) -> JobSpec:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from hpcext.backends.slurm import job as slurm_job
+from hpcext.backends.slurm.suspend import SlurmSuspendable
 from hpcext.cli.main import main
 from hpcext.config import load_settings
 from hpcext.core.engine import Engine
 from hpcext.core.errors import HpcextError
 from hpcext.manager import pilot as pilots
-from hpcext.manager import places, slurm_job, slurm_suspend
+from hpcext.manager import places, suspendable
 from hpcext.policies import find_policy
 from hpcext.protocol import Allocation
 
@@ -55,11 +57,11 @@ def test_on_a_full_disk_it_says_so_and_leaves_no_half_made_pilot(
 def test_that_a_package_is_missing_is_known_before_the_script_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_suspend, "NEEDED", (*slurm_suspend.NEEDED, "no_such_package"))
+    monkeypatch.setattr(suspendable, "NEEDED", (*suspendable.NEEDED, "no_such_package"))
     here = Allocation(7, "", "n1", "n1", "1", 0, ())
     settings = load_settings({"state_dir": str(tmp_path / "state")}, environ={})
     with pytest.raises(HpcextError, match="the Python package no_such_package is missing"):
-        slurm_suspend.prepare(here, ["true"], 60, settings)
+        suspendable.prepare(SlurmSuspendable(here, ["true"]), 60, settings)
     assert not (tmp_path / "state").exists()
 
 
@@ -69,7 +71,7 @@ def test_those_packages_are_the_ones_that_are_installed_with_hpcext() -> None:
     lines = setup["options"]["install_requires"].split("\n")
     names = {line.split()[0] for line in lines if line and not line.startswith(("#", "tomli"))}
     # The one that is imported by another name.
-    assert names - {"nvidia-ml-py"} | {"pynvml"} == set(slurm_suspend.NEEDED)
+    assert names - {"nvidia-ml-py"} | {"pynvml"} == set(suspendable.NEEDED)
 
 
 def test_a_job_that_is_requeued_runs_plainly_where_it_has_no_manager(tmp_path: Path) -> None:

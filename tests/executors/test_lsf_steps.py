@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcext.executors.lsf_steps import Launcher
+from hpcext.backends.lsf.steps import Launcher
 
 COMMAND = ("python3", "x y.py")
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from told_journal import tell
 
 from hpcext import documents
+from hpcext.backends.slurm import job as slurm_job
 from hpcext.batch.slurm import Seen
 from hpcext.config import Settings, load_settings
 from hpcext.core import facts as f
@@ -26,7 +27,7 @@ from hpcext.harvest.leases import Terms
 from hpcext.jobfile import Gpus, JobSpec
 from hpcext.launch import agent
 from hpcext.launch.tree import boot_id
-from hpcext.manager import cleaning, locks, slurm_job
+from hpcext.manager import cleaning, locks
 from hpcext.manager import journal as journals
 from hpcext.manager import pilot as pilots
 from hpcext.manager.cleaning import emptying, in_use

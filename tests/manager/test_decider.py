@@ -41,6 +41,12 @@ async def asked(decider: Decider, now: v.Snapshot = NOW) -> v.Target | str:
     return said
 
 
+def nobody_left(before: set[psutil.Process]) -> None:
+    """A killed process is not waited for by who killed it."""
+    _gone, alive = psutil.wait_procs(set(psutil.Process().children()) - before, timeout=60)
+    assert not alive, "it is still there"
+
+
 def answers(policy: Policy, times: int = 1, timeout_s: float = 120.0) -> list[v.Target | str]:
     """What a policy of another process says."""
     before = set(psutil.Process().children())
@@ -56,7 +62,7 @@ def answers(policy: Policy, times: int = 1, timeout_s: float = 120.0) -> list[v.
     try:
         return asyncio.run(main())
     finally:
-        assert set(psutil.Process().children()) <= before, "it is still there"
+        nobody_left(before)
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -158,7 +164,7 @@ def test_an_older_question_is_given_up(tmp_path: Path) -> None:
             decider.close()
 
     assert asyncio.run(main()) == MARBLE(NOW)
-    assert set(psutil.Process().children()) <= before
+    nobody_left(before)
 
 
 class Nodes:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from hpcext import documents
+from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.slurm import job as slurm_job
 from hpcext.batch.slurm import Seen
 from hpcext.batch.standing import Is
 from hpcext.config import Settings
 from hpcext.core.errors import BatchError, HpcextError, NoManagerError
-from hpcext.manager import choosing, lsf_job, slurm_job, spool, standing
+from hpcext.manager import choosing, spool, standing
 from hpcext.manager import pilot as pilots
 
 Says = Callable[[dict[int, str] | BatchError], None]

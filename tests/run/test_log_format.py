@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from site_of_test import Site
 
-from hpcext.manager import batch_job
+from hpcext.backends import batch_job
 
 
 def entries(text: str) -> list[dict[str, Any]]:

@@ -19,6 +19,9 @@ import numpy as np
 
 from hpcext import checks, config, documents, jobfile, protocol
 from hpcext.admin import manifest
+from hpcext.backends.batch_job import Submitted
+from hpcext.backends.lsf import job as lsf_job
+from hpcext.backends.lsf import suspend as lsf_suspend
 from hpcext.batch import lsf, slurm
 from hpcext.batch.lsf import (
     engine as lsf_engine,
@@ -52,9 +55,8 @@ from hpcext.harvest import lease
 from hpcext.launch import sweep
 from hpcext.launch.leader import Leader
 from hpcext.launch.papers import Papers
-from hpcext.manager import journal, locks, lsf_job, lsf_suspend, spool, suspendable, tickets
+from hpcext.manager import journal, locks, spool, suspendable, tickets
 from hpcext.manager import pilot as pilots
-from hpcext.manager.batch_job import Submitted
 from hpcext.manager.submissions import Submissions
 from hpcext.policies import find_policy
 from hpcext.policies.bftrainer.limits import read_limits
@@ -494,7 +496,9 @@ PARSERS = {
         placed(f"{tickets.FOLDER}/a.shown", lambda place: tickets.shown(place, "a")), (b"42",)
     ),
     "the batch job of a pilot": Parser(
-        placed("slurm.json", Submitted("slurm.json", "hpcext.job/1", "Slurm").job_of),
+        placed(
+            "slurm.json", Submitted("slurm.json", "hpcext.job/1", "Slurm", submit="sbatch").job_of
+        ),
         (b'{"schema": "hpcext.job/1", "job_id": 7, "options": ["-N2"]}',),
     ),
     "how often a pilot was requeued": Parser(

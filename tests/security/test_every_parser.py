@@ -27,7 +27,16 @@ DECODERS = frozenset(
     }
 )  # fmt: skip
 
-READING = ("batch", "executors", "harvest", "launch", "manager", "sim/traces", "sim/workloads")
+READING = (
+    "backends",
+    "batch",
+    "executors",
+    "harvest",
+    "launch",
+    "manager",
+    "sim/traces",
+    "sim/workloads",
+)
 """Packages, and top-level modules, that read what others wrote. In the others numbers are made of
 numbers, or of what a person types, which argparse and hpcext.checks look at."""
 
@@ -133,7 +142,7 @@ REASONS = {
     "harvest/lease_jobs.py:LeaseJobs._new": NUMBERS,
     "harvest/parts.py:Watch.next_index": "names of files, matched before",
     "harvest/leases.py:fits_s": NUMBERS,
-    "executors/lsf_steps.py:LsfSteps._swept": MANAGER,
+    "backends/lsf/steps.py:LsfSteps._swept": MANAGER,
     "jobfields.py:mem_per_gpu": "digits that its pattern has matched; files/test_jobfile.py",
     "launch/agent.py:Agent.__init__": MANAGER,
     "launch/agent.py:Agent._look": MANAGER,

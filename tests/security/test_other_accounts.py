@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from accounts import MEMBER, STRANGER, VICTIM, Account, home_of
 
-from hpcext import documents, private, protocol
+from hpcext import documents, private, protocol, state
 from hpcext.config import Settings
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import AttemptFiles
@@ -20,7 +20,6 @@ from hpcext.jobfile import Gpus, JobSpec
 from hpcext.launch.compiled import Compiled
 from hpcext.launch.supervisor import Supervisor, _launch
 from hpcext.manager import pilot as pilots
-from hpcext.manager import state
 from hpcext.manager.submissions import Submissions
 from hpcext.training.torch import compiled
 

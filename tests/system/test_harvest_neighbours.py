@@ -139,6 +139,7 @@ def _leases(place: Site) -> list[dict[str, Any]]:
 def _looks(slurm: Cluster, place: Site, times: int) -> None:
     """Wait until a harvester has looked so often: it writes its account each time."""
     account = place.pilot / "harvest.json"
+    slurm.wait_for(account.exists, "its first look")
     for _ in range(times):
         before = account.stat().st_ino
         slurm.wait_for(lambda before=before: account.stat().st_ino != before, "a look")  # type: ignore[misc]

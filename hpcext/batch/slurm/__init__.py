@@ -44,7 +44,7 @@ LEFT = OVER | {
 """States in which whatever still runs of a job is ended: it is over, or begins anew elsewhere. All
 others are no end of what runs, one that is stopped or that is not known included."""
 
-_NAME = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,10})?\Z")
+_NAME = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,10}|\[[1-9][0-9]{0,9}\])?\Z")
 _JOB_ID = re.compile(r"([0-9]{1,18})(?:;[\w.-]+)?\Z")
 _GRES = re.compile(r"(?:^|,)gpu:(?!no_consume:)([^:,()]*[^:,()0-9][^:,()]*):")
 _CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?\Z")
@@ -111,28 +111,31 @@ def parse_job_id(text: str) -> int:
 
 
 def job(said: object) -> JobId | None:
-    """A job as Slurm or a file of ours names it; None where it is none, or several.
+    """A job as a batch system or a file of ours names it; None where it is none, or several.
 
     Examples
     --------
-    >>> job("4711"), job(4711), job("4711_3"), job("4711_[4-9%2]"), job("4711+1")
-    (4711, 4711, '4711_3', None, None)
+    >>> job("4711"), job(4711), job("4711_3"), job("4711_[4-9%2]"), job("4711+1"), job("4711[3]")
+    (4711, 4711, '4711_3', None, None, '4711[3]')
     """
     text = str(said)
     if not _NAME.match(text):
         return None
-    return text if "_" in text else int(text)
+    return int(text) if text.isdecimal() else text
 
 
-def is_array(option: str) -> bool:
-    """Whether an option of sbatch makes a job array.
+def array_of(options: Sequence[str]) -> str | None:
+    """The option of sbatch that makes a job array; None if none does.
 
     Examples
     --------
-    >>> is_array("--array=0-3"), is_array("-a0-3"), is_array("--account=a")
-    (True, True, False)
+    >>> array_of(["--array=0-3"]), array_of(["-a0-3"]), array_of(["--account=a"])
+    ('--array=0-3', '-a0-3', None)
     """
-    return option.partition("=")[0] == "--array" or option.startswith("-a")
+    for option in options:
+        if option.partition("=")[0] == "--array" or option.startswith("-a"):
+            return option
+    return None
 
 
 def hostnames_command(nodelist: str) -> list[str]:

@@ -30,6 +30,8 @@ def run_document(world: World, *, policy: str, began_at: float, now_s: float) ->
         "makespan_s": _seconds(makespan_s),
         "gpu_busy_fraction": round(busy_fraction(world, makespan_s), 4),
         "policy": policy,
+        # Why its last answer is not followed; jobs keep what they have.
+        "policy_failure": world.undecided or None,
         "outlook": found._asdict() if (found := outlook_of(world)) else None,
         "jobs": [_job(job, world.records[job.id], now_s) for job in world.jobs.values()],
     }

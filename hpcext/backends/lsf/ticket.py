@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from hpcext import documents, protocol
+from hpcext import documents, protocol, state
+from hpcext.backends import batch_job
+from hpcext.backends.lsf import suspend as lsf_suspend
+from hpcext.backends.ticket_end import Ending
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.batch.system import jobs
-from hpcext.core.errors import InputError
 from hpcext.launch.tree import boot_id
-from hpcext.manager import batch_job, lsf_suspend, state
-from hpcext.manager.ticket_end import Ending
 from hpcext.protocol import EXIT_SUSPENDED, JobId
 
 TICKET = "hpcext.lsf-ticket/1"
@@ -42,16 +42,11 @@ exec {python} -m hpcext trainer -- {command}
 
 
 class LsfTicket:
-    """As :class:`~hpcext.manager.own_job.OwnJob` has it.
+    """As :class:`~hpcext.backends.own_job.OwnJob` has it.
 
     Parameters
     ----------
     here : LsfJob
-
-    Raises
-    ------
-    InputError
-        It is an element of a job array.
     """
 
     system: Literal["slurm", "lsf"] = "lsf"
@@ -60,15 +55,11 @@ class LsfTicket:
     leaves = frozenset({signal.SIGUSR2})
 
     def __init__(self, here: LsfJob) -> None:
-        if here.element:
-            raise InputError(
-                "the elements of a job array cannot be trainers",
-                where="hpcext trainer",
-                do="submit them one by one",
-            )
-        self.id: JobId = here.id
+        self.id: JobId = here.name
         self.numbers: tuple[JobId, ...] = (here.id,)
-        self.name = protocol.environ().get("LSB_JOBNAME") or "job"
+        name = protocol.environ().get("LSB_JOBNAME", "")
+        # That of an element is the name of its array, with the indices of all.
+        self.name = (name.partition("[")[0] if here.element else name) or "job"
         self.run_of = here.file
         self._here = here
         self._directory: Path | None = None
@@ -93,8 +84,8 @@ class LsfTicket:
                 lsf_suspend.link(self._here).unlink()
 
     def environ(self) -> dict[str, str]:
-        """Our environment, without what LSF says of the job."""
-        return lsf_inside.environ_of_others()
+        """Our environment, without what LSF says of the job but for what tells elements apart."""
+        return lsf_inside.environ_of_others() | lsf_inside.of_element()
 
     def is_its_script(self, path: Path) -> bool:
         """Whether it is in the spool of LSF; a shell's text, if it says nothing else."""
@@ -128,10 +119,17 @@ class LsfTicket:
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
         """Those that are EXIT, and stay so: what is to run again is PEND, or PSUSP, soon after."""
         now_s = time.monotonic()
-        states = jobs("lsf").states(job_ids)
-        failed = [job for job, state in states.items() if state == "failed"]
+        names = {_name(job): job for job in job_ids}
+        states = jobs("lsf").states(list(names))
+        failed = [names[job] for job, state in states.items() if state == "failed"]
         self._ended_s = {job: self._ended_s.get(job, now_s) for job in failed}
         return {job for job, since_s in self._ended_s.items() if now_s - since_s >= REQUEUED_S}
+
+
+def _name(job_id: JobId) -> JobId:
+    """Return LSF's name of the job of a ticket's key: ``4711[2]`` where that has ``4711_2``."""
+    number, bar, index = str(job_id).partition("_")
+    return f"{number}[{index}]" if bar else job_id
 
 
 def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:
@@ -159,7 +157,7 @@ def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:
 
 
 def _found(here: LsfJob) -> Path | None:
-    """The directory that an earlier run of the job, or its starter, has made."""
+    """Find the directory that an earlier run of the job, or its starter, has made."""
     path = lsf_suspend.link(here)
     return path.resolve() if lsf_suspend.known(here, path) else None
 

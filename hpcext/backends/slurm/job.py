@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import protocol
+from hpcext.backends import batch_job
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm.reads import reads
 from hpcext.core.errors import BatchError
-from hpcext.manager import batch_job
 from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
-SUBMITTED = batch_job.SLURM
+SUBMITTED = batch_job.Submitted("slurm.json", "hpcext.slurm-job/1", "Slurm", submit="sbatch")
 
 
 def submit(

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def make(state_dir: Path, *names: str) -> Path:
-    """A directory of a user's state; what is missing of it is made, for the user alone.
+    """Make a directory of a user's state, with what is missing above it, for the user alone.
 
     What an older release left open to others is closed to them.
 

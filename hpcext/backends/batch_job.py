@@ -89,13 +89,15 @@ class Submitted:
     schema : str
     system : str
         The batch system, for people.
+    submit : str
+        Its command that submits a job.
     """
 
-    def __init__(self, file: str, schema: str, system: str) -> None:
+    def __init__(self, file: str, schema: str, system: str, *, submit: str) -> None:
         self._file = file
         self._schema = schema
         self._system = system
-        self._submit = "bsub" if system == "LSF" else "sbatch"
+        self._submit = submit
 
     def write(self, directory: Path, job_id: JobId, options: Sequence[str]) -> None:
         """Note which job it is, and with which options it was submitted."""
@@ -103,7 +105,7 @@ class Submitted:
         documents.write_json(directory / self._file, document)
 
     def read(self, directory: Path) -> dict[str, Any]:
-        """What was noted.
+        """Read what was noted.
 
         Raises
         ------
@@ -127,14 +129,14 @@ class Submitted:
             ) from None
 
     def job_of(self, directory: Path) -> JobId | None:
-        """The id of the last job of a pilot, or None if it has none."""
+        """Return the id of the last job of a pilot, or None if it has none."""
         try:
             return slurm.job(self.read(directory)["job_id"])
         except NoManagerError:
             return None
 
     def options(self, directory: Path) -> list[str]:
-        """The options that it was submitted with.
+        """Return the options that it was submitted with.
 
         Raises
         ------
@@ -151,9 +153,6 @@ class Submitted:
         return list(options)
 
 
-SLURM = Submitted("slurm.json", "hpcext.slurm-job/1", "Slurm")
-
-
 def name_of(directory: Path) -> str:
-    """What the job of a pilot is called in the lists of a batch system."""
+    """Return the name of the job of a pilot in the lists of a batch system."""
     return f"hpcext-{directory.name}"[:64]

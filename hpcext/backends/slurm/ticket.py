@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Literal
 
 from hpcext import protocol
+from hpcext.backends.slurm import job as slurm_job
+from hpcext.backends.ticket_end import Ending
 from hpcext.batch import runner, slurm
 from hpcext.batch.slurm.reads import reads
-from hpcext.manager import slurm_job
-from hpcext.manager.ticket_end import Ending
 from hpcext.protocol import Allocation, JobId
 
 
 class SlurmTicket:
-    """As :class:`~hpcext.manager.own_job.OwnJob` has it.
+    """As :class:`~hpcext.backends.own_job.OwnJob` has it.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class SlurmTicket:
         return self._restarts == 0 or os.fstat(sys.stdout.fileno()).st_size > 0
 
     def ending(self) -> Ending:
-        """What slurmctld says while it ends.
+        """Ask slurmctld, which says it while the job ends.
 
         What Slurm may send at the begin of a grace, or anybody else, is no end yet.
         """

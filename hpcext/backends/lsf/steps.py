@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
+from hpcext.backends.lsf.script import OnLsf
 from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
 from hpcext.core.values import Action, Node
 from hpcext.executors.attempt.directory import AttemptFiles
-from hpcext.executors.lsf_script import OnLsf
 from hpcext.executors.processes import Watch
 from hpcext.executors.steps import ASK_PAUSE_MAX_S, ASK_PAUSE_S, StepExecutor
 from hpcext.launch import spread, supervise, sweep
@@ -78,7 +78,7 @@ class Launcher:
         return self.name == "jsrun"
 
     def argv(self, host: str, gpus: Sequence[int], command: Sequence[str], erf: Path) -> list[str]:
-        """The launcher's command.
+        """Return the command of the launcher.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class LsfSteps(StepExecutor):
     # The end.
 
     def _over(self, watch: Watch, ended: Ended) -> None:
-        """The first node has said how it ended; the others, that they have?"""
+        """Finish once each node has said that it has ended; the first has said how."""
         if all(watch.files.ended_on(index) for index in (0, *watch.files.others)):
             super()._over(watch, ended)
         else:

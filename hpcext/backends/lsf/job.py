@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcext import documents
+from hpcext.backends import batch_job
 from hpcext.batch import lsf, runner
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.leasing import gpu_words
-from hpcext.manager import batch_job
 from hpcext.protocol import EXIT_SUSPENDED
 
-SUBMITTED = batch_job.Submitted("lsf.json", "hpcext.lsf-job/1", "LSF")
+SUBMITTED = batch_job.Submitted("lsf.json", "hpcext.lsf-job/1", "LSF", submit="bsub")
 
 AGAIN_FILE, BEFORE_FILE = "again.json", "before.json"
 """That the job is to begin again, and how often it has; the second is what the last one became."""
@@ -97,7 +97,7 @@ def submit(
 
 
 def lacks(launcher: str, gpu_option: str) -> tuple[str, ...]:
-    """What a pilot will not be given because bsub has no option for it; a sentence each.
+    """Say what a pilot is not given because bsub has no option for it; a sentence each.
 
     Raises
     ------

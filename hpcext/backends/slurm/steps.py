@@ -146,7 +146,7 @@ class SlurmSteps(StepExecutor):
         ]
 
     def _share(self, nodes: Iterable[str]) -> Share:
-        """What each of these nodes has, at least; they have as many GPUs."""
+        """Return what each of these nodes has at least; they have as many GPUs."""
         shares = [self._shares[node] for node in nodes]
         return min(shares, key=lambda share: (share.cpus, share.memory_mb))
 
@@ -173,7 +173,7 @@ class SlurmSteps(StepExecutor):
             self._told.discard(watch.files.op)
 
     async def _look_around(self, watch: Watch, *, noticed: bool = False) -> None:
-        """Before anything is started again: is there time, and which nodes are left?"""
+        """Look, before anything is started again, how much time and which nodes are left."""
         await super()._look_around(watch, noticed=noticed)
         if not self._walltime.leaving:
             self._lose(await asyncio.to_thread(self._missing))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from hpcext.backends.lsf.ticket import LsfTicket
+from hpcext.backends.slurm.ticket import SlurmTicket
+from hpcext.backends.ticket_end import Ending
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.manager.lsf_ticket import LsfTicket
-from hpcext.manager.slurm_ticket import SlurmTicket
-from hpcext.manager.ticket_end import Ending
 from hpcext.protocol import Allocation, JobId
 
 __all__ = ["Ending", "OwnJob", "find"]
@@ -70,17 +70,14 @@ class OwnJob(Protocol):
         """
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Which of these other tickets, whose processes are gone, will never come back."""
+        """Which of these other tickets, whose processes are gone, will never come back.
+
+        They are called as their keys have them, ``ARRAY_TASK`` on either system.
+        """
 
 
 def find() -> OwnJob | None:
-    """The job whose batch script this is; None if it is in none.
-
-    Raises
-    ------
-    InputError
-        It is one that cannot be a ticket.
-    """
+    """Find the job whose batch script this is; None if it is in none."""
     here = Allocation.from_environ()
     if here is not None:
         # The shell of salloc is on no node of its job.

@@ -11,16 +11,18 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from hpcext import documents, private, protocol
+from hpcext.backends import batch_job
+from hpcext.backends.lsf.job import SUBMITTED
 from hpcext.batch import runner
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.batch.system import jobs
 from hpcext.core.errors import BatchError, InputError
-from hpcext.manager import batch_job, spool
+from hpcext.jobfile import JobSpec
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -55,8 +57,56 @@ if [ -n "$told" ]; then code=143; fi
 """
 
 
+class LsfSuspendable:
+    """As :class:`~hpcext.backends.suspendable_job.SuspendableJob` has it.
+
+    Parameters
+    ----------
+    here : LsfJob
+    command : sequence of bytes
+        What its training runs; may be empty where brestart has its checkpoint.
+    """
+
+    batch: Literal["slurm", "lsf"] = "lsf"
+
+    def __init__(self, here: LsfJob, command: Sequence[bytes]) -> None:
+        self.key = key(here)
+        self.gpus = len(here.devices)
+        self.output: str | None = here.output
+        self.restored = False
+        self._here = here
+        self._words = command
+
+    def earlier(self, named: Callable[[str], Path | None]) -> Path | None:
+        """Find the directory of an earlier run, by what it registered or by its checkpoint."""
+        directory, self.restored = find(self._here)
+        if not self._words and not self.restored:
+            raise InputError(
+                "no command", valid="hpcext suspendable [--lead SECONDS] -- COMMAND ..."
+            )
+        return directory
+
+    def command(self, directory: Path) -> Sequence[str]:
+        """Return a script of ours: in each run its command may be elsewhere."""
+        return ("/bin/sh", str(directory / COMMAND))
+
+    def write(
+        self, directory: Path, first: JobSpec | None, *, manager_file: Path, hpcext: Sequence[str]
+    ) -> Path:
+        """Write what the leader of the job becomes, and have it found by scripts beside it."""
+        # What brestart has run is the training of another job.
+        if not self.restored and not self._here.restarts:
+            write_command(directory, self._words, self._here)
+        note(self._here, directory)
+        SUBMITTED.write(directory, self._here.name, [])
+        script = write_script(directory, hpcext)
+        register(self._here, directory)
+        protocol.forget_suspendable()
+        return script
+
+
 def key(job: LsfJob) -> str:
-    """What the job is called among files."""
+    """Return the name of a job among files."""
     return f"{job.id}.{job.element}"
 
 
@@ -76,7 +126,7 @@ def link(job: LsfJob) -> Path:
 
 
 def find(job: LsfJob) -> tuple[Path | None, bool]:
-    """The directory that an earlier run of a job has, and whether its command is known there.
+    """Find the directory of an earlier run of a job, and whether its command is known there.
 
     That of a job that brestart goes on with is where its checkpoint says.
 
@@ -98,8 +148,6 @@ def find(job: LsfJob) -> tuple[Path | None, bool]:
         raise InputError(
             "no checkpoint of echkpnt.hpcext", where=shown(str(mark)), do="bsub the job again"
         ) from None
-    # echkpnt.hpcext has suspended it as a user would.
-    spool.put(found, "resume", job="1")
     return found, True
 
 
@@ -125,7 +173,7 @@ def runs(directory: Path) -> int:
 
 
 def words_of_shell(pid: int) -> list[bytes]:
-    """What starts again what a shell was started with: what it runs is not in its variables.
+    """Return the words that start a shell again with what it runs, which no variable says.
 
     Raises
     ------
@@ -188,19 +236,20 @@ def _quoted(word: bytes) -> bytes:
     return b"'" + word.replace(b"'", b"'\\''") + b"'"
 
 
-def write_script(directory: Path) -> None:
-    """Write what the leader of the job runs."""
+def write_script(directory: Path, hpcext: Sequence[str] = batch_job.HPCEXT) -> Path:
+    """Write what the leader of the job runs; return where it is."""
     log_path = directory / "jobs" / "1" / "log.txt"
     # What a job that is put back into the queue printed LSF does not keep: all is shown at the end.
     show = ":" if log_path.is_symlink() else f"cat {shlex.quote(str(log_path))}"
     again, hold = (shlex.quote(str(directory / name)) for name in (AGAIN, HOLD))
-    batch_job.write_script(
+    return batch_job.write_script(
         directory,
         begin=_BEGIN.format(again=again, hold=hold),
         ends="HUP INT TERM",
         finish=_FINISH.format(
             again=again, hold=hold, held=HELD, suspended=protocol.EXIT_SUSPENDED, show=show
         ),
+        hpcext=hpcext,
     )
 
 
@@ -214,7 +263,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
     """
     hold = (directory / HOLD).exists()
     try:
-        state = jobs("lsf").end(job.id).state
+        state = jobs("lsf").end(job.name).state
     except BatchError as error:
         log.warning("what state the job is in is not known: %s", error)
         state = "running"
@@ -225,15 +274,15 @@ def requeue(job: LsfJob, directory: Path) -> None:
     # hpcext-job-control waits for it, and LSF for that.
     documents.write_file(directory / AGAIN, b"")
     if job.requeues and not hold:
-        log.warning("job %d goes back into the queue", job.id)
+        log.warning("job %s goes back into the queue", job.name)
         return
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
-        runner.run(["brequeue", *(["-H"] if hold else []), str(job.id)])
+        runner.run(["brequeue", *(["-H"] if hold else []), str(job.name)])
     except BatchError as error:
-        log.warning("job %d is not put back into the queue: %s", job.id, error)
+        log.warning("job %s is not put back into the queue: %s", job.name, error)
         if job.requeues:
             # Held it cannot be, but it goes on.
             (directory / HOLD).unlink(missing_ok=True)
@@ -241,7 +290,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
             (directory / AGAIN).unlink()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    log.warning("job %d goes back into the queue%s", job.id, ", until it is resumed" * hold)
+    log.warning("job %s goes back into the queue%s", job.name, ", until it is resumed" * hold)
     signal.sigtimedwait(ends, KILLED_S)
 
 

@@ -1,0 +1,1 @@
+"""Runs pilots, tickets and suspendable jobs on a batch system; one folder for each system."""

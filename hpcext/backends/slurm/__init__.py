@@ -1,0 +1,1 @@
+"""Runs pilots on Slurm: steps and scripts, the job, tickets, suspendable jobs."""
