@@ -78,7 +78,7 @@ class Simulated:
         report_s: float | None = None,
     ) -> None:
         self._heap = heap
-        self._floor = Floor(heap.now_s, nodes)
+        self._floor = Floor(nodes)
         self._physics = dict(physics)
         self.spent: dict[str, Spent] = {}
         self._faults = faults or Faults()
@@ -136,7 +136,7 @@ class Simulated:
                 continue
             self._lose(lost)
             if isinstance(fact, NodeJoined):
-                self._floor.join(self._heap.now_s, fact.node)
+                self._floor.join(fact.node)
         self._lose(lost)
         return facts
 
@@ -168,10 +168,6 @@ class Simulated:
         held = sum(len(attempt.gpus) for attempt in attempts)
         trains = sum(len(each.ranks) for each in attempts if each.phase is Phase.TRAINING)
         return Use(self._floor.offered, held, trains, len(attempts))
-
-    def offered_gpu_s(self, until_s: float) -> float:
-        """GPU-seconds that the nodes offered from the beginning to an instant."""
-        return self._floor.offered_gpu_s(until_s)
 
     def occupied(self) -> tuple[str, ...]:
         """Return every GPU that some attempt truly occupies."""
@@ -285,7 +281,7 @@ class Simulated:
     def _lose(self, nodes: list[str]) -> None:
         """Have these nodes no more."""
         if nodes:
-            for op, gpus in self._floor.lose(self._heap.now_s, nodes).items():
+            for op, gpus in self._floor.lose(nodes).items():
                 self._strike(self._attempts[op], gpus)
             nodes.clear()
 
