@@ -9,7 +9,6 @@ import abc
 import asyncio
 import contextlib
 import dataclasses
-import logging
 import os
 import signal
 import subprocess
@@ -22,8 +21,6 @@ from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
 from hpcext.executors.attempts import AttemptExecutor
 from hpcext.protocol import LAUNCH_FILE, SUSPEND_SIGNAL, Process
-
-log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """Wait before a process is watched that could not be (too many open files)."""

@@ -6,7 +6,6 @@ there is one differs.
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
 from collections.abc import Iterable, Mapping
@@ -22,8 +21,6 @@ from hpcext.executors.attempt.directory import AttemptFiles, left_on
 from hpcext.executors.processes import Watch
 from hpcext.launch import tree
 from hpcext.protocol import Process
-
-log = logging.getLogger(__name__)
 
 STEP = "hpcext.step/1"
 STEP_FILE = "step.json"

@@ -1,4 +1,4 @@
-"""Nodes that leases gave up to other jobs, and that are still on their way there."""
+"""The nodes that leases gave up to other jobs, and that are still on their way there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ a batch system's looks at its queue; slurm.conf(5), sched_interval."""
 
 
 class GivenUp:
-    """What has been given up, by any harvester, and was not taken yet.
+    """The nodes that any harvester has given up, and that nobody has taken yet.
 
     A job that preempts several leases begins when the last of them has ended. Until then the nodes
     of the others look idle, and Slurm may begin a lease there, as its plan may name other nodes

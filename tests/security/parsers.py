@@ -255,6 +255,9 @@ PARSERS = {
     "squeue's leases of others": Parser(
         text(slurm_idle.parse_others), recorded("slurm-*/squeue-others.txt")
     ),
+    "squeue's jobs that wait for nodes": Parser(
+        text(slurm_idle.parse_due), (b"Resources|wide\nBeginTime|later\n",)
+    ),
     "squeue's leases": Parser(text(slurm_idle.parse_held), recorded("slurm-*/squeue-held.txt")),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),
     "bhosts' GPUs": Parser(text(lsf_idle.parse_gpus), recorded("lsf/bhosts-*")),

@@ -78,7 +78,7 @@ class Simulated:
         report_s: float | None = None,
     ) -> None:
         self._heap = heap
-        self._floor = Floor(heap.now_s, nodes)
+        self._floor = Floor(nodes)
         self._physics = dict(physics)
         self.spent: dict[str, Spent] = {}
         self._faults = faults or Faults()
@@ -136,7 +136,7 @@ class Simulated:
                 continue
             self._lose(lost)
             if isinstance(fact, NodeJoined):
-                self._floor.join(self._heap.now_s, fact.node)
+                self._floor.join(fact.node)
         self._lose(lost)
         return facts
 
@@ -285,7 +285,7 @@ class Simulated:
     def _lose(self, nodes: list[str]) -> None:
         """Remove these nodes."""
         if nodes:
-            for op, gpus in self._floor.lose(self._heap.now_s, nodes).items():
+            for op, gpus in self._floor.lose(nodes).items():
                 self._strike(self._attempts[op], gpus)
             nodes.clear()
 
