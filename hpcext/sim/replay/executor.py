@@ -169,10 +169,6 @@ class Simulated:
         trains = sum(len(each.ranks) for each in attempts if each.phase is Phase.TRAINING)
         return Use(self._floor.offered, held, trains, len(attempts))
 
-    def offered_gpu_s(self, until_s: float) -> float:
-        """Return the GPU-seconds that the nodes offered from the beginning to an instant."""
-        return self._floor.offered_gpu_s(until_s)
-
     def occupied(self) -> tuple[str, ...]:
         """Return every GPU that some attempt truly occupies."""
         return tuple(gpu for attempt in self._attempts.values() for gpu in attempt.gpus)
