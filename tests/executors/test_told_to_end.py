@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hpcext.executors.lsf_script import LsfScript
-from hpcext.executors.slurm_script import SlurmScript
 from stage import Stage
 from test_local import Local, in_loop
 
+from hpcext.backends.lsf.script import LsfScript
+from hpcext.backends.slurm.script import SlurmScript
 from hpcext.core import facts as f
 from hpcext.core import values as v
 
