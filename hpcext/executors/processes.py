@@ -102,6 +102,11 @@ class ProcessExecutor(abc.ABC):
         """As :class:`hpcext.executors.base.Executor` has it: this machine stays."""
         return None
 
+    @property
+    def preempted(self) -> bool:
+        """As :class:`hpcext.executors.base.Executor` has it."""
+        return False
+
     def perform(self, action: Action) -> None:
         """Carry out an action, as :meth:`hpcext.executors.base.Executor.perform` says."""
         if action.kind is Kind.START and self._adopt(action):

@@ -19,10 +19,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from hpcext import documents, private
-from hpcext.batch import system
+from hpcext import backends, documents, private
+from hpcext.batch.jobs import UNKNOWN
 from hpcext.batch.leasing import THERE, WAITING, Held, Idle, Order
-from hpcext.batch.slurm import UNKNOWN
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
 from hpcext.core.history.fragments import Fragments
@@ -121,7 +120,7 @@ class LeaseBook:
         self._directory = directory
         self._name = name
         self._terms = terms
-        self._system = system.leasing(terms.system)
+        self._system = backends.leasing(terms.system)
         self._emit = emit
         self._loop = loop
         self._began_at = began_at

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcext import documents, protocol
-from hpcext.batch import system
+from hpcext import backends, documents, protocol
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Outcome, Registered, Rescaled, Started
 from hpcext.core.history.fragments import Fragments
@@ -152,7 +151,7 @@ class LeaseExecutor:
         self._loop = loop
         self._manager_file = manager_file.absolute() if manager_file else None
         self._terms = terms
-        self._system = system.leasing(terms.system)
+        self._system = backends.leasing(terms.system)
         self._watches: dict[int, _Watch] = {}
         self._addresses: dict[str, str] = {}
         self._book = LeaseBook(
@@ -174,6 +173,11 @@ class LeaseExecutor:
     def left_s(self) -> float | None:
         """As :class:`hpcext.executors.base.Executor` has it: there are always other leases."""
         return None
+
+    @property
+    def preempted(self) -> bool:
+        """As :class:`hpcext.executors.base.Executor` has it: each lease may be, for itself."""
+        return False
 
     def perform(self, action: Action) -> None:
         """Carry out an action, as :meth:`hpcext.executors.base.Executor.perform` says."""

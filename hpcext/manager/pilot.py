@@ -20,7 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpcext import documents, protocol, state
+from hpcext import backends, documents, protocol, state
+from hpcext.backends.base import Backend
 from hpcext.core.engine import Engine
 from hpcext.core.errors import NoManagerError
 from hpcext.core.facts import Began, Fact, NodeJoined, NodeLost, Submitted
@@ -60,10 +61,6 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """A manager that no signal reaches from other nodes looks so often at what was written there."""
 
-SIGNALS_S = 60.0
-"""The signals of one bkill of LSF, SIGINT and then SIGTERM, are JOB_TERMINATE_INTERVAL apart, 10 s
-by default. The second is no order to leave at once: there is as much again for saving."""
-
 ITSELF_S = 5.0
 """Between two looks whether the first life of a job that was begun again has ended."""
 
@@ -95,17 +92,16 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
                 do="hpcext status shows it",
             ) from None
         me = protocol.Process.me()
-        system, job_id = places.batch_job()
+        backend = _backend_here(directory)
         facts = {
             "schema": spool.MANAGER,
             "pid": me.pid,
             "start": me.start,
             "host": host(),
             "boot_id": boot_id(),
-            "batch": system,
-            "batch_job": job_id,
-            # What a job of LSF is sent reaches all that it has started, and ends some of it.
-            "deaf": deaf or system == "lsf",
+            "batch": backend.name if backend else "",
+            "batch_job": backend.own_job() if backend else None,
+            "deaf": deaf or (backend is not None and backend.deaf),
         }
         documents.write_json(directory / spool.MANAGER_FILE, facts)
         yield
@@ -114,8 +110,9 @@ def sole_manager(directory: Path, *, deaf: bool = False) -> Iterator[None]:
 def _lock(directory: Path, locks: contextlib.ExitStack) -> None:
     """Hold the manager's lock; that of the first life of our own job is waited for.
 
-    LSF begins a job again whose host it cannot reach. That host may go on for a while, or its lock
-    may, until the file server has given it up (for nfs(5), the lease of a client).
+    A batch system may begin a job again whose host it cannot reach. That host may go on for a
+    while, or its lock may, until the file server has given it up (for nfs(5), the lease of a
+    client).
     """
     said = False
     while True:
@@ -133,14 +130,21 @@ def _lock(directory: Path, locks: contextlib.ExitStack) -> None:
 
 
 def _is_of_our_job(directory: Path) -> bool:
-    """Whether the manager that holds the lock is that of the LSF job that we are in, elsewhere."""
-    system, job_id = places.batch_job()
+    """Whether the manager that holds the lock is that of the job that we are in, elsewhere."""
+    backend = _backend_here(directory)
+    if backend is None or not backend.begins_elsewhere:
+        return False
     try:
         facts = documents.read_json(directory / spool.MANAGER_FILE, spool.MANAGER)
     except (OSError, ValueError):
         return False
     other_host = facts.get("boot_id") != boot_id()
-    return system == "lsf" and other_host and facts.get("batch_job") == job_id
+    return other_host and facts.get("batch_job") == backend.own_job()
+
+
+def _backend_here(directory: Path) -> Backend | None:
+    """Find the batch system whose job we are in: that of the pilot, or else one of ours."""
+    return backends.here(load(directory).batch)
 
 
 def run(
@@ -176,7 +180,9 @@ def run(
     spool.check_private(directory)
     state.warn_of(directory)
     pilot = load(directory)
-    if interval_s is None and (pilot.harvest is not None or pilot.batch == "lsf"):
+    backend = backends.find(pilot.batch, str(directory / "pilot.json")) if pilot.batch else None
+    deaf = backend is not None and backend.deaf
+    if interval_s is None and (pilot.harvest is not None or deaf):
         # Of what happens on other nodes no signal tells, nor of requests from there.
         interval_s = min(LOOK_S, pilot.report_interval_s)
     if interval_s is not None:
@@ -252,7 +258,7 @@ async def _run(
         stay=pilot.stay,
         leave=leave,
         moves_on=pilot.requeue,
-        once_s=SIGNALS_S if pilot.batch == "lsf" else 0.0,
+        once_s=backends.find(pilot.batch).end_signals_s if pilot.batch else 0.0,
     )
     executor = place.executor(
         directory=directory / "jobs",

@@ -13,12 +13,17 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from hpcext.batch import lsf
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.local import LocalExecutor
 from hpcext.executors.processes import Watch
 from hpcext.protocol import NEWS_SIGNAL, Process
 
 log = logging.getLogger(__name__)
+
+WANTED_BACK = "LSF wants the hosts back"
+"""LSF has no steps: what it sends, by JOB_CONTROLS, bsub -wa or at the end of -W, goes to the whole
+job, and is never about one training."""
 
 
 class OnLsf(AllocationExecutor, LocalExecutor):
@@ -27,6 +32,9 @@ class OnLsf(AllocationExecutor, LocalExecutor):
     LSF sends what it sends a job to every process group that it has found, from half a minute after
     its begin on: SIGTERM is its word to a supervisor there, and not the manager's.
     """
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(jobs=lsf.Commands(), wanted_back=WANTED_BACK, **common)
 
     def _end(self, watch: Watch, supervisor: Process) -> None:
         try:
@@ -48,7 +56,7 @@ class LsfScript(OnLsf):
     """
 
     def __init__(self, **common: Any) -> None:
-        super().__init__(system="lsf", **common)
+        super().__init__(**common)
         self._leader = Process.of(os.getppid())
         self._later(self._follow())
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcext import documents, protocol
-from hpcext.backends.lsf.script import OnLsf
+from hpcext.backends.lsf.script import WANTED_BACK, OnLsf
 from hpcext.batch import lsf, runner
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import Ended, Started
@@ -130,7 +130,7 @@ class LsfSteps(StepExecutor):
     _end_signal = signal.SIGKILL
 
     def __init__(self, *, nodes: Sequence[Node], launcher: Launcher, **common: Any) -> None:
-        super().__init__(addresses={}, **common)
+        super().__init__(addresses={}, jobs=lsf.Commands(), wanted_back=WANTED_BACK, **common)
         self._nodes = {node.name: node for node in nodes}
         self._launcher = launcher
 

@@ -13,13 +13,12 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from hpcext import documents, private, protocol
 from hpcext.backends import batch_job
-from hpcext.batch import runner
+from hpcext.batch import lsf, runner
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.batch.system import jobs
 from hpcext.core.errors import BatchError, InputError
 from hpcext.jobfile import JobSpec
 from hpcext.text import shown
@@ -71,7 +70,7 @@ class LsfSuspendable:
         It is an element of a job array.
     """
 
-    batch: Literal["slurm", "lsf"] = "lsf"
+    batch = "lsf"
 
     def __init__(self, here: LsfJob, command: Sequence[bytes]) -> None:
         if here.element:
@@ -272,7 +271,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
     """
     hold = (directory / HOLD).exists()
     try:
-        state = jobs("lsf").end(job.id).state
+        state = lsf.Commands().end(job.id).state
     except BatchError as error:
         log.warning("what state the job is in is not known: %s", error)
         state = "running"

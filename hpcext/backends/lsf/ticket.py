@@ -15,15 +15,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from hpcext import documents, protocol, state
 from hpcext.backends import batch_job
 from hpcext.backends.lsf import suspend as lsf_suspend
 from hpcext.backends.ticket_end import Ending
+from hpcext.batch import lsf
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.batch.system import jobs
 from hpcext.core.errors import InputError
 from hpcext.launch.tree import boot_id
 from hpcext.protocol import EXIT_SUSPENDED, JobId
@@ -55,7 +54,7 @@ class LsfTicket:
         It is an element of a job array.
     """
 
-    system: Literal["slurm", "lsf"] = "lsf"
+    system = "lsf"
     # JOB_TERMINATE_INTERVAL after them comes SIGKILL; bkill(1).
     ends = frozenset({signal.SIGINT, signal.SIGTERM})
     leaves = frozenset({signal.SIGUSR2})
@@ -114,7 +113,7 @@ class LsfTicket:
 
     def end_s(self) -> float | None:
         """Its run limit."""
-        return jobs("lsf").end(self.id).end_s
+        return lsf.Commands().end(self.id).end_s
 
     def go_back(self) -> int | None:
         """By its exit value where that does it, else by brequeue, as suspendable jobs do."""
@@ -129,7 +128,7 @@ class LsfTicket:
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
         """Those that are EXIT, and stay so: what is to run again is PEND, or PSUSP, soon after."""
         now_s = time.monotonic()
-        states = jobs("lsf").states(job_ids)
+        states = lsf.Commands().states(job_ids)
         failed = [job for job, state in states.items() if state == "failed"]
         self._ended_s = {job: self._ended_s.get(job, now_s) for job in failed}
         return {job for job, since_s in self._ended_s.items() if now_s - since_s >= REQUEUED_S}

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcext import protocol
+from hpcext.batch.slurm.reads import reads
 from hpcext.executors.allocation import AllocationExecutor
 from hpcext.executors.local import LocalExecutor
 from hpcext.protocol import NOTICE_SIGNAL
@@ -42,7 +43,7 @@ class SlurmScript(AllocationExecutor, LocalExecutor):
     """
 
     def __init__(self, *, number: int, **common: Any) -> None:
-        super().__init__(**common)
+        super().__init__(jobs=reads(), **common)
         self._number = number
         self._listening: subprocess.Popen[bytes] | None = None
         self._later(self._listen())
