@@ -14,7 +14,7 @@ import time
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.history.fragments import Seen
-from hpcext.core.values import Cause, Job, Node, Snapshot, State
+from hpcext.core.values import Cause, Job, Node, Run, Snapshot, State
 from hpcext.policies import find_policy
 
 LARGEST = 64
@@ -39,7 +39,7 @@ def snapshot(jobs: int, nodes: int, held: float, seed: int) -> Snapshot:
         queue.append(
             Job(
                 str(number), f"trainer-{number}", number, (1,), 1, nodes=(1, LARGEST),
-                state=State.RUNNING if goal else State.PENDING, registered=bool(goal),
+                state=State.RUNNING if goal else State.PENDING, run=Run(registered=bool(goal)),
                 ready=True, goal=goal or None, held=goal,
                 estimate=Estimate(stated=stated, up_s=18.0, down_s=12.0),
             )

@@ -292,8 +292,8 @@ def _rungs(said: str) -> tuple[int, int] | None:
 
 
 JobId = int | str
-"""A job of a batch system: its number, or ``ARRAY_TASK`` for a task of Slurm's job array, since
-Slurm's commands take the number of an array's last task for the whole array."""
+"""A job of a batch system: its number, or as its commands call a part of a job array, whose own
+number is that of the whole array: ``ARRAY_TASK`` of Slurm, ``ARRAY[INDEX]`` of LSF."""
 
 
 class Allocation(NamedTuple):

@@ -220,10 +220,11 @@ class Finished(NamedTuple):
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
     """Wait until a condition holds; what it gave."""
     deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
+    while (begun_s := time.monotonic()) < deadline:
         if value := condition():
             return value
-        time.sleep(0.01)
+        # One that starts a command is not to keep a processor busy.
+        time.sleep(max(0.01, time.monotonic() - begun_s))
     raise AssertionError(f"waited {WAIT_S:g} s in vain for {what}")
 
 

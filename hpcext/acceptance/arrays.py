@@ -7,14 +7,14 @@ import sys
 
 from hpcext.acceptance.scenario import FailedError, NotTriedError, Scenario, Seen
 from hpcext.acceptance.stage import Stage
-from hpcext.acceptance.systems import Order, System
-from hpcext.acceptance.trial import JOB, LEAD_S, Training, script
+from hpcext.acceptance.systems import Order
+from hpcext.acceptance.trial import AGAIN_S, JOB, LEAD_S, Training, script
 
 TASKS = 2
 
 
 def array(stage: Stage, scenario: Scenario) -> Seen:
-    """One task is suspended and resumed where tasks can be; the other never notices."""
+    """One task is suspended and resumed, and then requeued; the other never notices."""
     from hpcext.acceptance import training  # noqa: PLC0415  (NumPy)
 
     place = stage.place(scenario.name)
@@ -37,36 +37,34 @@ def array(stage: Stage, scenario: Scenario) -> Seen:
     stage.follow(*tasks)
     for task in tasks:
         stage.begins(task, "the begin of all tasks")
-    first = 0 if len(tasks) > 1 else 1
     its = [
-        Training(stage, place / f"task-{number}", place / "finish")
-        for number in range(first, first + TASKS)
+        Training(stage, place / f"task-{number}", place / "finish", task)
+        for number, task in zip(stage.system.numbers_of(TASKS), tasks, strict=True)
     ]
     for it in its:
         it.began()
-    if len(tasks) > 1:
-        pilot = stage.system.pilot_of(tasks[-1])
-        stage.granted("suspend", pilot, JOB)
-        its[-1].stands()
-        its[0].goes_on()
-        stage.granted("resume", pilot, JOB)
-        its[-1].began(2)
+    pilot = stage.system.pilot_of(tasks[-1])
+    stage.granted("suspend", pilot, JOB)
+    its[-1].stands()
+    its[0].goes_on()
+    stage.granted("resume", pilot, JOB)
+    its[-1].began(2)
+    stage.do("requeue", tasks[-1])
+    its[-1].began(3, AGAIN_S)
+    its[0].goes_on()
     its[0].finish()
     for task in tasks:
         if (state := stage.ends(task)) != "completed":
             raise FailedError(f"task {task} ended as {state}")
     if len(its[0].lives()) != 1:
-        raise FailedError("the task that nobody suspended was begun again")
+        raise FailedError("the task to which nothing was done was begun again")
     found = [it.judged("all tasks ended") for it in its]
     steps, lost = (sum(getattr(each, key) for each in found) for key in ("steps", "lost"))
     return Seen(f"all {TASKS} tasks ended, {steps} steps, {lost} done twice", steps, lost)
 
 
-def scenarios(system: System) -> list[Scenario]:
+def scenarios() -> list[Scenario]:
     """The one."""
-    if system.key == "lsf":
-        return [
-            Scenario("array", f"an array of {TASKS}", "it runs as without hpcext", array),
-        ]
+    tried = f"an array of {TASKS}, one of them suspended, resumed, requeued"
     expected = "that goes on where it was, and the other never notices"
-    return [Scenario("array", f"an array of {TASKS}, one of them suspended", expected, array)]
+    return [Scenario("array", tried, expected, array)]

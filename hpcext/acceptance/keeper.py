@@ -128,9 +128,9 @@ def _left(system: System, names: set[str], ids: list[JobId]) -> list[str]:
             if state not in FINAL:
                 left[str(job)] = f"job {job} is {state}"
         for name in sorted(names):
-            for held in system.held(name):
-                if held.state not in FINAL:
-                    left[str(held.job_id)] = f"job {held.job_id} is {held.state}"
+            for job, state in system.named(name).items():
+                if state not in FINAL:
+                    left[str(job)] = f"job {job} is {state}"
     except HpcextError as error:
         left[""] = f"whether jobs are left is not known: {error.what}"
     return list(left.values())

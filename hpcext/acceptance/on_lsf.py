@@ -9,6 +9,7 @@ from hpcext.acceptance.systems import FINAL, Order
 from hpcext.batch import lsf, runner
 from hpcext.batch.leasing import Held, Idle
 from hpcext.batch.lsf import idle as lsf_idle
+from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf.engine import Engine
 from hpcext.batch.lsf.leasing import LsfLeasing, gpu_words
@@ -115,19 +116,29 @@ class Lsf:
 
     def cancel_named(self, name: str) -> None:
         """End them."""
-        self.cancel([job.job_id for job in self.held(name) if job.state not in FINAL])
+        self.cancel([job for job, state in self.named(name).items() if state not in FINAL])
 
     def held(self, name: str) -> tuple[Held, ...]:
         """What mbatchd knows of them."""
         return LsfLeasing().held(name)
 
+    def named(self, name: str) -> dict[JobId, str]:
+        """What mbatchd knows of them."""
+        found = lsf_jobs.ask(("jobid", "stat"), ["-J", name])
+        return {job: lsf.state(fields.get("STAT", "")) for job, fields in found.items()}
+
     def pilot_of(self, job: JobId) -> str:
-        """Its name; the number tells restarted jobs apart."""
-        return f"job-{job}.0"
+        """Its name: with the index of an element, or 0."""
+        number, _, index = str(job).rstrip("]").partition("[")
+        return f"job-{number}.{index or 0}"
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
-        """bjobs(1) has the array's number for all of them."""
-        return (job,)
+        """``ARRAY[INDEX]``."""
+        return tuple(f"{job}[{index}]" for index in self.numbers_of(count))
+
+    def numbers_of(self, count: int) -> range:
+        """From 1 on: an index is no 0."""
+        return range(1, count + 1)
 
     def pilot_options(self, order: Order) -> list[str]:
         """Of bsub."""

@@ -118,13 +118,21 @@ class Slurm:
         """What slurmctld knows of them."""
         return SlurmLeasing().held(name)
 
+    def named(self, name: str) -> dict[JobId, str]:
+        """What slurmctld knows of them."""
+        return {job.job_id: job.state for job in self.held(name)}
+
     def pilot_of(self, job: JobId) -> str:
         """Its name."""
         return f"job-{job}"
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
         """``ARRAY_TASK``."""
-        return tuple(f"{job}_{task}" for task in range(count))
+        return tuple(f"{job}_{task}" for task in self.numbers_of(count))
+
+    def numbers_of(self, count: int) -> range:
+        """From 0 on."""
+        return range(count)
 
     def pilot_options(self, order: Order) -> list[str]:
         """Of sbatch."""

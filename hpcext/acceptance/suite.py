@@ -54,7 +54,7 @@ def table(system: System, terms: Terms, hosts: Sequence[Idle], no_flags: str) ->
     return [
         *silence.scenarios(terms.cut_s),
         *verbs.scenarios(system),
-        *arrays.scenarios(system),
+        *arrays.scenarios(),
         *flags.scenarios(system, no_flags),
         *preemption.scenarios(terms.above),
         *leases.scenarios(terms.above),

@@ -81,7 +81,7 @@ class System(Protocol):
     silent : str
         What they say when nobody answers, after their name.
     task : str
-        The variable that has a task's number in an array; that of the first one is 0 or 1.
+        The variable that has a task's number in an array.
     changes : Mapping[str, str]
         Name of a scenario → file, and what to change there if it has failed.
     """
@@ -124,13 +124,19 @@ class System(Protocol):
         """End all jobs of ours that have this name."""
 
     def held(self, name: str) -> tuple[Held, ...]:
-        """Jobs of ours of a name that it still knows."""
+        """Jobs of ours of a name that it still knows, but for arrays."""
+
+    def named(self, name: str) -> dict[JobId, str]:
+        """States of jobs of ours of a name that it still knows, in Slurm's words."""
 
     def pilot_of(self, job: JobId) -> str:
         """The name of the pilot that a suspendable job is."""
 
     def tasks_of(self, job: JobId, count: int) -> tuple[JobId, ...]:
-        """The jobs of an array, each as it is called; the array itself where that is not known."""
+        """The jobs of an array, each as it is called."""
+
+    def numbers_of(self, count: int) -> range:
+        """What :attr:`task` says in each of them."""
 
     def pilot_options(self, order: Order) -> list[str]:
         """What ``hpcext pilot submit`` passes on: its partition and hosts."""

@@ -12,6 +12,7 @@ from hpcext.acceptance import account
 from hpcext.acceptance.scenario import FailedError, Scenario, Seen
 from hpcext.acceptance.stage import ANSWER_S, Stage, command
 from hpcext.acceptance.systems import FINAL, Order
+from hpcext.protocol import JobId
 
 LEAD_S = 50
 """How long before its end a training is suspended."""
@@ -46,9 +47,14 @@ class Training:
     directory : pathlib.Path
         Of its account.
     finish : pathlib.Path
+    job : int or str or None
+        The batch job that it is, where it goes back into the queue.
     """
 
-    def __init__(self, stage: Stage, directory: Path, finish: Path) -> None:
+    def __init__(
+        self, stage: Stage, directory: Path, finish: Path, job: JobId | None = None
+    ) -> None:
+        self.job = job
         self._stage = stage
         self._directory = directory
         self._finish = finish
@@ -63,8 +69,13 @@ class Training:
 
     def began(self, life: int = 1, within_s: float = BEGIN_S) -> None:
         """Wait until a process of it, counted from 1, has made some steps."""
-        what = "its first steps" if life == 1 else "its next steps"
-        self._stage.wait(lambda: self._trains(life), what, within_s)
+
+        def there() -> bool:
+            if self.job is not None:
+                self._stage.begin_now(self.job)
+            return self._trains(life)
+
+        self._stage.wait(there, "its first steps" if life == 1 else "its next steps", within_s)
 
     def _trains(self, life: int) -> bool:
         lives = [each for each in self.lives() if each.steps]
@@ -150,7 +161,7 @@ class Suspendable(Training):
             lead_s=LEAD_S,
         )
         words = command(self._directory, self._finish, torch=torch)
-        self.job = stage.submit(order, script(stage, shlex.join(words)), environ)
+        self.job: JobId = stage.submit(order, script(stage, shlex.join(words)), environ)
         self._old = scenario.old
 
     @property

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import re
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcext import seams
 from hpcext.config import AUTO, load_settings
@@ -91,7 +91,7 @@ def _made(name: str) -> Backend:
     return theirs
 
 
-def _lacks(brought: object, base: type[Backend], name: str) -> str:
+def _lacks(brought: Any, base: type, name: str) -> str:
     """Say what an object that a package brings lacks to be a backend; empty: nothing."""
     if not inspect.isclass(brought) or not issubclass(brought, base):
         return "it is no subclass of hpcext.backends.base.Backend"

@@ -25,6 +25,7 @@ from hpcext.core.errors import InputError
 from hpcext.core.values import Node
 from hpcext.executors.base import Executor
 from hpcext.protocol import JobId
+from hpcext.text import shown
 
 
 class PilotOrder(NamedTuple):
@@ -113,6 +114,22 @@ class JobPlace:
     gone: tuple[str, ...] = ()
 
 
+def refuse_array(option: str | None) -> None:
+    """Refuse the option, if there is one, that makes a job array of a pilot.
+
+    Raises
+    ------
+    InputError
+        There is.
+    """
+    if option is not None:
+        raise InputError(
+            "a pilot is one job, whose jobs are those of its file",
+            where=shown(option),
+            do="put the tasks into the job file; hpcext sweep writes one",
+        )
+
+
 class Backend(abc.ABC):
     """A batch system whose jobs are pilots.
 
@@ -181,7 +198,7 @@ class Backend(abc.ABC):
         Returns
         -------
         int or str
-            The id of the job: a number, or ``NUMBER_NUMBER``.
+            The id of the job: a number, ``NUMBER_NUMBER`` or ``NUMBER[NUMBER]``.
 
         Raises
         ------

@@ -68,4 +68,7 @@ class OwnJob(Protocol):
         """
 
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
-        """Which of these other tickets, whose processes are gone, will never come back."""
+        """Which of these other tickets, whose processes are gone, will never come back.
+
+        They are called as their keys have them, ``ARRAY_TASK`` on either system.
+        """

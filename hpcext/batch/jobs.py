@@ -25,7 +25,7 @@ LEFT = OVER | {
 """States in which whatever still runs of a job is ended: it is over, or begins anew elsewhere. All
 others are no end of what runs, one that is stopped or that is not known included."""
 
-_NAME = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,10})?\Z")
+_NAME = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,10}|\[[1-9][0-9]{0,9}\])?\Z")
 
 
 class End(NamedTuple):
@@ -58,17 +58,17 @@ class Seen(NamedTuple):
 
 
 def as_job(said: object) -> JobId | None:
-    """A job as Slurm or a file of ours names it; None where it is none, or several.
+    """A job as a batch system or a file of ours names it; None where it is none, or several.
 
     Examples
     --------
-    >>> as_job("4711"), as_job(4711), as_job("4711_3"), as_job("4711_[4-9%2]"), as_job("4711+1")
-    (4711, 4711, '4711_3', None, None)
+    >>> as_job("4711"), as_job("4711_3"), as_job("4711_[4-9%2]"), as_job("4711[3]")
+    (4711, '4711_3', None, '4711[3]')
     """
     text = str(said)
     if not _NAME.match(text):
         return None
-    return text if "_" in text else int(text)
+    return int(text) if text.isdecimal() else text
 
 
 class Jobs(Protocol):

@@ -153,6 +153,9 @@ class Leasing(Protocol):
         Of nodes that :meth:`idle` has named last.
         """
 
+    def due(self) -> bool:
+        """Whether a job that is no lease waits for nodes; one that cannot be seen may."""
+
     def held(self, name: str) -> tuple[Held, ...]:
         """Our jobs of a name that the batch system still knows."""
 

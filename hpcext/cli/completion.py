@@ -62,15 +62,10 @@ def show(args: argparse.Namespace, out: Output) -> int:
 
 def answer(parser: argparse.ArgumentParser) -> None:
     """Tell the shell what may come next and end, if this process was started for that."""
-    if asked():
+    if "_ARGCOMPLETE" in protocol.environ():
         _argcomplete().autocomplete(
             parser, always_complete_options=False, default_completer=candidates
         )
-
-
-def asked() -> bool:
-    """Whether this process was started by a tab key."""
-    return "_ARGCOMPLETE" in protocol.environ()
 
 
 def _argcomplete() -> Any:

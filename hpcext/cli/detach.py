@@ -14,9 +14,9 @@ from hpcext import backends
 from hpcext.batch.standing import Is, Standing
 from hpcext.cli import view
 from hpcext.cli.live import Live
+from hpcext.cli.managing import add_output, exit_status, headline
 from hpcext.cli.narrator import Narrator
 from hpcext.cli.output import LogOutput, Output
-from hpcext.cli.run import add_output, exit_status, headline
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.manager import choosing, spool

@@ -4,67 +4,46 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from hpcext import __version__
-from hpcext.cli import (
-    completion,
-    config,
-    dashboard,
-    detach,
-    doctor,
-    harvest,
-    launch,
-    metrics,
-    output,
-    pilot,
-    plan,
-    profile,
-    report,
-    reproduce,
-    run,
-    simulate,
-    suspendable,
-    sweep,
-    tidy,
-    top,
-    trace,
-    trainer,
-    trials,
-    verbs,
-)
+from hpcext import __version__, protocol
+from hpcext.cli import output
 from hpcext.core.errors import HpcextError, InputError, refused
 from hpcext.text import did_you_mean, listed, shown
 
-COMMANDS: tuple[Callable[[Any], None], ...] = (
-    run.add,
-    pilot.add,
-    tidy.add,
-    harvest.add,
-    suspendable.add,
-    trainer.add,
-    launch.add,
-    sweep.add,
-    trials.add,
-    profile.add,
-    plan.add,
-    simulate.add,
-    trace.add,
-    reproduce.add,
-    detach.add,
-    verbs.add,
-    top.add,
-    report.add,
-    metrics.add,
-    dashboard.add,
-    config.add,
-    completion.add,
-    doctor.add,
-)
-"""Each registers its commands: parsers whose defaults hold ``run(args, out) -> exit status``."""
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "run": ("run",),
+    "pilot": ("pilot",),
+    "tidy": ("prune",),
+    "harvest": ("harvest",),
+    "suspendable": ("suspendable",),
+    "trainer": ("trainer",),
+    "launch": ("launch",),
+    "sweep": ("sweep",),
+    "trials": ("trials",),
+    "profile": ("profile",),
+    "plan": ("plan",),
+    "simulate": ("simulate",),
+    "trace": ("trace",),
+    "reproduce": ("reproduce",),
+    "detach": ("attach",),
+    "verbs": (
+        "status", "submit", "suspend", "resume", "resize", "cancel", "drain", "why", "logs",
+    ),
+    "top": ("top",),
+    "report": ("report",),
+    "metrics": ("metrics",),
+    "dashboard": ("dashboard",),
+    "config": ("config",),
+    "completion": ("completion",),
+    "doctor": ("doctor",),
+}  # fmt: skip
+"""Module of this package → the commands that its ``add`` registers: parsers whose defaults hold
+``run(args, out) -> exit status``."""
 
 QUIET = ("-q", "--quiet")
 
@@ -111,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         takes_rest = {argparse.PARSER, argparse.REMAINDER}
         whole = any(action.nargs in takes_rest for action in self._get_positional_actions())
         # What completes words looks at one pass, in which all of them have their places.
-        if self._mixing or whole or completion.asked():
+        if self._mixing or whole or _completes():
             return super().parse_known_args(args, namespace)
         self._mixing = True
         try:
@@ -163,8 +142,15 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"too many arguments: {shown(first)}", do=f"see {self.prog} --help")
 
 
-def make_parser() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the whole command line, and that of each command."""
+def make_parser(words: Sequence[str] = ()) -> tuple[Parser, dict[str, Parser]]:
+    """Make the parser of the whole command line, and that of each command.
+
+    Parameters
+    ----------
+    words : sequence of str
+        A command line. If it begins with a command, only the module of that is imported: all of
+        them take a third of a second.
+    """
     parser = Parser(
         prog="hpcext",
         description="Share GPUs among deep-learning jobs; suspend and resume them without loss.",
@@ -173,9 +159,21 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
     parser.add_argument("--version", action="version", version=f"hpcext {__version__}")
     parser.set_defaults(quiet=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in COMMANDS:
-        add(commands)
+    for module in _modules(words):
+        importlib.import_module(f"hpcext.cli.{module}").add(commands)
     return parser, dict(commands.choices)
+
+
+def _modules(words: Sequence[str]) -> Iterable[str]:
+    """Return the modules of the command that a command line begins with, or all."""
+    first = next((word for word in words if not word.startswith("-")), "")
+    meant = [module for module, names in COMMANDS.items() if first in names]
+    return meant if meant and not _completes() else COMMANDS
+
+
+def _completes() -> bool:
+    """Return whether a tab key has started this process."""
+    return "_ARGCOMPLETE" in protocol.environ()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -186,8 +184,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     InputError
         It is none of ours.
     """
-    parser, commands = make_parser()
-    completion.answer(parser)
+    parser, commands = make_parser(argv)
+    if _completes():
+        importlib.import_module("hpcext.cli.completion").answer(parser)
     argv, rest = without_rest(argv, commands)
     args, extra = parser.parse_known_args(argv)
     if extra:

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 from hpcext.cli.output import Output
 from hpcext.cli.view import gpu_names, several_hosts, warning
 from hpcext.core.engine import Engine
-from hpcext.core.saving import Loss, loss_sentence, said
-from hpcext.core.values import Job, Record, State
+from hpcext.core.reasons import reason
+from hpcext.core.saving import loss_sentence, said
+from hpcext.core.values import Job, Loss, Record, State
 from hpcext.core.world import World
 from hpcext.manager.views.report import display_state
 from hpcext.text import counted
@@ -214,7 +215,7 @@ def _gist(job: Job, *, named: bool) -> tuple[str, str, str]:
 def _text(job: Job, *, named: bool) -> str:
     if job.state is State.RUNNING and job.role:
         where = gpu_names(job.gpus, named=named)
-        return f"running on GPUs {where} ({job.role.value}): {job.reason}"
+        return f"running on GPUs {where} ({job.role.value}): {reason(job)}"
     if job.state in {State.STARTING, State.STOPPING}:
-        return f"{job.state.value}: {said(job)}" if job.unsaved else str(job.state.value)
-    return f"{display_state(job)}: {job.reason}" if job.reason else display_state(job)
+        return f"{job.state.value}: {said(job)}" if job.run.unsaved else str(job.state.value)
+    return f"{display_state(job)}: {reason(job)}" if reason(job) else display_state(job)

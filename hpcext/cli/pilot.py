@@ -13,8 +13,9 @@ from hpcext.backends.batch_job import LEAD_S, MAX_LEAD_S, MIN_LEAD_S
 from hpcext.batch.jobs import Seen
 from hpcext.batch.standing import Is, kind
 from hpcext.cli import tidy
+from hpcext.cli.managing import LOG_FORMATS
 from hpcext.cli.output import Output
-from hpcext.cli.run import LOG_FORMATS, add_notify, name_after, read_job_file
+from hpcext.cli.run import add_notify, name_after, read_job_file
 from hpcext.config import load_settings
 from hpcext.core.errors import BatchError, InputError, NoManagerError
 from hpcext.jobfields import MAX_GPUS

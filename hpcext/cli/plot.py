@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hpcext.core.errors import InputError, refused
 from hpcext.extras import need
-from hpcext.sim.report import canvas, style
-from hpcext.sim.report.style import LIGHT
+from hpcext.render import canvas, style
+from hpcext.render.style import LIGHT
 from hpcext.text import counted
 
 if TYPE_CHECKING:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from hpcext.core.errors import InputError, refused
 from hpcext.extras import need
 from hpcext.papers import PAPERS, find_papers, reproduce
 from hpcext.papers.study import FAR, How, Row, Study, Table
+from hpcext.render.csv import as_csv
 
 SCHEMA = "hpcext.reproduce/1"
 
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if args.out:
         text = json.dumps(json.loads(msgspec.json.encode(document)), indent=2) + "\n"
         (args.out / "study.json").write_text(text, encoding="utf-8")
-        (args.out / "study.csv").write_text(_csv(studies), encoding="utf-8", newline="")
+        (args.out / "study.csv").write_bytes(as_csv(_lines(studies)))
     if args.json:
         out.document(document)
     return 0
@@ -118,20 +117,13 @@ def _study(study: Study) -> dict[str, Any]:
     return plain
 
 
-def _csv(studies: dict[str, Study]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["study", "table", "what", "ours", "paper", "unit", "ratio", "why"])
+def _lines(studies: dict[str, Study]) -> Iterator[Sequence[object]]:
+    yield ("study", "table", "what", "ours", "paper", "unit", "ratio", "why")
     for name, study in studies.items():
         for table in study.tables:
             for row in table.rows:
-                numbers = [_exact(row.ours), _exact(row.paper), row.unit, _exact(row.ratio)]
-                writer.writerow([name, table.title, row.what, *numbers, row.why])
-    return text.getvalue()
-
-
-def _exact(number: float | None) -> str:
-    return "" if number is None else repr(float(number))
+                numbers = (row.ours, row.paper, row.unit, row.ratio)
+                yield (name, table.title, row.what, *numbers, row.why)
 
 
 def _show(out: Output, study: Study) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcext.admission import admit
 from hpcext.cli import view
+from hpcext.cli.detach import leave_behind
 from hpcext.cli.live import Live
+from hpcext.cli.managing import add_output, exit_status, headline
 from hpcext.cli.narrator import Narrator
 from hpcext.cli.output import LogOutput, Output
 from hpcext.config import Settings, load_settings
@@ -29,15 +30,13 @@ from hpcext.manager.directory import host
 from hpcext.manager.refine import profiles_for
 from hpcext.manager.submissions import check_fits
 from hpcext.manager.views.report import run_document
-from hpcext.manager.waiting import left_in, status_of
 from hpcext.numerals import whole
 from hpcext.policies import POLICIES, find_policy
 from hpcext.protocol import EXIT_SUSPENDED
+from hpcext.render.words import duration
 from hpcext.sim.evaluate.expected import expected
 from hpcext.sim.workloads.jobfiles import unstated
 from hpcext.text import shown
-
-LOG_FORMATS = ("text", "json")
 
 LIVE_S = 1.0
 """A table that somebody looks at is brought up to date so often."""
@@ -94,18 +93,6 @@ def add_detach(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """The options of a manager that say what it prints."""
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--json", action="store_true", help="print one JSON document at the end")
-    either.add_argument(
-        "--log-format",
-        choices=LOG_FORMATS,
-        default="text",
-        help="how to say what happens: text (default), or json: an object a line",
-    )
-
-
 def run(args: argparse.Namespace, out: Output) -> int:
     """Run the command; the exit status is that of the jobs."""
     settings = load_settings(
@@ -150,8 +137,6 @@ def run(args: argparse.Namespace, out: Output) -> int:
 def begin(directory: Path, args: argparse.Namespace, out: Output) -> int:
     """Manage a pilot, here or in the background."""
     if args.detach:
-        from hpcext.cli.detach import leave_behind  # noqa: PLC0415  (it needs what is below)
-
         return leave_behind(directory, args, out)
     moved, leave = getattr(args, "moved", False), getattr(args, "leave", False)
     return manage(directory, out, as_json=args.json, moved=moved, leave=leave)
@@ -277,13 +262,6 @@ def manage(
     return exit_status(engine, driver.stopped_by, directory, out)
 
 
-def headline(pilot: pilots.Pilot, directory: Path) -> str:
-    """What a pilot is, in a line."""
-    kind = "logical slots" if pilot.logical else "GPUs"
-    what, each = ("harvester", " on each node") if pilot.harvest else ("pilot", "")
-    return f"{what} {pilot.id}: {len(pilot.gpus)} {kind}{each}; {directory}"
-
-
 class _Entries(logging.Handler):
     """Has warnings stand among the entries of a log."""
 
@@ -303,15 +281,6 @@ def _exit_code(engine: Engine) -> int:
     if not job.state.final or code is None:
         return EXIT_SUSPENDED
     return code if code >= 0 else 128 - code
-
-
-def exit_status(
-    engine: Engine, stopped_by: signal.Signals | None, directory: Path, out: Output
-) -> int:
-    """Find that of a manager; what is to be done about jobs that are left is said."""
-    if left := left_in(engine.world):
-        out.note(f"{left}; go on with: {pilots.how_to_go_on(directory)}")
-    return status_of(engine.world) if stopped_by is None else 128 + stopped_by
 
 
 def _dry_run(
@@ -353,7 +322,7 @@ def _dry_run(
     rows = [(job.id, job.name, str(sum((job.goal or {}).values()) or ""), job.why) for job in plan]
     out.table(("id", "job", "GPUs", "why"), rows)
     if schedule:
-        span = view.duration(schedule.makespan_s)
+        span = duration(schedule.makespan_s)
         out.line(f"expected: {span} in all, if jobs are as fast as the file says")
     elif missing := unstated(specs):
         out.note(f"no time is expected: {missing}")

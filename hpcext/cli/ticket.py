@@ -288,7 +288,7 @@ class Wait:
         job = self._engine.world.jobs.get(self._trainer or "") if self._engine else None
         if job is not None and job.on_hold:
             return
-        if job is None or job.registered or not job.state.active:
+        if job is None or job.run.registered or not job.state.active:
             tickets.mark(self._directory, self._key, "held")
             self._ask("suspend")
         else:

@@ -30,6 +30,10 @@ from hpcext.text import shown
 
 _NODES = re.compile(r"[0-9:]+\Z")
 
+_MADE_S = 120.0
+"""So long a ticket waits for another one that makes the harvester, for which the batch system is
+asked several questions: the elements of an array begin at once."""
+
 
 def add(commands: Any) -> None:
     """Register the command."""
@@ -151,7 +155,8 @@ def _harvester(settings: Settings, here: OwnJob) -> Path:
             autoscale=read_band(settings.harvest_autoscale),
         )
 
-    for _ in range(tickets.TRIES):
+    until_s = time.monotonic() + _MADE_S
+    while time.monotonic() < until_s:
         try:
             return tickets.open_harvester(settings, here.system, terms)
         except BlockingIOError:

@@ -11,6 +11,7 @@ from hpcext.cli import plot
 from hpcext.cli.output import Output
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
+from hpcext.core.reasons import reason
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record
 from hpcext.core.world import World
@@ -18,8 +19,8 @@ from hpcext.manager import pilot as pilots
 from hpcext.manager.unmeasured import unmeasured
 from hpcext.manager.views import reading
 from hpcext.manager.views.report import display_state
-from hpcext.sim.report import canvas, style
-from hpcext.sim.report.style import LIGHT
+from hpcext.render import canvas, style
+from hpcext.render.style import LIGHT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,7 +150,7 @@ def _document(tried: Sequence[Tried]) -> dict[str, Any]:
                 "id": each.job.id,
                 "name": each.job.name,
                 "state": display_state(each.job),
-                "why": each.job.reason,
+                "why": reason(each.job),
                 "settings": dict(each.trial.settings),
                 "step": each.job.step,
                 "value": each.value,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from hpcext.cli.output import Output
 from hpcext.core.engine import Engine
+from hpcext.core.reasons import reason
 from hpcext.core.saving import counted_lost, loss_sentence, lost, lost_exactly, orphans, said
 from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
@@ -22,6 +23,7 @@ from hpcext.manager.views.report import (
 )
 from hpcext.numerals import whole
 from hpcext.policies.common import BEHIND
+from hpcext.render.words import duration
 from hpcext.text import are, counted, listed
 
 COLUMNS = ("id", "job", "state", "role", "GPUs", "progress", "metric", "left", "goodput")
@@ -38,17 +40,6 @@ MOST_BEFORE = 3
 """Jobs of a queue that are named."""
 
 SUMMARY = ("id", "job", "state", "time", "suspends", "lost steps", "metric")
-
-
-def duration(seconds: float) -> str:
-    """A length of time in the largest two units that matter."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min"
 
 
 def gpu_names(gpus: Sequence[str], *, named: bool = True) -> str:
@@ -144,9 +135,10 @@ def why(job: Job, record: Record, instead: str = "") -> list[str]:
 
     `instead`, if it is not empty, is why it waits.
     """
-    reason = f": {instead or job.reason}" if instead or job.reason else ""
+    why = instead or reason(job)
+    because = f": {why}" if why else ""
     loss = loss_sentence(record.loss) if record.loss and not job.done else ""
-    sentences = (f"{job.name} is {display_state(job)}{reason}", loss, goodput_sentence(job))
+    sentences = (f"{job.name} is {display_state(job)}{because}", loss, goodput_sentence(job))
     return [*filter(None, sentences), *orphans(record), *map(warning, record.notes)]
 
 

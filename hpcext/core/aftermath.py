@@ -40,16 +40,16 @@ def after(
         return State.CANCELLED, {"why": job.verdict or "cancelled by its user"}
     if fact.outcome is Outcome.SUSPENDED:
         return State.PENDING, {"failures": 0}
-    if job.kills and not job.maimed:
+    if job.run.kills and not job.run.maimed:
         return State.PENDING, _after_kill(job, now_s, hurried=hurried)
     return _after_failure(job, now_s, fact, progressed=progressed)
 
 
 def _after_kill(job: Job, now_s: float, *, hurried: bool) -> dict[str, Any]:
     """What changes of a job that was to suspend itself, and had to be killed."""
-    if job.unsaved:
+    if job.run.unsaved:
         # It did answer, and had to go; the next attempt may find room, or the disk as it was.
-        why = f"had to go, and cannot save: {job.unsaved.why}"
+        why = f"had to go, and cannot save: {job.run.unsaved.why}"
         return {"goal": None, "not_before_s": now_s + MUST_PAUSE_S, "why": why}
     if hurried:
         why = "did not answer before the end of its allocation, and was killed"
@@ -65,9 +65,9 @@ def _after_failure(
 ) -> tuple[State, dict[str, Any]]:
     """Try again later, unless it failed too often without getting further."""
     how = fact.why or f"exit code {fact.exit_code}"
-    if job.unsaved:
-        how = f"cannot save: {job.unsaved.why} ({how})"
-    if job.maimed:
+    if job.run.unsaved:
+        how = f"cannot save: {job.run.unsaved.why} ({how})"
+    if job.run.maimed:
         # The node is gone, and with it whatever there was to wait for.
         return State.PENDING, {"goal": None, "why": f"tried again after: {how}"}
     failures, wait_s = job.failures, BLAMELESS_WAIT_S

@@ -122,7 +122,7 @@ def left_of(job: Job, nodes: Mapping[str, Node]) -> Alloc | None:
     Alloc or None
         None where it loses none, or has been granted something, or cannot go on with the rest.
     """
-    if job.goal is not None or not (job.elastic and job.ready) or job.cancelling:
+    if job.goal is not None or not (job.run.elastic and job.ready) or job.cancelling:
         return None
     rest = {name: gpus for name, gpus in job.held.items() if gpus <= _offered(nodes, name)}
     if not rest or len(rest) == len(job.held) or not suits(job, rest):

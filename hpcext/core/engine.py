@@ -8,13 +8,16 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from hpcext.core.apply import apply
+from hpcext.core.carrying_out import carry_out
 from hpcext.core.decisions import PATIENCE_S, Question, brought_up_to_date, refusal
 from hpcext.core.difference import SAME, Difference, difference
 from hpcext.core.facts import Decided, Fact, Granted, Progressed
 from hpcext.core.reach import lacks, stranded, within
 from hpcext.core.reconcile import reconcile
+from hpcext.core.saved import Saved
 from hpcext.core.values import Action, Cause, Job, Kind, Snapshot, State, Target
-from hpcext.core.world import Saved, World
+from hpcext.core.world import World
 
 Policy: TypeAlias = Callable[[Snapshot], Target]
 """What a scheduler is here: a pure function. Each paper's is one module of `policies`."""
@@ -86,7 +89,7 @@ class Engine:
         world = self.world
         cause, others = Cause(0), False
         for fact in facts:
-            cause |= world.apply(now_s, fact)
+            cause |= apply(world, now_s, fact)
             others = others or not isinstance(fact, Progressed)
         if cause == Cause.PROGRESS and not others and now_s < self._until_s:
             # By far the most frequent step, and nothing below depends on progress.
@@ -99,7 +102,7 @@ class Engine:
         if cause & ASKED:
             self._ask(now_s, cause)
         actions = self._safe(now_s, cause)
-        carried_out = tuple(world.carry_out(now_s, action) for action in actions)
+        carried_out = tuple(carry_out(world, now_s, action) for action in actions)
         self._wake_s = self._next_wake_s(now_s)
         self._until_s = math.inf if self._wake_s is None else self._wake_s
         return carried_out, self._wake_s
@@ -164,13 +167,15 @@ class Engine:
             if not job.state.active:
                 continue
             actions.append(Action(Kind.START, job.id, job.op, job.attempt, alloc=job.held))
-            if job.kills:
-                actions.append(Action(Kind.KILL, job.id, job.op, job.attempt, force=job.kills > 1))
+            if job.run.kills:
+                actions.append(
+                    Action(Kind.KILL, job.id, job.op, job.attempt, force=job.run.kills > 1)
+                )
             elif job.state is State.STOPPING:
                 actions.append(Action(Kind.SUSPEND, job.id, job.op, job.attempt))
             elif job.state is State.RESCALING:
-                again = Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=job.asked)
-                actions.append(replace(again, resize=job.resize))
+                again = Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=job.run.asked)
+                actions.append(replace(again, resize=job.run.resize))
         return tuple(actions)
 
     @property
@@ -197,14 +202,14 @@ class Engine:
         world = self.world
         if world.stopping:
             # Nothing is granted any more. To stop is the engine's own: no policy delays it.
-            world.apply(now_s, self._changes(0, Target(wake_s=world.wake_s), SAME))
+            apply(world, now_s, self._changes(0, Target(wake_s=world.wake_s), SAME))
             return
         if not world.ask(now_s, cause):
             return
         busy = world.queue.busy()
         world.unsettled = any(job.state in _COMING and not _settled(job) for job in busy)
         if self._policy is not None and (question := self.wants) is not None:
-            world.apply(now_s, self.answer(answer_of(self._policy, question.now)))
+            apply(world, now_s, self.answer(answer_of(self._policy, question.now)))
 
     def _changes(self, number: int, target: Target, memo: Difference) -> Decided:
         """What a target that fits changes."""
@@ -287,4 +292,4 @@ _COMING = frozenset({State.STARTING, State.RUNNING, State.RESCALING})
 
 def _settled(job: Job) -> bool:
     """Whether what a job is asked to do next depends on nothing that it has yet to say."""
-    return job.state is State.RUNNING and job.registered
+    return job.state is State.RUNNING and job.run.registered

@@ -44,7 +44,7 @@ def reconcile(now: Snapshot) -> tuple[Action, ...]:
         queue. A start has op 0: the engine numbers it.
     """
     stops = [action for job in now.jobs if (action := _stop(job, now))]
-    goals = [job.goal for job in now.jobs if job.goal and (job.maimed or job.goal != job.held)]
+    goals = [job.goal for job in now.jobs if job.goal and (job.run.maimed or job.goal != job.held)]
     if not goals:
         return tuple(stops)
     free = free_gpus(now, {node for goal in goals for node in goal})
@@ -69,18 +69,18 @@ def _rescale(job: Job, free: dict[str, int], now: Snapshot) -> Action | None:
     It goes on training while it waits for its GPUs. One that is to give GPUs back as well does not
     wait: two such jobs could wait for each other for ever. Nor does one that has lost a node.
     """
-    if job.goal is None or (job.goal == job.held and not job.maimed) or not can_rescale(job):
+    if job.goal is None or (job.goal == job.held and not job.run.maimed) or not can_rescale(job):
         return None
     more, alloc = growth(job), job.goal
     if not fits(more, free):
         gives = any(gpus > job.goal.get(node, 0) for node, gpus in job.held.items())
-        if not gives and not job.maimed:
+        if not gives and not job.run.maimed:
             return None
         more, alloc = {}, part(job)
-        if not job.elastic or not suits(job, alloc):
+        if not job.run.elastic or not suits(job, alloc):
             return _suspend(job, now)
     _take(more, free)
-    number = job.resize + 1
+    number = job.run.resize + 1
     return Action(Kind.RESCALE, job.id, job.op, job.attempt, alloc=alloc, resize=number)
 
 
@@ -91,7 +91,7 @@ def _take(alloc: Alloc, free: dict[str, int]) -> None:
 
 def _suspend(job: Job, now: Snapshot) -> Action | None:
     """Suspend a job, unless it has said just now that it cannot save."""
-    asked_s = job.ask_s
+    asked_s = job.run.ask_s
     if job.state is State.STOPPING:
         # It has been asked; once more only if it has to go, and could not before.
         wait = asked_s is None or now.now_s < asked_s
@@ -107,15 +107,15 @@ def _stop(job: Job, now: Snapshot) -> Action | None:
         return None
     overdue = job.deadline_s is not None and now.now_s >= job.deadline_s
     changing = job.state is State.RESCALING
-    if (overdue and not changing) or (job.cancelling and not job.kills):
-        return Action(Kind.KILL, job.id, job.op, job.attempt, force=job.kills > 0)
+    if (overdue and not changing) or (job.cancelling and not job.run.kills):
+        return Action(Kind.KILL, job.id, job.op, job.attempt, force=job.run.kills > 0)
     if changing:
         # Of another goal it hears when it has answered; a suspension goes before its answer.
         unwanted = overdue or job.goal is None
     else:
         # A starting job is not stopped before it is known to run: its answer is on its way.
-        moves = (job.goal != job.held or job.maimed) and not can_rescale(job)
+        moves = (job.goal != job.held or job.run.maimed) and not can_rescale(job)
         unwanted = (job.state is State.RUNNING and moves) or (
-            job.state is State.STOPPING and not job.kills
+            job.state is State.STOPPING and not job.run.kills
         )
     return _suspend(job, now) if unwanted else None

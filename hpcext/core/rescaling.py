@@ -8,15 +8,17 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from msgspec.structs import replace
+
 from hpcext.core.facts import Rescaled
 from hpcext.core.values import Action, Alloc, Job, Late, State, suits, total
 
 
 def can_rescale(job: Job) -> bool:
     """Whether the way from what a job holds to its goal can be made in place."""
-    if job.state is not State.RUNNING or not job.in_place or not job.goal:
+    if job.state is not State.RUNNING or not job.run.in_place or not job.goal:
         return False
-    if job.elastic:
+    if job.run.elastic:
         # Whoever goes on has the state that the others get.
         return not job.goal.keys().isdisjoint(job.held)
     return job.goal.keys() == job.held.keys()
@@ -41,7 +43,8 @@ def asked(job: Job, action: Action) -> dict[str, Any]:
     held = dict(job.held)
     for node, gpus in action.alloc.items():
         held[node] = max(gpus, held.get(node, 0))
-    return {"held": held, "asked": action.alloc, "resize": action.resize}
+    run = replace(job.run, asked=action.alloc, resize=action.resize)
+    return {"held": held, "run": run}
 
 
 def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
@@ -50,25 +53,26 @@ def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
     An answer that is not the one that is waited for changes nothing. Nor does one that names GPUs
     which the attempt was never given, or none: its deadline settles it, as if it were mute.
     """
-    if job.state is not State.RESCALING or fact.resize != job.resize:
+    if job.state is not State.RESCALING or fact.resize != job.run.resize:
         return None
     held = dict(collections.Counter(gpu.rpartition(":")[0] for gpu in fact.gpus))
     if not held or any(gpus > job.held.get(node, 0) for node, gpus in held.items()):
         return None
-    changes = {"held": held, "gpus": fact.gpus, "asked": {}, "deadline_s": None, "maimed": False}
-    if not fact.ok or held != job.asked:
+    run = replace(job.run, asked={}, maimed=False)
+    changes: dict[str, Any] = {"held": held, "gpus": fact.gpus, "deadline_s": None}
+    if not fact.ok or held != job.run.asked:
         # Not again in this attempt: what still differs from the goal is done by a suspension.
         why = failed(job, fact.why or "it has other GPUs")
-        return {**changes, "in_place": False, "elastic": False, "why": why}
-    if fact.stall_s is None:
-        return changes
-    gained = total(held) - len(job.gpus)
-    return {**changes, "estimate": job.estimate.paid(gained, fact.stall_s)}
+        return {**changes, "run": replace(run, in_place=False, elastic=False), "why": why}
+    if fact.stall_s is not None:
+        gained = total(held) - len(job.gpus)
+        changes["estimate"] = job.estimate.paid(gained, fact.stall_s)
+    return {**changes, "run": run}
 
 
 def late(job: Job, fact: Rescaled) -> Late | None:
     """The answer to a change that a suspension has interrupted; None if it is to another one."""
-    if fact.resize != job.resize:
+    if fact.resize != job.run.resize:
         return None
     return fact.gpus, fact.ok, fact.stall_s, fact.why
 
@@ -78,7 +82,7 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
 
     A change of size that was under way comes to nothing: it is told anew what it is to have.
     """
-    if not job.elastic or job.state not in {State.RUNNING, State.RESCALING}:
+    if not job.run.elastic or job.state not in {State.RUNNING, State.RESCALING}:
         return None
     here = f"{node}:"
     gpus = tuple([gpu for gpu in job.gpus if not gpu.startswith(here)])
@@ -88,8 +92,8 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
     held.pop(node, None)
     rest.pop(node, None)
     goal = rest if suits(job, rest) else None
-    changes = {"held": held, "gpus": gpus, "goal": goal, "asked": {}, "deadline_s": None}
-    return {**changes, "maimed": True}
+    run = replace(job.run, asked={}, maimed=True)
+    return {"held": held, "gpus": gpus, "goal": goal, "run": run, "deadline_s": None}
 
 
 def failed(job: Job, why: str) -> str:

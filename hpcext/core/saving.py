@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec.structs import replace
 
-if TYPE_CHECKING:
-    from hpcext.core.facts import NotSaved
-    from hpcext.core.values import Job, Node, Record
+from hpcext.core.facts import NotSaved
+from hpcext.core.values import Job, Loss, Node, Record, Run, Unsaved
 
 PAUSE_S, PAUSE_MAX_S = 5.0, 60.0
 """Before a job that could not save is asked again to suspend itself: at first, and at most."""
@@ -23,48 +21,6 @@ the next one; of a short time, a fourth."""
 
 LEAST_S = 5.0
 """What runs has at least so long to save itself."""
-
-
-class Unsaved(msgspec.Struct, frozen=True):
-    """What a training says that cannot write a checkpoint.
-
-    Attributes
-    ----------
-    why : str
-        As "disk full".
-    since_s : float
-    waits : bool
-        Its training is over, and it tries to write its last checkpoint.
-    tries : int
-        Suspensions in a row that it could not follow.
-    """
-
-    why: str
-    since_s: float
-    waits: bool = False
-    tries: int = 0
-
-
-class Loss(msgspec.Struct, frozen=True):
-    """The steps that an attempt did and that no checkpoint has.
-
-    Attributes
-    ----------
-    at_s : float
-        When the attempt ended.
-    steps : int
-    exact : bool
-        False: there may have been more.
-    from_step : int
-        The newest checkpoint, from which the job goes on.
-    why : str
-    """
-
-    at_s: float
-    steps: int
-    exact: bool
-    from_step: int
-    why: str
 
 
 def answer_by(now_s: float, timeout_s: float, ends_s: float | None) -> float:
@@ -98,43 +54,45 @@ def must_go(job: Job, nodes: Mapping[str, Node], *, leaving: bool) -> bool:
     """
     there = {name: node.gpus for name, node in nodes.items()}
     wanted_back = any(gpus > there.get(name, 0) for name, gpus in job.held.items())
-    return leaving or job.maimed or job.cancelling or wanted_back
+    return leaving or job.run.maimed or job.cancelling or wanted_back
 
 
-def heard(job: Job, now_s: float, fact: NotSaved, *, must: bool) -> dict[str, Any]:
-    """What changes of a job that says whether it can save, but for its state."""
-    answers = fact.declined > job.declined
-    before = job.unsaved
-    changes: dict[str, Any] = {"declined": max(job.declined, fact.declined)}
+def heard(job: Job, now_s: float, fact: NotSaved, *, must: bool) -> Run:
+    """Return what is known of an attempt that says whether it can save.
+
+    Parameters
+    ----------
+    job : Job
+    now_s : float
+    fact : NotSaved
+    must : bool
+        Whether it has to go even if it cannot save.
+    """
+    answers = fact.declined > job.run.declined
+    before, ask_s = job.run.unsaved, job.run.ask_s
+    run = replace(job.run, declined=max(job.run.declined, fact.declined))
     if not fact.why:
-        return {**changes, "unsaved": None, "ask_s": None}
+        return replace(run, unsaved=None, ask_s=None)
     since_s, tries = (before.since_s, before.tries) if before else (now_s, 0)
     tries += answers
     if answers:
         pause_s = MUST_PAUSE_S if must else min(PAUSE_S * 2.0 ** min(tries - 1, 16), PAUSE_MAX_S)
-        changes["ask_s"] = now_s + pause_s
-    return {**changes, "unsaved": Unsaved(fact.why, since_s, fact.waits, tries)}
+        ask_s = now_s + pause_s
+    return replace(run, unsaved=Unsaved(fact.why, since_s, fact.waits, tries), ask_s=ask_s)
 
 
 def said(job: Job) -> str:
     """That a job cannot save, and what it does; empty for one that can."""
-    if job.unsaved is None or not job.state.active:
+    unsaved = job.run.unsaved
+    if unsaved is None or not job.state.active:
         return ""
     does = (
         "its training is over, and it waits to write its last one"
-        if job.unsaved.waits
+        if unsaved.waits
         else "goes on training"
     )
-    asked = "; asked to suspend again when it may have room" if job.ask_s is not None else ""
-    return f"cannot save: {job.unsaved.why}; {_newest(job.saved_step)}; {does}{asked}"
-
-
-def explained(job: Job) -> str:
-    """Why a job waits or runs as it does, and first of all that it cannot save."""
-    told = said(job)
-    # Of one that was asked to suspend, the rest would say that it is suspended.
-    rest = job.why if not told or job.goal is not None else ""
-    return "; ".join(part for part in (told, rest) if part)
+    asked = "; asked to suspend again when it may have room" if job.run.ask_s is not None else ""
+    return f"cannot save: {unsaved.why}; {_newest(job.saved_step)}; {does}{asked}"
 
 
 def lost(record: Record) -> str:

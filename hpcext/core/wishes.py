@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from hpcext.core.facts import Resize
 from hpcext.core.values import Job, Role, State, size_of
 
@@ -23,7 +25,11 @@ NEVER_HELD = "was to be suspended, and ended before it had a session that could 
 
 def held(job: Job) -> Changes:
     """What changes of a job that its user suspends."""
-    return {"to_hold": True} if job.sessionless else HELD
+    changes: Changes = {"to_hold": True} if job.sessionless else HELD
+    if job.run.ask_s is None:
+        return changes
+    # Asked anew it tries anew, even where it has just said that it cannot save.
+    return {**changes, "run": replace(job.run, ask_s=None)}
 
 
 def resized(job: Job, fact: Resize) -> Changes:

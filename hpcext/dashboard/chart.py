@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcext.dashboard.document import JobView
-from hpcext.sim.report.markup import text
+from hpcext.render.markup import text
 
 COLOURS = 7
 """Number of colours: classes ``c0`` to ``c6`` of the style sheet."""

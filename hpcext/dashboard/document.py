@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hpcext.core.errors import HpcextError
+from hpcext.core.reasons import reason
 from hpcext.core.saving import lost
 from hpcext.core.values import Job, Record, State, total
 from hpcext.core.world import World
@@ -331,7 +332,7 @@ def _job(job: Job, record: Record, place: int) -> JobView:
         chief=tuple(chief(record.metrics, job.trial)),
         left_s=known.left_s(total(job.held)) if running else None,
         worth=worth._asdict() if worth else None,
-        why=job.reason,
+        why=reason(job),
         suspends=record.suspends,
         rescales=record.rescales,
         lost_steps=record.lost_steps,

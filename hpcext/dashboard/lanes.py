@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from hpcext.dashboard.chart import colour, length
 from hpcext.dashboard.document import JobView, PilotView, natural
 from hpcext.dashboard.timeline import Span
-from hpcext.dashboard.words import clock
 from hpcext.numerals import whole
-from hpcext.sim.report.markup import text
+from hpcext.render.markup import text
+from hpcext.render.words import clock
 
 MOST_LANES = 128
 MOST_SPANS = 2000

@@ -13,10 +13,10 @@ from typing import Any
 from hpcext import __version__, backends
 from hpcext.dashboard import chart, lanes
 from hpcext.dashboard.document import Document, JobView, Machine, NodeView, PilotView
-from hpcext.dashboard.words import clock, hours, percent, times
 from hpcext.executors.gpu_facts import GpuFacts, sharing
 from hpcext.manager.views.harvest_report import PARTS
-from hpcext.sim.report.markup import section, text
+from hpcext.render.markup import document, section, text
+from hpcext.render.words import clock, hours, percent, times
 from hpcext.text import counted
 
 REFRESH_S = 5
@@ -69,34 +69,21 @@ def pilot(view: PilotView, found: Document, window: lanes.Window) -> str:
 
 def _page(title: str, body: Iterable[str], read_at: str, root: str) -> str:
     """Return a whole page; `root` leads to the first page."""
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{text(title)}</title>",
-            # Without it a browser requests /favicon.ico, which needs the token too.
-            f'<link rel="icon" href="{root}icon.svg">',
-            f'<link rel="stylesheet" href="{root}style.css">',
-            f'<script src="{root}live.js" defer></script>',
-            f'<noscript><meta http-equiv="refresh" content="{REFRESH_S}"></noscript>',
-            "</head>",
-            "<body>",
-            '<a class="skip" href="#content">To the content</a>',
-            '<main id="content" tabindex="-1">',
-            *(part for part in body if part),
-            "</main>",
-            '<footer><p><button id="pause" type="button" hidden>Pause</button> '
-            f'<span id="live">Read at <time id="read">{text(read_at)}</time></span></p>'
-            f'<p><a href="data.json">data.json</a> · hpcext {text(__version__)}, read-only</p>'
-            "</footer>",
-            "</body>",
-            "</html>",
-            "",
-        ]
+    head = (
+        # Without it a browser requests /favicon.ico, which needs the token too.
+        f'<link rel="icon" href="{root}icon.svg">',
+        f'<link rel="stylesheet" href="{root}style.css">',
+        f'<script src="{root}live.js" defer></script>',
+        f'<noscript><meta http-equiv="refresh" content="{REFRESH_S}"></noscript>',
     )
+    footer = (
+        '<footer><p><button id="pause" type="button" hidden>Pause</button> '
+        f'<span id="live">Read at <time id="read">{text(read_at)}</time></span></p>'
+        f'<p><a href="data.json">data.json</a> · hpcext {text(__version__)}, read-only</p></footer>'
+    )
+    skip = '<a class="skip" href="#content">To the content</a>'
+    main = ('<main id="content" tabindex="-1">', *body, "</main>")
+    return document(title, head, (skip, *main, footer))
 
 
 # The first page.

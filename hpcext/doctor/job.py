@@ -72,8 +72,8 @@ def _manager(jobs: Path, first: JobSpec, directory: Path) -> list[str]:
 def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
     trial.wait(END_S, lambda job, _: job.state.active)
     trial.hold_others()
-    job, record = trial.wait(BEGIN_S, lambda job, record: job.registered and steps(record) > 0)
-    if not job.registered:
+    job, record = trial.wait(BEGIN_S, lambda job, record: job.run.registered and steps(record) > 0)
+    if not job.run.registered:
         says = f"{first.name} has no session after {BEGIN_S:g} s, so it can only be ended"
         yield Finding(
             "job", "wrong", says, "give its script one, as docs/ has it for each framework"
@@ -111,7 +111,7 @@ def _tried(trial: Trial, first: JobSpec) -> Iterator[Finding]:
 
     def goes_on(job: Job, record: Record) -> bool:
         there = steps_after(told(trial.attempt(job.id, job.attempt))) >= again
-        return job.registered and job.step > step and there
+        return job.run.registered and job.step > step and there
 
     job, record = trial.wait(BEGIN_S, goes_on)
     if job.step <= step:

@@ -21,13 +21,14 @@ from pathlib import Path
 
 from hpcext import backends, documents, private
 from hpcext.batch.jobs import UNKNOWN
-from hpcext.batch.leasing import THERE, WAITING, Held, Idle, Order
+from hpcext.batch.leasing import THERE, WAITING, Held, Idle, Order, Other
 from hpcext.core.errors import BatchError
 from hpcext.core.facts import NodeJoined, NodeLost
 from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Node
 from hpcext.executors.base import Emit
 from hpcext.harvest import account as lease_account
+from hpcext.harvest.given_up import GivenUp
 from hpcext.harvest.lease import Lease, Loss, surplus
 from hpcext.harvest.leases import Hole, Request, Steady, Terms, fits_s, requests
 from hpcext.harvest.neighbours import Neighbours
@@ -152,6 +153,7 @@ class LeaseBook:
         self._looked_s: float | None = None
         self._idle_since: dict[str, float] = {}
         self._last = 0
+        self._given_up = GivenUp()
         # Leases in a row whose agents were given no GPUs.
         self._blind: set[int] = set()
         self.leases: dict[int, Lease] = {}
@@ -283,6 +285,8 @@ class LeaseBook:
         # What was suspended has said so; to the engine nothing runs on a node that is lost.
         self._hear(lease)
         del self.leases[lease.number]
+        if lease.closing() and not lease.unneeded():
+            self._given_up.add(lease.node, time.time())
         if lease.joined:
             self._emit(NodeLost(lease.node, lease.unneeded()))
         shutil.rmtree(lease.directory, ignore_errors=True)
@@ -333,7 +337,10 @@ class LeaseBook:
             await self._runs(lease, held, now)
         elif held.state != UNKNOWN:
             lost = held.state == "node_fail" or lease.node in self._lost
-            if not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
+            if held.state == "preempted":
+                # Before its agent could say so, perhaps.
+                self._given_up.add(lease.node, now)
+            elif not (lease.withdrawn or lost) and (not lease.leaving or lease.unused()):
                 # Nobody wanted it back: it did not begin, or nothing ran on it.
                 self._refused[lease.node] = now + REFUSED_S
             self._over(lease)
@@ -433,7 +440,7 @@ class LeaseBook:
         # Before the nodes: one that is given back in between is counted twice, and not left out.
         others = await asyncio.to_thread(self._system.others, self._terms.partition, "")
         nodes = await asyncio.to_thread(self._system.idle, self._terms.partition)
-        self._nodes = nodes
+        nodes = self._nodes = await self._unclaimed(nodes, others, now)
         idle = [name for name, node in nodes.items() if node.idle and self._suits(node)]
         # Somebody else had the hole; the next one is another.
         down = {name for name, node in nodes.items() if node.lost}
@@ -490,6 +497,19 @@ class LeaseBook:
         missing += self._neighbours.next and len(own) < self._terms.max_nodes
         suits = (name for name, node in nodes.items() if self._suits(node))
         await self._claim(missing, map(hole, self._neighbours.to_ask(suits)), nodes)
+
+    async def _unclaimed(
+        self, nodes: Mapping[str, Idle], others: Iterable[Other], now: float
+    ) -> Mapping[str, Idle]:
+        """Nodes; those that are on their way to a job, which was to have them, are not idle."""
+        idle = {name for name, node in nodes.items() if node.idle}
+        going = self._given_up.on_their_way(idle, others, now)
+        if not going or not await asyncio.to_thread(self._system.due):
+            return nodes
+        return {
+            name: node._replace(idle=False) if name in going else node
+            for name, node in nodes.items()
+        }
 
     def _part(self, idle: Collection[str]) -> int | None:
         """How many nodes we are to have beside other harvesters; None where there are none."""

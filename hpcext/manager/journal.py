@@ -19,7 +19,7 @@ import math
 import os
 import zlib
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -28,7 +28,8 @@ from hpcext.core.engine import Engine
 from hpcext.core.errors import UNREADABLE, JournalError
 from hpcext.core.facts import Fact, Progressed
 from hpcext.core.history.node_time import Meter, NodeTime
-from hpcext.core.world import Saved
+from hpcext.core.saved import Saved
+from hpcext.core.values import Run
 from hpcext.documents import is_later, not_of, read_own, sync_directory, write_file
 from hpcext.numerals import whole
 
@@ -83,7 +84,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.json.Encoder()
 _entry = msgspec.json.Decoder(Entry)
-_header = msgspec.json.Decoder(Header)
 
 
 class Past(msgspec.Struct, frozen=True):
@@ -171,7 +171,7 @@ def read(path: Path) -> Past:
         document = msgspec.json.decode(lines[0])
         if is_later(document, SCHEMA):
             raise JournalError(not_of(document, SCHEMA), where=str(path), do="go on with that one")
-        header = _header.decode(lines[0])
+        header = _header(document)
         entries = []
         for number, line in enumerate(lines[1:], start=2):  # noqa: B007  (named in the error)
             entries.append(_entry.decode(line))
@@ -184,13 +184,27 @@ def read(path: Path) -> Past:
     return Past(header, tuple(entries), size, len(data) - size, len(lines[0]) + 1)
 
 
+def _header(document: Any) -> Header:
+    """Make the header of a document, also of one that release 0.1.0 wrote.
+
+    That had what is known of a job's current attempt among the job's own values.
+    """
+    saved = document.get("saved") if isinstance(document, dict) else None
+    jobs = saved.get("jobs") if isinstance(saved, dict) else None
+    for job in jobs if isinstance(jobs, list) else ():
+        if isinstance(job, dict) and (known := job.keys() & set(Run.__struct_fields__)):
+            job["run"] = {key: job.pop(key) for key in known}
+    return msgspec.convert(document, Header, str_keys=True)
+
+
 def read_kept(path: Path, instant_s: float) -> Past | None:
     """The last world that was kept of a compacted journal, and is not after an instant."""
     for second, kept in reversed(_kept(path)):
         if second > instant_s:
             continue
         with contextlib.suppress(OSError, EOFError, zlib.error, *UNREADABLE):
-            return Past(_header.decode(gzip.decompress(read_own(kept))), (), 0, 0)
+            document = msgspec.json.decode(gzip.decompress(read_own(kept)))
+            return Past(_header(document), (), 0, 0)
     return None
 
 

@@ -88,8 +88,8 @@ class Ticket(NamedTuple):
 
     @property
     def trainer(self) -> str:
-        """What the trainer is called: ``train-4711``."""
-        ending = f"-{self.job_id}"
+        """What the trainer is called: ``train-4711``, or ``train-4711_2`` of a part of an array."""
+        ending = f"-{_plain(self.job_id)}"
         kept = _NOT_ALLOWED.sub("_", self.name).lstrip("._-")[: _LONGEST - len(ending)]
         return f"{kept or 'job'}{ending}"
 
@@ -123,7 +123,12 @@ def key_of(job_id: JobId, words: Sequence[str]) -> str:
         What it trains, however often it begins.
     """
     digest = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:12]
-    return f"ticket-{job_id}-{digest}"
+    return f"ticket-{_plain(job_id)}-{digest}"
+
+
+def _plain(job_id: JobId) -> str:
+    """For the name of a file or a job: an element of LSF, ``4711[2]``, is ``4711_2``."""
+    return str(job_id).replace("[", "_").rstrip("]")
 
 
 def key_now(directory: Path, job_id: JobId, words: Sequence[str]) -> str:
@@ -287,7 +292,7 @@ def left_alone(directory: Path, unfinished: Callable[[str], bool]) -> dict[JobId
     Returns
     -------
     dict of (int or str) to str
-        The ticket's job → the id of the trainer.
+        The ticket's job, as a key has it → the id of the trainer.
     """
     found: dict[JobId, str] = {}
     for path in (directory / "submissions").glob("ticket-*.json"):

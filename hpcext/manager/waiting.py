@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hpcext.batch.standing import Is
 from hpcext.core.errors import HpcextError, NoManagerError
+from hpcext.core.reasons import reason
 from hpcext.core.values import Job, State
 from hpcext.core.world import World
 from hpcext.manager import spool, standing
@@ -124,7 +125,7 @@ def _runs(job: Job) -> Outcome:
 
 
 def _came_to_nothing(job: Job) -> Outcome:
-    why = f": {job.reason}" if job.reason else ""
+    why = f": {reason(job)}" if reason(job) else ""
     return Outcome(1, f"{job.name} is {display_state(job)}{why}")
 
 

@@ -213,7 +213,7 @@ def loss(jobs: Iterable[Job], node: str) -> Loss | None:
             continue
         if fixed(job):
             return None
-        if job.elastic and job.gpus and job.gpus[0].rpartition(":")[0] != node:
+        if job.run.elastic and job.gpus and job.gpus[0].rpartition(":")[0] != node:
             changed += 1
         elif job.held:
             suspended += 1

@@ -71,4 +71,4 @@ def fixed(job: Job) -> str:
         return "it is being resized"
     if not job.suspendable:
         return "it ignored a suspension"
-    return "" if job.state is State.RUNNING and job.registered else "no session has registered"
+    return "" if job.state is State.RUNNING and job.run.registered else "no session has registered"

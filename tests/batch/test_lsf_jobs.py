@@ -82,9 +82,13 @@ def test_a_long_form_says_all_that_is_asked_of_a_job() -> None:
     now_s = at("Nov 24 00:29:50")
     found = lsf_jobs.parse_long(said("bjobs-a-l.txt"), now_s)
     wide = lsf_jobs.parse_wide(said("bjobs-a-w.txt"))
-    assert {job: each["STAT"] for job, each in found.items()} == {
-        job: each["STAT"] for job, each in wide.items()
+    # A wide table has the elements of an array under one number.
+    arrays = {job: each["STAT"] for job, each in found.items() if isinstance(job, str)}
+    assert arrays == {"3[2]": "EXIT", "3[1]": "EXIT", "6[2]": "DONE", "6[1]": "DONE"}
+    assert {job: each["STAT"] for job, each in found.items() if job not in arrays} == {
+        job: each["STAT"] for job, each in wide.items() if job not in {3, 6}
     }
+    assert found["3[2]"]["EXEC_HOST"] == "p1"
     limited = found[15]
     assert (limited["RUNTIMELIMIT"], limited["EXEC_HOST"]) == ("1.0", "p0")
     assert limited["RUN_TIME"] == "320 second(s)"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpcext.batch import runner
 from hpcext.batch.leasing import Held, Idle, Order, Other
 from hpcext.batch.lsf.engine import Engine, Release
 from hpcext.batch.lsf.jobs import jobs_command, parse_jobs
@@ -130,6 +131,17 @@ def test_leases_of_others_are_told_from_other_jobs() -> None:
     assert others(STAT="EXIT", EXEC_HOST="16*h2") == ()
     assert others(STAT="RUN", JOB_NAME="hpcext-a") == ()
     assert others(STAT="RUN", JOB_DESCRIPTION="my job") == ()
+
+
+def test_a_job_waits_for_hosts_that_is_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    def due(**fields: str) -> bool:
+        monkeypatch.setattr(runner, "run", lambda *_, **__: said(**fields))
+        return LsfLeasing().due()
+
+    assert due(STAT="PEND", JOB_NAME="wide")
+    assert not due(STAT="PSUSP", JOB_NAME="held")
+    assert not due(STAT="RUN", JOB_NAME="wide")
+    assert not due(STAT="PEND", JOB_NAME="hpcext-a-20261124-120000-ab12")
 
 
 def test_what_is_said_of_our_leases_is_their_number() -> None:

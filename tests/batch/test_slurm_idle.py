@@ -148,6 +148,14 @@ def test_what_is_no_plan_and_no_lease() -> None:
     )
 
 
+@pytest.mark.parametrize("why", ["None", "Resources", "Priority"])
+def test_a_job_waits_for_nodes_that_is_no_lease(why: str) -> None:
+    lease = f"{why}|hpcext-a-20261124-120000-ab12\n"
+    assert slurm_idle.parse_due(f"{lease}{why}|a|b\n")
+    assert not slurm_idle.parse_due(lease)
+    assert not slurm_idle.parse_due(f"BeginTime|{why}\nJobHeldUser|b\nDependency|c\n\n")
+
+
 def test_a_node_ends_when_the_first_job_begins_there() -> None:
     planned = [
         Planned(1, "", 90.0, "n[1-2]"), Planned(2, "", 50.0, "n2"), Planned(3, "", 10.0, "n9"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib
 import json
 import os
 import pty
@@ -311,9 +312,33 @@ out.line(hostile)
     assert seen.count(rb"evil\x1b[2J\x1b]0;title\x07[bold]") >= 5
 
 
+@pytest.mark.parametrize("module", cli.COMMANDS)
+def test_a_command_is_found_in_its_module(module: str) -> None:
+    parser = cli.Parser(prog="hpcext")
+    commands = parser.add_subparsers(dest="command")
+    importlib.import_module(f"hpcext.cli.{module}").add(commands)
+    assert tuple(commands.choices) == cli.COMMANDS[module]
+    for command in cli.COMMANDS[module]:
+        assert set(cli.make_parser(("-q", command))[1]) == set(cli.COMMANDS[module])
+    assert len(cli.make_parser(("what-is-no-command",))[1]) > 20
+
+
+def test_a_command_imports_no_other_ones() -> None:
+    """``hpcext launch`` stands before each rank of a training."""
+    code = (
+        "import sys; from hpcext.cli import main; main.make_parser(['launch', '--', 'true']);"
+        "print([m for m in ('numpy', 'hpcext.manager', 'hpcext.sim') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_what_is_slow_to_import_is_left_to_who_needs_it() -> None:
     """Every command pays for what all of them import; SciPy alone takes a second."""
     slow = ("scipy", "matplotlib", "torch", "pulp", "highspy")
-    code = f"import sys, hpcext.cli.main; print([m for m in {slow} if m in sys.modules])"
+    code = (
+        "import sys; from hpcext.cli import main; main.make_parser();"
+        f"print([m for m in {slow} if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

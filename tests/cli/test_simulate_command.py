@@ -365,9 +365,10 @@ def test_bad_input_is_one_line(
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
-    assert sorted(path.name for path in here.rglob("*")) == [
+    # A folder of its settings matplotlib makes where it is imported first.
+    assert {path.name for path in here.rglob("*")} - {"config", "matplotlib"} == {
         "chapter1.tex", "i.csv", "log.swf", "t.csv", "thesis",
-    ]  # fmt: skip
+    }  # fmt: skip
 
 
 SPOILT: list[tuple[str, bytes, bytes, str]] = [

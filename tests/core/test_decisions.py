@@ -16,7 +16,7 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.decisions import PATIENCE_S
 from hpcext.core.engine import Engine, answer_of
-from hpcext.core.world import Saved
+from hpcext.core.saved import Saved
 from hpcext.policies import find_policy
 from hpcext.sim.replay.heap import Heap, drive
 
@@ -188,8 +188,8 @@ def test_an_elastic_job_goes_on_with_the_nodes_that_stay_where_nobody_has_decide
     story.tell(2.0, f.Submitted(a_job(2)))
     assert story.tell(4.0, f.NodeJoined(v.Node("m", 0))) == [("rescale", "1")]
     job = story.jobs["1"]
-    assert job.asked == {"n": 2}
-    story.tell(4.5, f.Rescaled("1", job.op, job.resize, ("n:0", "n:1")))
+    assert job.run.asked == {"n": 2}
+    story.tell(4.5, f.Rescaled("1", job.op, job.run.resize, ("n:0", "n:1")))
     assert story.tell(5.0) == []
     assert story.jobs["1"].state is v.State.RUNNING
 

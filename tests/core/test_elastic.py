@@ -73,10 +73,10 @@ def test_it_goes_on_without_a_node_that_is_lost_and_is_told_so_at_once(bench: El
     assert bench.step(5, f.NodeLost("a")) == ["rescale 1 b:2"]
     job = bench.job("1")
     assert (job.state, job.held, job.gpus) == (v.State.RESCALING, {"b": 2}, gpus(b=2))
-    assert (job.attempt, job.maimed, job.failures) == (1, True, 0)
+    assert (job.attempt, job.run.maimed, job.failures) == (1, True, 0)
     assert bench.step(6, bench.answer("1", *gpus(b=2), stall_s=2.0)) == []
     job = bench.job("1")
-    assert (job.state, job.maimed, job.attempt) == (v.State.RUNNING, False, 1)
+    assert (job.state, job.run.maimed, job.attempt) == (v.State.RUNNING, False, 1)
 
 
 def test_it_may_get_another_node_in_the_same_breath(bench: Elastic) -> None:
@@ -91,7 +91,7 @@ def test_one_that_has_lost_a_node_does_not_wait_for_what_it_is_to_get(bench: Ela
     bench.begin_elastic("2", elastic=False)
     bench.goals = {"1": {"b": 2, "c": 2}}
     assert bench.step(5, f.NodeLost("a")) == ["suspend 2", "rescale 1 b:2"]
-    assert bench.job("1").asked == {"b": 2}
+    assert bench.job("1").run.asked == {"b": 2}
     assert bench.step(6, bench.answer("1", *gpus(b=2))) == []
     assert bench.step(7, bench.end("2")) == ["rescale 1 b:2 c:2"]
 
@@ -101,20 +101,20 @@ def test_a_change_that_was_under_way_comes_to_nothing_with_the_node(bench: Elast
     stale = bench.answer("1", *gpus(a=2, b=2, c=2))
     bench.goals = {"1": {"b": 2, "c": 2}}
     assert bench.step(6, f.NodeLost("a")) == ["rescale 1 b:2 c:2"]
-    assert bench.job("1").resize == 2
+    assert bench.job("1").run.resize == 2
     # What the ranks say that were asked before is about a group that is no more.
     bench.step(7, stale)
-    assert (bench.job("1").state, bench.job("1").maimed) == (v.State.RESCALING, True)
+    assert (bench.job("1").state, bench.job("1").run.maimed) == (v.State.RESCALING, True)
     bench.step(8, bench.answer("1", *gpus(b=2, c=2)))
     assert bench.job("1").held == {"b": 2, "c": 2}
-    assert not bench.job("1").maimed
+    assert not bench.job("1").run.maimed
 
 
 def test_who_loses_the_last_node_goes_back_to_its_checkpoint(bench: Elastic) -> None:
     bench.goals = {"1": {"c": 2}}
     # Nothing that it did: that is no failure, and it waits for nothing.
     assert bench.step(5, f.NodeLost("a"), f.NodeLost("b")) == ["start 1 c:2"]
-    assert (bench.job("1").failures, bench.job("1").maimed) == (0, False)
+    assert (bench.job("1").failures, bench.job("1").run.maimed) == (0, False)
 
 
 def test_a_launch_that_loses_a_node_does_not_go_on() -> None:
@@ -142,11 +142,11 @@ def test_a_change_that_fails_is_not_tried_again_in_this_attempt(bench: Elastic) 
     bench.want(5, j1={"a": 2, "b": 2, "c": 2})
     failed = bench.answer("1", *gpus(a=2, b=2), ok=False, why="a rank did not come up")
     assert bench.step(6, failed) == ["suspend 1"]
-    assert (bench.job("1").elastic, bench.job("1").in_place) == (False, False)
+    assert (bench.job("1").run.elastic, bench.job("1").run.in_place) == (False, False)
     # In the next one it is, if its session says so.
     bench.step(7, bench.end("1"))
     bench.step(8, bench.started("1"), bench.registered("1"))
-    assert bench.job("1").elastic
+    assert bench.job("1").run.elastic
 
 
 def test_a_second_manager_asks_again_for_what_a_maimed_job_was_told(bench: Elastic) -> None:
@@ -161,7 +161,8 @@ def test_a_second_manager_asks_again_for_what_a_maimed_job_was_told(bench: Elast
 
 
 RUNNING = v.Job(
-    "1", "j1", 1, (2,), 2, nodes=(1, 3), state=v.State.RUNNING, elastic=True, in_place=True,
+    "1", "j1", 1, (2,), 2, nodes=(1, 3), state=v.State.RUNNING,
+    run=v.Run(elastic=True, in_place=True),
     goal={"a": 2, "b": 2}, held={"a": 2, "b": 2}, gpus=gpus(a=2, b=2),
 )  # fmt: skip
 
@@ -175,7 +176,7 @@ def test_who_goes_on_without_a_node_and_who_does_not() -> None:
     assert changes is not None
     assert changes["goal"] is None
     for wrong in (
-        {"elastic": False},
+        {"run": v.Run(elastic=False, in_place=True)},
         {"state": v.State.STOPPING},
         {"state": v.State.STARTING},
         {"held": {"a": 2}, "gpus": gpus(a=2)},
@@ -208,7 +209,9 @@ def test_the_part_of_its_goal_that_a_job_holds() -> None:
 def test_the_ways_that_can_be_made_in_place(
     elastic: bool, goal: dict[str, int] | None, can: bool
 ) -> None:
-    assert can_rescale(replace(RUNNING, elastic=elastic, goal=goal)) is can
+    assert (
+        can_rescale(replace(RUNNING, run=v.Run(elastic=elastic, in_place=True), goal=goal)) is can
+    )
 
 
 def test_the_policy_is_asked_again_only_where_somebody_was_not_settled() -> None:

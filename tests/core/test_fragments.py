@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcext.core import facts as f
+from hpcext.core.apply import apply
 from hpcext.core.history.fragments import EDGES_S, Fragments, Seen
+from hpcext.core.saved import Saved
 from hpcext.core.values import Cause, Node
-from hpcext.core.world import Saved, World
+from hpcext.core.world import World
 
 AGES = len(EDGES_S)
 
@@ -129,7 +131,7 @@ def test_of_a_release_with_other_ages_nothing_is_taken_over() -> None:
 def world(*facts: tuple[float, f.Fact]) -> World:
     made = World()
     for when_s, fact in facts:
-        made.apply(when_s, fact)
+        apply(made, when_s, fact)
     return made
 
 
@@ -143,11 +145,11 @@ def test_a_node_is_there_since_it_came_or_longer_if_that_is_known() -> None:
 
 def test_a_node_that_is_told_of_again_is_as_old_as_it_was() -> None:
     made = world((100.0, f.NodeJoined(Node("n", 1))))
-    assert made.apply(200.0, f.NodeJoined(Node("n", 1, ends_s=900.0)))
+    assert apply(made, 200.0, f.NodeJoined(Node("n", 1, ends_s=900.0)))
     assert made.nodes["n"] == Node("n", 1, "", 100.0, 900.0)
     # The very same once more is no news.
-    assert not made.apply(300.0, f.NodeJoined(Node("n", 1, ends_s=900.0)))
-    made.apply(400.0, f.NodeLost("n"))
+    assert not apply(made, 300.0, f.NodeJoined(Node("n", 1, ends_s=900.0)))
+    apply(made, 400.0, f.NodeLost("n"))
     assert made.seen.fragments == msgspec.structs.replace(counted(300.0), told=1, early=1)
 
 
@@ -177,7 +179,7 @@ def test_a_node_that_left_and_came_again_is_new() -> None:
 def test_policies_see_the_past_alone() -> None:
     made = world((0.0, f.NodeJoined(Node("n", 1))))
     before = made.snapshot(10.0, Cause.NODES)
-    made.apply(20.0, f.NodeLost("n"))
+    apply(made, 20.0, f.NodeLost("n"))
     assert before.fragments == Fragments()
     assert made.snapshot(30.0, Cause.NODES).fragments == counted(20.0)
 
@@ -192,8 +194,8 @@ def test_a_new_manager_knows_what_the_old_one_knew() -> None:
     again = World.restore(saved)
     assert again.nodes == made.nodes
     # It finds the node there, and does not know for how long.
-    assert not again.apply(500.0, f.NodeJoined(Node("n", 1, ends_s=900.0)))
-    again.apply(560.0, f.NodeLost("n"))
+    assert not apply(again, 500.0, f.NodeJoined(Node("n", 1, ends_s=900.0)))
+    apply(again, 560.0, f.NodeLost("n"))
     assert again.seen.fragments == msgspec.structs.replace(counted(40.0, 500.0), told=1, early=1)
 
 
@@ -204,5 +206,5 @@ def test_what_an_older_release_saved_says_nothing_of_it() -> None:
     del plain["nodes"][0]["since_s"], plain["nodes"][0]["ends_s"]
     again = World.restore(msgspec.convert(plain, Saved))
     assert again.nodes["n"].since_s is None
-    again.apply(100.0, f.NodeLost("n"))
+    apply(again, 100.0, f.NodeLost("n"))
     assert again.seen.fragments == counted(100.0)

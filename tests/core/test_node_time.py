@@ -96,7 +96,7 @@ def test_a_node_that_leaves_costs_the_pause_and_nothing_else() -> None:
     """Of two nodes one is wanted back; on the other the job stops, and starts again."""
     story = begun(WIDE, a=2, b=2)
     world = story.engine.world
-    world.put(msgspec.structs.replace(world.jobs["1"], in_place=False, elastic=False))
+    world.change_run(world.jobs["1"], in_place=False, elastic=False)
     story.target["1"] = {"a": 2}
     story(50, f.NodeJoined(v.Node("b", 0)))
     story(53, f.Ended("1", story.op(), f.Outcome.SUSPENDED, 85, suspend_s={"write_s": 2.0}))
@@ -191,8 +191,8 @@ def test_a_change_in_place_costs_its_stall_and_what_waits_for_it(leaves: bool) -
         story(20, f.NodeJoined(v.Node("b", 2)))
     job = story.engine.world.jobs["1"]
     assert job.state is v.State.RESCALING
-    gpus = tuple(f"{node}:{index}" for node in job.asked for index in (0, 1))
-    story(24, f.Rescaled("1", job.op, job.resize, gpus, stall_s=1.0))
+    gpus = tuple(f"{node}:{index}" for node in job.run.asked for index in (0, 1))
+    story(24, f.Rescaled("1", job.op, job.run.resize, gpus, stall_s=1.0))
     story(30)
     found = story.spent()
     if leaves:

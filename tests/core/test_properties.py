@@ -14,7 +14,7 @@ from observer import Observer
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
-from hpcext.core.world import Saved
+from hpcext.core.saved import Saved
 from hpcext.sim.replay.executor import Simulated
 from hpcext.sim.replay.heap import drive
 

@@ -12,7 +12,7 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.reach import lacks, stranded
-from hpcext.core.world import Saved
+from hpcext.core.saved import Saved
 from hpcext.policies import find_policy
 
 NODES = {"n1": v.Node("n1", 4), "n2": v.Node("n2", 4)}

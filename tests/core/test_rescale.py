@@ -63,7 +63,7 @@ class Bench:
 
     def answer(self, name: str, *held: str, **more: Any) -> f.Rescaled:
         now = self.job(name)
-        return f.Rescaled(name, now.op, now.resize, held, **more)
+        return f.Rescaled(name, now.op, now.run.resize, held, **more)
 
     def end(self, name: str, outcome: f.Outcome = f.Outcome.SUSPENDED, code: int = 85) -> f.Ended:
         return f.Ended(name, self.job(name).op, outcome, code)
@@ -85,7 +85,7 @@ def bench() -> Bench:
 def test_growth_takes_free_gpus_at_once_and_has_them_when_it_says_so(bench: Bench) -> None:
     assert bench.want(5, j1={"n": 5}) == ["rescale 1 n:5"]
     job = bench.job("1")
-    assert (job.state, job.resize, job.asked) == (v.State.RESCALING, 1, {"n": 5})
+    assert (job.state, job.run.resize, job.run.asked) == (v.State.RESCALING, 1, {"n": 5})
     assert (job.held, len(job.gpus), job.deadline_s) == ({"n": 5}, 3, 65)
     assert bench.step(7, bench.answer("1", *gpus(n=5), stall_s=0.25)) == []
     job = bench.job("1")
@@ -167,7 +167,7 @@ def test_a_change_that_failed_is_made_by_a_suspension_and_says_why(bench: Bench)
     refused = bench.answer("1", *gpus(n=3), ok=False, why="rank 3 did not come up")
     assert bench.step(6, refused) == ["suspend 1"]
     why = "as told; could not be resized in place: rank 3 did not come up"
-    assert (bench.job("1").held, bench.job("1").in_place) == ({"n": 3}, False)
+    assert (bench.job("1").held, bench.job("1").run.in_place) == ({"n": 3}, False)
     assert bench.job("1").why == why
     assert bench.step(7, bench.end("1")) == ["start 1 n:5"]
     assert bench.job("1").why == why
@@ -176,7 +176,7 @@ def test_a_change_that_failed_is_made_by_a_suspension_and_says_why(bench: Bench)
     op = bench.job("1").op
     bench.step(8, f.Started("1", op, gpus(n=5)), f.Registered("1", op, 0, True))
     assert bench.want(9, j1={"n": 4}) == ["rescale 1 n:4"]
-    assert bench.job("1").resize == 1
+    assert bench.job("1").run.resize == 1
 
 
 def test_who_says_yes_and_has_other_gpus_than_asked_is_not_believed(bench: Bench) -> None:
@@ -209,15 +209,15 @@ def test_the_same_answer_again_changes_nothing(bench: Bench) -> None:
     # Nor when the next change is under way.
     assert bench.want(8, j1={"n": 2}) == ["rescale 1 n:2"]
     bench.step(9, answer)
-    assert (bench.job("1").state, bench.job("1").resize) == (v.State.RESCALING, 2)
+    assert (bench.job("1").state, bench.job("1").run.resize) == (v.State.RESCALING, 2)
 
 
 def test_another_goal_is_told_when_it_has_answered(bench: Bench) -> None:
     bench.want(5, j1={"n": 5})
     assert bench.want(6, j1={"n": 2}) == []
-    assert bench.job("1").asked == {"n": 5}
+    assert bench.job("1").run.asked == {"n": 5}
     assert bench.step(7, bench.answer("1", *gpus(n=5))) == ["rescale 1 n:2"]
-    assert bench.job("1").resize == 2
+    assert bench.job("1").run.resize == 2
 
 
 def test_no_answer_is_followed_by_a_suspension_then_by_a_kill(bench: Bench) -> None:
@@ -325,11 +325,11 @@ def test_that_it_can_change_its_size_may_become_known_later_but_not_after_it_fai
     bench.step(1, f.Progressed("1", op, 9, 9))
     again = f.Registered("1", op, 0, True)
     assert bench.step(1, again) == []
-    assert (bench.job("1").in_place, bench.job("1").step) == (True, 9)
+    assert (bench.job("1").run.in_place, bench.job("1").step) == (True, 9)
     assert bench.want(2, j1={"n": 5}) == ["rescale 1 n:5"]
     failed = bench.answer("1", *gpus(n=3), ok=False)
     assert bench.step(3, failed, again) == ["suspend 1"]
-    assert not bench.job("1").in_place
+    assert not bench.job("1").run.in_place
 
 
 def test_what_a_suspension_costs_is_learned_at_another_size() -> None:

@@ -8,8 +8,10 @@ from test_rescale import Bench, gpus
 
 from hpcext.core import facts as f
 from hpcext.core import values as v
+from hpcext.core.reasons import reason
+from hpcext.core.saved import Saved
 from hpcext.core.saving import PAUSE_MAX_S, PAUSE_S, answer_by, loss_sentence, lost
-from hpcext.core.world import Saved, World
+from hpcext.core.world import World
 
 FULL = "disk full"
 
@@ -39,7 +41,7 @@ def test_a_wish_that_cannot_be_saved_is_made_again_later_and_later(bench: Bench)
         assert bench.step(now_s, says(bench, answer)) == []
         job = bench.job("1")
         assert (job.state, job.held, job.deadline_s) == (v.State.RUNNING, {"n": 3}, None)
-        assert job.ask_s == now_s + pause_s
+        assert job.run.ask_s == now_s + pause_s
         # Its reports and the same answer once more change nothing.
         assert bench.step(now_s + 1, reached(bench, 30 + answer, 20), says(bench, answer)) == []
         actions, wake_s = bench.engine.step(now_s + 2, [])
@@ -107,15 +109,15 @@ def test_a_drain_by_a_person_is_a_wish(bench: Bench) -> None:
 def test_what_is_said_of_it(bench: Bench) -> None:
     bench.step(10, says(bench))
     newest = "cannot save: disk full; newest checkpoint step 20; goes on training"
-    assert bench.job("1").reason == f"{newest}; as told"
+    assert reason(bench.job("1")) == f"{newest}; as told"
     bench.step(11, f.Hold("1"))
     bench.step(12, says(bench, 1))
-    assert bench.job("1").reason == f"{newest}; asked to suspend again when it may have room"
+    assert reason(bench.job("1")) == f"{newest}; asked to suspend again when it may have room"
     bench.step(13, f.Release("1"), reached(bench, 50, 40), says(bench, 1, ""))
-    assert "cannot save" not in bench.job("1").reason
+    assert "cannot save" not in reason(bench.job("1"))
     bench.step(14, says(bench, 1, waits=True))
     ends = "newest checkpoint step 40; its training is over, and it waits to write its last one"
-    assert ends in bench.job("1").reason
+    assert ends in reason(bench.job("1"))
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -131,7 +133,7 @@ def test_a_change_of_size_that_was_interrupted_goes_on(answered: bool) -> None:
         assert bench.job("1").state is v.State.STOPPING
     bench.step(8, says(bench, 1))
     if not answered:
-        assert (bench.job("1").state, bench.job("1").asked) == (v.State.RESCALING, {"n": 5})
+        assert (bench.job("1").state, bench.job("1").run.asked) == (v.State.RESCALING, {"n": 5})
         bench.step(9, answer)
     job = bench.job("1")
     assert (job.state, job.held, job.gpus) == (v.State.RUNNING, {"n": 5}, gpus(n=5))
@@ -196,7 +198,7 @@ def test_a_mute_job_does_not_keep_a_pilot_from_going_on(bench: Bench) -> None:
     assert bench.step(40) == ["kill 1"]
     assert bench.step(47) == []
     assert bench.step(47.5) == ["kill 1"]
-    assert bench.job("1").kills == 2
+    assert bench.job("1").run.kills == 2
     bench.step(48, bench.end("1", f.Outcome.FAILED))
     job = bench.job("1")
     assert (job.state, job.suspendable, job.failures) == (v.State.PENDING, True, 0)

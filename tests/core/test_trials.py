@@ -18,8 +18,8 @@ from test_properties import check_ended, check_replay, exhaustive, quick, watche
 from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
+from hpcext.core.saved import Saved
 from hpcext.core.trials import Trial
-from hpcext.core.world import Saved
 from hpcext.policies import find_policy
 from hpcext.sim.replay.heap import drive
 from hpcext.sim.replay.physics import Said, Stretch, Where

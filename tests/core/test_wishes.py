@@ -14,7 +14,8 @@ from hpcext.core import facts as f
 from hpcext.core import values as v
 from hpcext.core.engine import Engine
 from hpcext.core.errors import InputError
-from hpcext.core.world import Saved
+from hpcext.core.reasons import reason
+from hpcext.core.saved import Saved
 from hpcext.manager.requests import AUTO, VERBS
 from hpcext.policies import find_policy
 
@@ -104,7 +105,7 @@ def test_a_suspension_at_any_moment_is_carried_out_and_never_before_it_is_safe(
         assert v.Kind.KILL not in told
         if not safe:
             assert told == [], "it cannot save what it did"
-            assert ("will be suspended" in life.job.reason) == wanted
+            assert ("will be suspended" in reason(life.job)) == wanted
         else:
             assert (v.Kind.SUSPEND in told) == (wanted and was is v.State.RUNNING)
     if life.job.state is v.State.STARTING and ends is None:
@@ -145,7 +146,7 @@ def test_a_size_at_any_moment_is_given_as_soon_as_it_can_be(
             assert told == []
             assert life.job.held == before
             pinned = gpus not in {AUTO, life.job.has}
-            assert (f"gets {gpus} GPU" in life.job.reason) == pinned
+            assert (f"gets {gpus} GPU" in reason(life.job)) == pinned
     last = asked[-1]
     assert life.job.sizes == ((1, 2, 3, 4) if last == AUTO else (last,))
     # It goes on, and ends with what it was given.
@@ -160,7 +161,7 @@ def test_a_size_at_any_moment_is_given_as_soon_as_it_can_be(
             life.step(after_s=400.0)
     if last == 4:
         # Beside the other one so many are never free.
-        assert life.job.reason
+        assert reason(life.job)
         return
     assert life.job.state is v.State.RUNNING
     if last != AUTO:
@@ -169,7 +170,7 @@ def test_a_size_at_any_moment_is_given_as_soon_as_it_can_be(
     else:
         assert life.job.optimal == 3
         assert not life.job.stated
-        assert "as asked" not in life.job.reason
+        assert "as asked" not in reason(life.job)
 
 
 @often
@@ -183,7 +184,7 @@ def test_a_cancellation_works_at_once_whatever_was_asked_before(
     waits = life.job.state is v.State.PENDING
     life.ask("cancel")
     assert life.job.cancelling or (waits and life.job.state is v.State.CANCELLED)
-    assert "will be" not in life.job.reason
+    assert "will be" not in reason(life.job)
     if life.job.state.active:
         life.end(f.Outcome.FAILED)
     assert (life.job.state, life.job.why) == (v.State.CANCELLED, "cancelled by its user")

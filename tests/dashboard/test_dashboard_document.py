@@ -15,12 +15,12 @@ from hpcext.core.values import Node, Record, Role, Segment, State
 from hpcext.dashboard import chart, lanes, page
 from hpcext.dashboard.document import Gpu, Machine, document, mark, natural, pilot_view
 from hpcext.dashboard.lanes import Window
-from hpcext.dashboard.words import clock, times
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.harvest import account as lease_account
 from hpcext.harvest.account import Account
 from hpcext.harvest.leases import Terms
 from hpcext.manager.views.harvest_report import PARTS
+from hpcext.render.words import clock, times
 
 FOUND = document([busy()], 0.0)
 (VIEW,) = FOUND.pilots

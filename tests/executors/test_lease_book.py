@@ -22,6 +22,7 @@ from hpcext.core.history.fragments import Fragments, Seen
 from hpcext.core.values import Node
 from hpcext.harvest import account as lease_account
 from hpcext.harvest import book as lease_book
+from hpcext.harvest import given_up
 from hpcext.harvest.book import LeaseBook
 from hpcext.harvest.lease import Lease, Loss
 from hpcext.harvest.leases import Terms
@@ -37,6 +38,7 @@ class ScriptedSlurm:
         self.nodes = dict.fromkeys(("n1", "n2"), "idle")
         self.jobs: dict[int, list[str]] = {}
         self.planned = ""
+        self.waits = ""
         self.others: list[tuple[str, ...]] = []
         self.calls: list[Sequence[str]] = []
         self.error = ""
@@ -51,11 +53,8 @@ class ScriptedSlurm:
             return "".join(f"{node}|{state}|gpu:2|8|100\n" for node, state in self.nodes.items())
         if argv[0] == "scontrol":
             return f"{argv[-1]}\n"
-        if argv[0] == "squeue" and any(word.startswith("--partition") for word in argv):
-            return "".join("|".join(facts) + "\n" for facts in self.others)
         if argv[0] == "squeue":
-            held = (f"{job}|{'|'.join(facts)}\n" for job, facts in self.jobs.items())
-            return self.planned if "--start" in argv else "".join(held)
+            return self._queue(argv)
         if argv[0] == "scancel":
             if "--state=PENDING" not in argv:
                 self.jobs[int(argv[-1])][0] = "CANCELLED"
@@ -66,6 +65,14 @@ class ScriptedSlurm:
         said = dict(word.removeprefix("--").partition("=")[::2] for word in argv)
         self.jobs[number] = ["PENDING", "", "N/A", "Priority", said["comment"]]
         return f"{number}\n"
+
+    def _queue(self, argv: Sequence[str]) -> str:
+        if any(word.startswith("--partition") for word in argv):
+            return "".join("|".join(facts) + "\n" for facts in self.others)
+        if "--format=%r|%j" in argv:
+            return self.waits
+        held = (f"{job}|{'|'.join(facts)}\n" for job, facts in self.jobs.items())
+        return self.planned if "--start" in argv else "".join(held)
 
     def said(self, command: str) -> list[Sequence[str]]:
         return [argv for argv in self.calls if argv[0] == command]
@@ -213,6 +220,50 @@ def test_who_gives_a_node_back_says_whether_anybody_needs_it(
     slurm.jobs[1][0] = "COMPLETED"
     one.cycle()
     assert one.took()[-1] == NodeLost("n1", unneeded)
+
+
+@pytest.mark.parametrize("said", ["COMPLETED", "PREEMPTED"])
+def test_a_node_that_was_given_up_is_left_to_the_job_that_waits_for_it(
+    one: Harvester, slurm: ScriptedSlurm, said: str
+) -> None:
+    """It looks idle until the job's other nodes are free, too. One whose agent had not begun is
+    given up as well, though that could not say so."""
+    slurm.nodes = {"n1": "idle"}
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    lease = next(iter(one.book.leases.values()))
+    if said == "COMPLETED":
+        one.cycle()
+        (lease.directory / agent.LEAVING_FILE).touch()
+        one.cycle()
+    else:
+        (lease.directory / agent.AGENT_FILE).unlink()
+    slurm.jobs[1][0], slurm.nodes["n1"] = said, "idle"
+    slurm.waits = "Resources|wide\n"
+    one.cycle(5)
+    assert len(slurm.said("sbatch")) == 1
+    # It has begun elsewhere.
+    slurm.waits = f"BeginTime|later\nResources|{NAME}-20261124-120000-ab12\n"
+    one.cycle(3)
+    assert len(slurm.said("sbatch")) == 2
+
+
+def test_a_node_that_nobody_takes_is_not_left_to_them_for_ever(
+    one: Harvester, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.nodes = {"n1": "idle"}
+    one.cycle(2)
+    slurm.begin(one.book, 1, "n1")
+    one.cycle()
+    (next(iter(one.book.leases.values())).directory / agent.LEAVING_FILE).touch()
+    one.cycle()
+    slurm.jobs[1][0], slurm.nodes["n1"] = "COMPLETED", "idle"
+    slurm.waits = "Resources|wide\n"
+    one.cycle(3)
+    assert len(slurm.said("sbatch")) == 1
+    monkeypatch.setattr(given_up, "KEPT_S", 0.0)
+    one.cycle(3)
+    assert len(slurm.said("sbatch")) == 2
 
 
 def test_a_lease_ends_when_nodes_have_left_so_far(one: Harvester, slurm: ScriptedSlurm) -> None:

@@ -263,6 +263,22 @@ def test_nodes_that_another_has_asked_for_are_left_to_it(
     assert {lease.node for lease in one.book.leases.values()} == {"n4"}
 
 
+def test_a_node_that_another_has_given_up_is_left_to_the_job_that_waits_for_it(
+    tmp_path: Path, slurm: ScriptedSlurm
+) -> None:
+    beside = Beside(tmp_path, slurm, 0)
+    slurm.nodes["n1"] = "idle"
+    ended = list(other("n1", "COMPLETED"))
+    ended[6] = _now()
+    slurm.others = [tuple(ended), other("n2")]
+    slurm.waits = "Resources|wide\n"
+    beside.cycle(4)
+    assert {lease.node for lease in beside.book.leases.values() if not lease.claim} == set()
+    slurm.waits = ""
+    beside.cycle(3)
+    assert {lease.node for lease in beside.book.leases.values() if not lease.claim} == {"n1"}
+
+
 def test_a_share_is_one_of_what_all_harvesters_have(tmp_path: Path, slurm: ScriptedSlurm) -> None:
     """Two with a half each leave nothing idle."""
     slurm.nodes = {"n1": "allocated", "n2": "allocated", "n3": "idle", "n4": "idle"}

@@ -51,10 +51,11 @@ class ScriptedLsf:
             return "\n".join((columns, *(f"{row} {row.split()[-1]} 0 0 0" for row in rows), ""))
         if argv[0] == "bjobs":
             of_others = argv[-4:] == ["-u", "all", "-q", "p"]
-            assert of_others or argv[argv.index("-J") + 1] == NAME
+            of_all = argv[-2:] == ["-u", "all"]
+            assert of_others or of_all or argv[argv.index("-J") + 1] == NAME
             # What is not there is empty.
             empty = dict.fromkeys(argv[argv.index("-o") + 1].upper().split(), "")
-            jobs = self.others if of_others else self.jobs.values()
+            jobs = self.others if of_others else [*self.jobs.values(), *self.others * of_all]
             found = [{**empty, **job} for job in jobs]
             return json.dumps({"COMMAND": "bjobs", "RECORDS": found})
         if argv[0] == "bkill":

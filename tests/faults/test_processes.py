@@ -34,13 +34,15 @@ def supervisor_of(site: Site, name: str) -> psutil.Process:
 
 @pytest.mark.parametrize("victim", ["rank", "supervisor", "both"])
 def test_a_killed_process_costs_no_more_than_since_the_checkpoint(site: Site, victim: str) -> None:
-    manager = start(site, site.counter("hit", steps=80), site.counter("bystander", steps=60))
+    hit = site.counter("hit", steps=80, gated=True)
+    manager = start(site, hit, site.counter("bystander", steps=60))
     wait_for(lambda: len(site.steps("hit")) >= 12, "twelve steps")
     supervisor, rank = supervisor_of(site, "hit"), site.steps("hit")[-1].pid
     if victim in {"supervisor", "both"}:
         supervisor.kill()
     if victim in {"rank", "both"}:
         os.kill(rank, signal.SIGKILL)
+    site.open("hit")
     jobs = end(site, manager)
     assert (jobs["hit"]["attempts"], jobs["bystander"]["attempts"]) == (2, 1)
     assert jobs["hit"]["lost_steps"] <= 5
@@ -51,12 +53,16 @@ def test_a_job_that_ignores_the_signal_is_killed_in_time_and_not_asked_again(sit
     """It is promoted when the first ends, does not answer, and goes on from its checkpoint."""
     manager = start(
         site,
-        site.counter("first", steps=30, gpus={"min": 1, "max": 4, "optimal": 2}),
+        site.counter("first", steps=30, gated=True, gpus={"min": 1, "max": 4, "optimal": 2}),
         site.counter(
-            "deaf", steps=150, deaf=True, gpus={"min": 1, "max": 4, "optimal": 3},
+            "deaf", steps=150, deaf=True, gated=True, gpus={"min": 1, "max": 4, "optimal": 3},
             suspend_timeout_s=0.5,
         ),
     )  # fmt: skip
+    wait_for(lambda: site.steps("deaf"), "the first step")
+    site.open("first")
+    wait_for(lambda: {step.attempt for step in site.steps("deaf")} == {1, 2}, "its next attempt")
+    site.open("deaf")
     jobs = end(site, manager)
     assert (jobs["deaf"]["state"], jobs["deaf"]["attempts"]) == ("completed", 2)
     assert (jobs["deaf"]["suspends"], len(jobs["deaf"]["segments"])) == (0, 2)
@@ -64,22 +70,25 @@ def test_a_job_that_ignores_the_signal_is_killed_in_time_and_not_asked_again(sit
 
 
 def test_a_manager_and_a_supervisor_both_killed(site: Site) -> None:
-    manager = start(site, site.counter("hit", steps=80))
+    manager = start(site, site.counter("hit", steps=80, gated=True))
     wait_for(lambda: len(site.steps("hit")) >= 12, "twelve steps")
     supervisor = supervisor_of(site, "hit")
     manager.kill()
     manager.communicate()
     supervisor.kill()
+    site.open("hit")
     document = site.document("run", "--resume", str(site.pilot))
     assert document["jobs"][0]["state"] == "completed"
     site.check_account({"hit": 80})
 
 
 def test_a_job_that_ends_while_no_manager_runs_is_not_run_again(site: Site) -> None:
-    manager = start(site, site.counter("alone", steps=30), site.counter("late", after=["alone"]))
+    alone = site.counter("alone", steps=30, gated=True)
+    manager = start(site, alone, site.counter("late", after=["alone"]))
     wait_for(lambda: site.steps("alone"), "the first step")
     manager.kill()
     manager.communicate()
+    site.open("alone")
     wait_for(lambda: not site.left_behind(), "the job's end")
     document = site.document("run", "--resume", str(site.pilot))
     assert [(job["state"], job["attempts"]) for job in document["jobs"]] == [("completed", 1)] * 2
@@ -87,7 +96,7 @@ def test_a_job_that_ends_while_no_manager_runs_is_not_run_again(site: Site) -> N
 
 
 def test_a_cancelled_job_stays_cancelled_when_the_manager_dies(site: Site) -> None:
-    manager = start(site, site.counter("gone", steps=5000), site.counter("other", steps=60))
+    manager = start(site, site.counter("gone", gated=True), site.counter("other", steps=60))
     wait_for(lambda: site.steps("gone"), "the first step")
     assert site.run("cancel", str(site.pilot), "gone").code == 0
     manager.kill()
@@ -101,7 +110,7 @@ def test_a_cancelled_job_stays_cancelled_when_the_manager_dies(site: Site) -> No
 def test_a_manager_that_is_killed_again_and_again(site: Site, times: int) -> None:
     totals = {"a": 80, "b": 60, "c": 50}
     site.write_jobs(
-        site.counter("a", steps=80, gpus={"min": 1, "max": 3, "optimal": 2}),
+        site.counter("a", steps=80, gated=True, gpus={"min": 1, "max": 3, "optimal": 2}),
         site.counter("b", steps=60, gpus={"min": 1, "max": 4, "optimal": 3}),
         site.counter("c", steps=50, after=["a"]),
     )
@@ -111,17 +120,20 @@ def test_a_manager_that_is_killed_again_and_again(site: Site, times: int) -> Non
         manager.kill()
         manager.communicate()
         manager = site.start("run", "--resume", str(site.pilot))
+    site.open("a")
     assert set(end(site, manager)) == set(totals)
     site.check_account(totals)
 
 
 def test_a_disk_that_is_full_for_a_while_loses_no_job(site: Site) -> None:
     """The attempt's directory cannot be made; the job waits and runs when there is room."""
-    manager = start(site, site.counter("first", steps=60), site.counter("second"), gpus=1)
+    first = site.counter("first", steps=60, gated=True)
+    manager = start(site, first, site.counter("second"), gpus=1)
     wait_for(lambda: site.steps("first"), "the first step")
     # As root and as a user alike: a plain file where the job's directory is to be.
     blocked = site.pilot / "jobs" / "2"
     blocked.write_text("")
+    site.open("first")
     wait_for(lambda: "tried again" in site.run("why", str(site.pilot), "second").out, "the refusal")
     blocked.unlink()
     jobs = end(site, manager)

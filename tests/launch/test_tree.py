@@ -68,10 +68,11 @@ def test_marks_are_whole_variables(stage: Stage) -> None:
 def test_what_a_signal_would_only_stop_does_not_get_it(stage: Stage) -> None:
     with (
         subprocess.Popen(["sleep", "3600"]) as plain,
-        subprocess.Popen(["sh", "-c", "trap : TSTP; sleep 3600 & wait; echo told"], text=True,
+        subprocess.Popen(["sh", "-c", "trap 'echo told' TSTP; sleep 3600 & wait"], text=True,
                          stdout=subprocess.PIPE, start_new_session=True) as minds,
     ):  # fmt: skip
         stage.wait_for(lambda: _status(minds.pid, "SigCgt") & 1 << signal.SIGTSTP - 1, "its trap")
+        stage.wait_for(lambda: _state(plain.pid) == "S", "the other one to sleep")
         try:
             for process in (plain, minds):
                 found = Process.of(process.pid)
@@ -79,10 +80,18 @@ def test_what_a_signal_would_only_stop_does_not_get_it(stage: Stage) -> None:
                 tree.tell(found, signal.SIGTSTP)
             assert minds.stdout is not None
             assert minds.stdout.readline() == "told\n"
-            assert Path(f"/proc/{plain.pid}/stat").read_text().split()[2] == "S"
+            # One that was told would be stopped for good, or would have the signal pending.
+            stage.wait_for(lambda: _state(plain.pid) == "S", "that it sleeps on")
+            assert not _status(plain.pid, "ShdPnd")
+            assert _state(plain.pid) == "S"
         finally:
             plain.kill()
             os.killpg(minds.pid, signal.SIGKILL)
+
+
+def _state(pid: int) -> str:
+    """Whether it sleeps (S), is stopped (T)..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _status(pid: int, name: str) -> int:

@@ -20,8 +20,9 @@ ADMIN = ("-c", "import sys; from hpcext.__main__ import admin; sys.exit(admin())
 KNOWN_S = 5.0
 """So old is a job whose processes the engine knows; a real one takes half a minute."""
 
-ONLY = "time limit,requeue,migrate,notice,stop,kill,suspend,flags,preemption,lease,pilot,silence"
-"""The engine plays no job arrays."""
+ALL = (
+    "time limit,requeue,migrate,notice,stop,kill,suspend,flags,preemption,lease,pilot,silence,array"
+)
 
 
 @pytest.mark.timeout(900)
@@ -48,14 +49,12 @@ def test_all_that_may_befall_a_job(make_site: MakeSite, tmp_path: Path) -> None:
     environ |= {"LSF_ENVDIR": str(lsf.directory), "PATH": f"{lsf.directory}:{os.environ['PATH']}"}
     place = Site(tmp_path, python=sys.executable, environ=environ)
     words = ("--partition", "training", "--above", "normal", "--age", "8", "--silence", "20")
-    finished = place.run(
-        "accept", "lsf", "--json", "--only", ONLY, *words, python=ADMIN, timeout_s=900
-    )
+    finished = place.run("accept", "lsf", "--json", *words, python=ADMIN, timeout_s=900)
     said = json.loads(finished.out)
     verdicts = {each["name"]: each["verdict"] for each in said["scenarios"]}
     assert set(verdicts.values()) == {"passed"}, json.dumps(said, indent=1)
     names = {name.partition(",")[0] for name in verdicts}
-    assert names == {*ONLY.split(","), "removal"}
+    assert names == {*ALL.split(","), "removal"}
     assert {f"{name}, old job" for name in ("requeue", "migrate", "notice", "stop", "kill")} < {
         *verdicts
     }

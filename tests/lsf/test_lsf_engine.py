@@ -13,7 +13,7 @@ from lsf_site import RECORDED, Host, Queue, Site
 from lsf_tools import MakeSite, command, output
 
 NAMES = (
-    *("lsf_command", "lsf_hosts", "lsf_launch", "lsf_res", "lsf_run"),
+    *("lsf_arrays", "lsf_command", "lsf_hosts", "lsf_launch", "lsf_res", "lsf_run"),
     *("lsf_signals", "lsf_site", "lsf_submit"),
 )
 

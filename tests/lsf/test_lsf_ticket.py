@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -438,11 +437,3 @@ def test_what_cannot_be(tickets: Tickets, asked: str, variables: dict[str, str],
     assert line.startswith("hpcext: ")
     assert said in line
     assert tickets.job(job).exit_code != 0
-
-
-def test_elements_of_arrays(tickets: Tickets) -> None:
-    environ = {**tickets.environ, "LSB_JOBID": "7", "LSB_JOBINDEX": "2"}
-    words = [sys.executable, "-m", "hpcext", "trainer", "1:2", "true"]
-    ended = subprocess.run(words, env=environ, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert "the elements of a job array cannot be trainers" in ended.stderr

@@ -102,7 +102,7 @@ def test_hostile_command_lines_arrive_byte_for_byte(
         is_script = draw.random() < 0.2
         if is_script:
             text = f"#!{shell}\n".encode() + text
-        job, said = lsf_submit.submit(
+        (job,), said = lsf_submit.submit(
             site,
             ["-q", way, "-a", "hpcext(gpus=2)", "-o", "out"]
             + ([] if is_script else [os.fsdecode(text)]),

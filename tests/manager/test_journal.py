@@ -117,6 +117,24 @@ def test_what_an_older_release_compacted_counts_from_there(tmp_path: Path) -> No
     assert (time.held_s, time.at_s, time.away_s) == (1.0, 6.0, 5.0)
 
 
+def test_what_release_0_1_0_knew_of_an_attempt_is_kept(tmp_path: Path) -> None:
+    engine = Engine(MARBLE)
+    job = v.Job("1", "one", 1, (1, 2), 2, nodes=(1, 1))
+    engine.step(0.0, (f.NodeJoined(v.Node("n", 2)), f.Submitted(job)))
+    engine.step(1.0, (f.Started("1", 1, ("n:0", "n:1")),))
+    engine.step(2.0, (f.Registered("1", 1, 0, in_place=True), f.NotSaved("1", 1, "disk full", 1)))
+    book = journal.Journal(tmp_path / "j", HEADER)
+    book.compact(2.0, engine.world.save())
+    book.close()
+    # It stood among the job's own values.
+    document = json.loads((tmp_path / "j").read_bytes())
+    (its,) = document["saved"]["jobs"]
+    its |= its.pop("run")
+    (tmp_path / "j").write_text(json.dumps(document) + "\n")
+    assert its.keys() >= {"registered", "in_place", "unsaved"}
+    assert journal.read(tmp_path / "j").replay().world.save() == engine.world.save()
+
+
 @pytest.mark.parametrize("cut", [1, 7, 30])
 def test_a_torn_last_line_is_left_out_and_overwritten(tmp_path: Path, cut: int) -> None:
     live(tmp_path / "j")

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcext.core.estimate import Estimate
 from hpcext.core.history.fragments import EDGES_S, Fragments
-from hpcext.core.values import Alloc, Cause, Job, Node, Snapshot, State, Target
+from hpcext.core.values import Alloc, Cause, Job, Node, Run, Snapshot, State, Target
 from hpcext.policies import find_policy
 from hpcext.policies.bftrainer.holes import LATER_S, Span, holes
 
@@ -35,7 +35,11 @@ def linear(most: int) -> Estimate:
 def trainer(order: int, known: Estimate, *goal: str, **more: Any) -> Job:
     """It runs on some nodes with one GPU each, if it has any; on as many as it has speeds for."""
     has = dict.fromkeys(goal, 1)
-    running = {"state": State.RUNNING, "registered": True, "held": has, "goal": has} if goal else {}
+    running = (
+        {"state": State.RUNNING, "run": Run(registered=True), "held": has, "goal": has}
+        if goal
+        else {}
+    )
     spread = (1, max(known.stated, default=1))
     said = {"sizes": (1,), "nodes": spread, "estimate": known, **running, **more}
     said.setdefault("optimal", max(said["sizes"]))
@@ -111,7 +115,7 @@ class Judge:
         elif chosen < has:
             stall_s = down_s
         else:
-            stall_s = down_s if job.maimed else 0.0
+            stall_s = down_s if job.run.maimed else 0.0
         work = 0.0
         for piece, (begin_s, end_s) in enumerate(itertools.pairwise(self.edges_s)):
             alive = sum(self.stays[self.of[node]][piece] for node in chosen)
@@ -192,7 +196,11 @@ def instance(rng: random.Random, *, concave: bool = False) -> Snapshot:
         has = has if fewest <= len(has) <= most else []
         known = costing(curve(*speeds), *rng.choice([(10.0, 10.0), (1.0, 30.0), (30.0, 1.0)]))
         maimed = bool(has) and rng.random() < 0.2
-        jobs.append(trainer(order, known, *has, nodes=(fewest, most), maimed=maimed))
+        jobs.append(
+            trainer(
+                order, known, *has, nodes=(fewest, most), run=Run(registered=True, maimed=maimed)
+            )
+        )
     told = rng.choice([0, 10, 10**9])
     ended = rng.choice([(), (4.0,) * len(EDGES_S)])
     stayed_s = (rng.choice([100.0, 1e4]),) * len(ended)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcext.core.estimate import Estimate
-from hpcext.core.values import Cause, Job, Node, Snapshot, State, Target, total
+from hpcext.core.values import Cause, Job, Node, Run, Snapshot, State, Target, total
 from hpcext.policies import find_policy
 from hpcext.scaling.estimator import Sizes
 
@@ -23,7 +23,7 @@ def fewest(job: Job, sizes: Sizes, kind: str) -> NDArray[np.float64]:
 
 def job(order: int, most: int = 4, goal: Mapping[str, int] | None = None, **more: Any) -> Job:
     """It runs, with a session, if it has a goal."""
-    running = {"state": State.RUNNING, "registered": True, "held": goal} if goal else {}
+    running = {"state": State.RUNNING, "run": Run(registered=True), "held": goal} if goal else {}
     sizes = more.pop("sizes", tuple(range(1, most + 1)))
     known = {"estimate": Estimate(stated=CURVE), "nodes": (1, 1), **running, **more}
     name = known.pop("name", f"j{order}")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hpcext.core.band import VALID, Band, read_band
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate, GoodputReport
-from hpcext.core.values import Job, Node, State
+from hpcext.core.values import Job, Node, Run, State
 from hpcext.policies.autoscale import (
     Autoscaler,
     Loss,
@@ -179,11 +179,12 @@ def test_a_manager_that_begins_anew_goes_on_from_what_there_is() -> None:
 
 
 def test_what_it_costs_to_give_up_a_node() -> None:
-    running = {"state": State.RUNNING, "registered": True}
+    running = {"state": State.RUNNING, "run": Run(registered=True)}
     wide = Job("1", "w", 0, (1,), 1, nodes=(1, 3), held={"a": 1, "b": 1}, goal={"a": 1, "b": 1},
-               gpus=("a:0", "b:0"), in_place=True, elastic=True, **running)  # type: ignore[arg-type]  # fmt: skip
+               gpus=("a:0", "b:0"), state=State.RUNNING,
+               run=Run(registered=True, in_place=True, elastic=True))  # fmt: skip
     other = Job("2", "o", 1, (1,), 1, held={"b": 1}, goal={"b": 1}, gpus=("b:1",), **running)  # type: ignore[arg-type]
-    starts = replace(other, id="3", state=State.STARTING, registered=False, held={"c": 1})
+    starts = replace(other, id="3", state=State.STARTING, run=Run(registered=False), held={"c": 1})
     jobs = [wide, other, starts]
     assert loss(jobs, "a") == Loss(1, 0)
     assert loss(jobs, "b") is None

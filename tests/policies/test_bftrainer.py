@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from market import CURVE, job, snapshot
 
 from hpcext.core.estimate import Estimate
-from hpcext.core.values import Job, Role, Snapshot, State, total
+from hpcext.core.values import Job, Role, Run, Snapshot, State, total
 from hpcext.policies import find_policy
 from hpcext.policies.bftrainer import CHANGE_S, Options
 
@@ -40,7 +40,11 @@ def test_a_change_has_to_be_worth_its_cost(up_s: float | None, grows: bool) -> N
 
 
 def test_what_cannot_change_keeps_its_size() -> None:
-    for fixed in ({"suspendable": False}, {"registered": False}, {"state": State.RESCALING}):
+    for fixed in (
+        {"suspendable": False},
+        {"run": Run(registered=False)},
+        {"state": State.RESCALING},
+    ):
         assert sizes(snapshot([job(1, 4, {"a": 1}, **fixed), job(2)], a=4)) == {"1": 1, "2": 3}
 
 

@@ -29,7 +29,7 @@ from lifetimes import (
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
 from hpcext.core.history.fragments import EDGES_S, Fragments
-from hpcext.core.values import Cause, Job, Node, Snapshot, State, suits, total
+from hpcext.core.values import Cause, Job, Node, Run, Snapshot, State, suits, total
 from hpcext.policies import find_policy
 from hpcext.policies.common import fixed
 
@@ -191,7 +191,11 @@ def test_it_is_worth_what_was_placed() -> None:
 
 def test_what_cannot_change_keeps_its_nodes() -> None:
     there = nodes(a=20.0, b=LONG_S, c=LONG_S)
-    for fixed_ in ({"suspendable": False}, {"registered": False}, {"state": State.RESCALING}):
+    for fixed_ in (
+        {"suspendable": False},
+        {"run": Run(registered=False)},
+        {"state": State.RESCALING},
+    ):
         held = trainer(1, linear(3), "a", **fixed_)
         assert having(at(there, held, trainer(2, linear(2)))) == {"1": "a", "2": "bc"}
         assert having(at(there, held)) == {"1": "a"}
@@ -227,7 +231,7 @@ def test_jobs_that_want_whole_nodes_of_four_gpus() -> None:
 
 def test_a_job_that_lost_a_node_and_has_too_few() -> None:
     """Two are the fewest: it gets one more, or none at all."""
-    left = trainer(1, curve(1, 2, 3), "a", nodes=(2, 3), maimed=True)
+    left = trainer(1, curve(1, 2, 3), "a", nodes=(2, 3), run=Run(registered=True, maimed=True))
     assert len(having(at(nodes(a=LONG_S, b=LONG_S), left))["1"]) == 2
     assert having(at(nodes(a=LONG_S), left)) == {}
     now = at(nodes(a=LONG_S, b=LONG_S), left, trainer(2, linear(2), "b"))
@@ -239,7 +243,7 @@ def test_a_job_that_lost_a_node_and_has_too_few() -> None:
 @pytest.mark.parametrize(("maimed", "grows"), [(False, False), (True, True)])
 def test_a_maimed_job_stalls_anyway(maimed: bool, grows: bool) -> None:
     """In 160 s: 160 as it is, 120 if it lost a node, 1.2 x 120 if it grows."""
-    held = trainer(1, costing(curve(1, 1.2), 40.0), "a", maimed=maimed)
+    held = trainer(1, costing(curve(1, 1.2), 40.0), "a", run=Run(registered=True, maimed=maimed))
     target = asked(at(nodes(a=LONG_S, b=LONG_S), held))
     assert total(target.grants["1"].alloc) == (2 if grows else 1)
     assert target.value == pytest.approx(144.0 if grows else 160.0)
@@ -354,7 +358,11 @@ def _drawn(rng: random.Random, order: int, free: dict[str, int]) -> Job:
             free[name] -= size
         has = dict.fromkeys(goal, size)
         lost = not spread[0] <= len(goal) <= spread[1]
-        more |= {"goal": has, "held": has, "maimed": lost or rng.random() < 0.1}
+        more |= {
+            "goal": has,
+            "held": has,
+            "run": Run(registered=True, maimed=lost or rng.random() < 0.1),
+        }
         more["suspendable"] = lost or rng.random() < 0.7
     if rng.random() < 0.1:
         known = Estimate()

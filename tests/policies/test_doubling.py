@@ -8,7 +8,7 @@ import pytest
 from market import answer, job, sizes, snapshot
 
 from hpcext.core.estimate import Estimate, Observed
-from hpcext.core.values import Job, Node, State
+from hpcext.core.values import Job, Node, Run, State
 from hpcext.policies import find_policy
 from hpcext.sim.replay.physics import Physics
 from hpcext.sim.replay.simulate import Result, simulate
@@ -49,7 +49,7 @@ def test_what_is_kept_for_a_job_that_explores_nobody_else_gets() -> None:
     assert sizes("doubling", snapshot([first, second], a=9)) == {"1": 1, "2": 1}
     # The same when it runs, whether its size may be changed now or not.
     for registered in (True, False):
-        running = job(1, 8, {"a": 1}, estimate=ANY, registered=registered)
+        running = job(1, 8, {"a": 1}, estimate=ANY, run=Run(registered=registered))
         assert sizes("doubling", snapshot([running, second], a=8)) == {"1": 1}
     target = answer("doubling", snapshot([first, second], a=9))
     assert target.grants["1"].why == "is measured on 1 GPU; 8 GPUs are kept for it"
@@ -65,7 +65,7 @@ def test_it_explores_no_more_than_it_may_have_and_than_there_is() -> None:
 
 
 def test_what_has_no_session_is_not_waited_for() -> None:
-    mute = job(1, 8, {"a": 1}, estimate=ANY, registered=False)
+    mute = job(1, 8, {"a": 1}, estimate=ANY, run=Run(registered=False))
     for now_s, others in ((299.0, 0), (301.0, 4)):
         found = sizes("doubling", snapshot([mute, job(2)], now_s, a=8))
         assert found == {"1": 1, **({"2": others} if others else {})}

@@ -25,7 +25,7 @@ def brief(target: v.Target) -> dict[str, dict[str, int]]:
 
 
 def running(order: int, alloc: dict[str, int], **more: Any) -> v.Job:
-    known: dict[str, Any] = {"state": v.State.RUNNING, "registered": True}
+    known: dict[str, Any] = {"state": v.State.RUNNING, "run": v.Run(registered=True)}
     return job(order, **{**known, "goal": alloc, "held": alloc, **more})
 
 
@@ -66,7 +66,9 @@ def test_a_job_whose_needs_are_not_met_is_passed_over() -> None:
 def test_resize() -> None:
     assert brief(ask(running(1, {"n": 6}, sizes=(2,)))) == {"1": {"n": 2}}
     # Not where work would be lost, and not to what the node does not have.
-    assert brief(ask(running(1, {"n": 6}, sizes=(2,), registered=False))) == {"1": {"n": 6}}
+    assert brief(ask(running(1, {"n": 6}, sizes=(2,), run=v.Run(registered=False)))) == {
+        "1": {"n": 6}
+    }
     assert brief(ask(running(1, {"n": 6}, sizes=(9,)))) == {"1": {"n": 6}}
     # Nor before it has answered the last change of its size.
     assert brief(ask(running(1, {"n": 6}, sizes=(2,), state=v.State.RESCALING))) == {"1": {"n": 6}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from market import answer, job, sizes, snapshot
 
-from hpcext.core.values import Cause, Job, Node, Role, Snapshot, State
+from hpcext.core.values import Cause, Job, Node, Role, Run, Snapshot, State
 from hpcext.policies import find_policy
 from hpcext.policies.common import BEHIND
 from hpcext.sim.replay.physics import Physics
@@ -72,7 +72,7 @@ def test_a_job_gets_what_its_user_asked_for_as_soon_as_there_is_room() -> None:
     assert sizes("fixed:gpus=2", snapshot([asked()], a=4)) == {"1": 3}
     assert sizes("fixed:gpus=2", snapshot([asked(), other], a=4)) == {"1": 2, "2": 2}
     # Not where work would be lost.
-    assert sizes("fixed:gpus=2", snapshot([asked(registered=False)], a=4)) == {"1": 2}
+    assert sizes("fixed:gpus=2", snapshot([asked(run=Run(registered=False))], a=4)) == {"1": 2}
     # Whoever waits comes after those that run.
     before = job(0, sizes=(2,), state=State.PENDING)
     assert sizes("fixed:gpus=2", snapshot([before, asked()], a=4)) == {"1": 3}

@@ -12,7 +12,7 @@ from market import answer, job, snapshot
 
 from hpcext.core.errors import InputError
 from hpcext.core.estimate import Estimate
-from hpcext.core.values import Snapshot
+from hpcext.core.values import Run, Snapshot
 
 
 def limited(tmp_path: Path, text: str, now: Snapshot) -> dict[str, int]:
@@ -49,7 +49,7 @@ def test_limits_hold(tmp_path: Path, text: str, found: dict[str, int]) -> None:
 
 
 def test_what_cannot_change_now_counts_too(tmp_path: Path) -> None:
-    kept = job(1, 4, {"a": 2}, name="a-1", registered=False)
+    kept = job(1, 4, {"a": 2}, name="a-1", run=Run(registered=False))
     has = limited(tmp_path, '[[limit]]\njobs = ["a-*"]\nmost = 3', snapshot([kept, *JOBS[1:]], a=8))
     assert has == {"1": 2, "2": 1, "3": 4}
 

@@ -22,7 +22,12 @@ def job(order: int, optimal: int, sizes: tuple[int, ...] = SIZES, **more: Any) -
 def running(order: int, optimal: int, gpus: int, node: str = "n", **more: Any) -> v.Job:
     """A job that runs on so many GPUs with a session that answers."""
     role = v.Role.PRIMARY if gpus == optimal else v.Role.SECONDARY
-    known: dict[str, Any] = {"state": v.State.RUNNING, "registered": True, "role": role, "op": 1}
+    known: dict[str, Any] = {
+        "state": v.State.RUNNING,
+        "run": v.Run(registered=True),
+        "role": role,
+        "op": 1,
+    }
     alloc = {node: gpus}
     return job(order, optimal, **{**known, "goal": alloc, "held": alloc, **more})
 
@@ -113,10 +118,10 @@ def test_only_sizes_that_a_job_can_have() -> None:
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        ({"registered": False}, "stays on 2 of 6 GPUs: no session has registered"),
+        ({"run": v.Run(registered=False)}, "stays on 2 of 6 GPUs: no session has registered"),
         ({"suspendable": False}, "stays on 2 of 6 GPUs: it ignored a suspension"),
         (
-            {"state": v.State.STARTING, "registered": False},
+            {"state": v.State.STARTING, "run": v.Run(registered=False)},
             "stays on 2 of 6 GPUs: no session has registered",
         ),
         ({"state": v.State.RESCALING}, "stays on 2 of 6 GPUs: it is being resized"),
@@ -185,7 +190,7 @@ def test_the_cost_does_not_count_where_nothing_runs_or_the_user_asked() -> None:
 
 
 def test_a_secondary_that_has_not_started_yet_is_promoted_on_paper() -> None:
-    waiting = running(1, 4, 2, state=v.State.PENDING, held={}, registered=False)
+    waiting = running(1, 4, 2, state=v.State.PENDING, held={}, run=v.Run(registered=False))
     assert brief(ask(waiting)) == {"1": "n 4 primary"}
 
 

@@ -23,7 +23,12 @@ def job(order: int, sizes: tuple[int, ...] = (1, 2, 3, 4), **more: Any) -> v.Job
 
 def on(alloc: dict[str, int], **more: Any) -> dict[str, Any]:
     """A job that runs there, with a session that answers."""
-    known = {"state": v.State.RUNNING, "registered": True, "op": 1, "role": v.Role.SECONDARY}
+    known = {
+        "state": v.State.RUNNING,
+        "run": v.Run(registered=True),
+        "op": 1,
+        "role": v.Role.SECONDARY,
+    }
     return {**known, "goal": alloc, "held": alloc, **more}
 
 
@@ -64,7 +69,7 @@ def test_without_free_gpus_it_keeps_its_seat() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"registered": False}, {"suspendable": False}, {"state": v.State.STARTING}]
+    "more", [{"run": v.Run(registered=False)}, {"suspendable": False}, {"state": v.State.STARTING}]
 )
 def test_one_that_would_lose_its_work_is_not_promoted(more: dict[str, Any]) -> None:
     sits = job(2, **on({"n/mps": 1}, **more))
@@ -87,7 +92,10 @@ def test_a_policy_sees_neither_seats_nor_who_has_one() -> None:
         seen.append(now)
         return v.Target(memo={"mine": 1}, wake_s=7.0)
 
-    sits, stays = job(1, **on({"n/mps": 1})), job(2, **on({"n/mps": 1}, registered=False))
+    sits, stays = (
+        job(1, **on({"n/mps": 1})),
+        job(2, **on({"n/mps": 1}, run=v.Run(registered=False))),
+    )
     full = job(3, **on({"n": 4}))
     jobs = (sits, stays, full, job(4))
     nodes = {"n": HERE, "n/mps": SHARED}
@@ -118,7 +126,7 @@ def jobs(draw: st.DrawFn) -> tuple[v.Job, ...]:
         sizes = tuple(range(1, draw(st.integers(1, 4)) + 1))
         one = job(order, sizes, shares=draw(st.booleans()), ready=draw(st.booleans()))
         where = draw(st.sampled_from(["own", "seat", "nowhere"]))
-        registered = {"registered": draw(st.booleans())}
+        registered = {"run": v.Run(registered=draw(st.booleans()))}
         if where == "own" and free:
             size = draw(st.integers(1, min(free, sizes[-1])))
             one, free = replace(one, ready=True, **on({"n": size}, **registered)), free - size

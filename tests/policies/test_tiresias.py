@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcext.core.decisions import refusal
 from hpcext.core.errors import InputError
-from hpcext.core.values import Cause, Job, Node, Snapshot, State, Target, total
+from hpcext.core.values import Cause, Job, Node, Run, Snapshot, State, Target, total
 from hpcext.policies import find_policy
 
 
@@ -23,7 +23,9 @@ def job(
 ) -> Job:
     """One that asks for so many GPUs on each node, or in all, and runs if it holds any."""
     runs: dict[str, Any] = (
-        {"state": State.RUNNING, "goal": held, "held": held, "registered": True} if held else {}
+        {"state": State.RUNNING, "goal": held, "held": held, "run": Run(registered=True)}
+        if held
+        else {}
     )
     return Job(f"j{order}", f"job{order}", order, (gpus,), gpus, nodes, **runs)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from market import CURVE, answer, job
 
 from hpcext.core.estimate import Estimate
-from hpcext.core.values import Cause, Job, Node, Snapshot, total
+from hpcext.core.values import Cause, Job, Node, Run, Snapshot, total
 from hpcext.policies.bftrainer import CHANGE_S, Options
 
 NODES = {"a": (4, "fast"), "b": (4, "slow")}
@@ -60,7 +60,7 @@ def test_jobs_change_places_if_that_is_worth_its_cost(cost_s: float, swap: bool)
 
 
 def test_who_cannot_move_keeps_its_kind() -> None:
-    fixed = job(1, goal={"a": 4}, estimate=known(FLAT), registered=False)
+    fixed = job(1, goal={"a": 4}, estimate=known(FLAT), run=Run(registered=False))
     found = allocs("bftrainer", machine([fixed, job(2, estimate=known(STEEP))], NODES))
     assert found == {"1": {"a": 4}, "2": {"b": 4}}
 

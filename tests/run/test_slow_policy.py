@@ -83,6 +83,8 @@ def test_past_the_deadline_jobs_keep_what_they_have_and_it_is_said(slow: Site) -
 
     wait_for(said, "why to say so")
     assert "the policy is not followed" in slow.run("status", str(slow.pilot)).out
+    failure = slow.document("status", str(slow.pilot))["policy_failure"]
+    assert failure == "did not answer within 10 s"
     # Who trained goes on with it; after its end the policy is asked again, and late again.
     before = [len(slow.steps(name)) for name in STEPS]
     wait_for(

@@ -10,8 +10,9 @@ import threading
 import numpy as np
 import pytest
 
-from hpcext.scaling.speed import EVERY, LEAST, MADE, Floats, Model, Online, find_predictor
+from hpcext.scaling.speed import MADE, find_predictor
 from hpcext.scaling.speed import arima as speed_arima
+from hpcext.scaling.speed.online import EVERY, LEAST, Floats, Model, Online
 
 NETWORKS = ("rnn", "lstm", "narx")
 ONLINE = ("arima", *NETWORKS)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcext.scaling.speed import Floats
 from hpcext.scaling.speed.networks import HELD_OUT, NETWORKS, Learner, Lstm, SimpleRnn, trained
+from hpcext.scaling.speed.online import Floats
 
 ROWS = np.random.default_rng(3).normal(0, 1, (60, 3))
 

@@ -40,7 +40,7 @@ def study(how):
 """
 
 PREDICTOR = """
-from hpcext.scaling.speed import Memoryless
+from hpcext.scaling.speed.averages import Memoryless
 
 def make(seed, background):
     return Memoryless()

@@ -11,6 +11,7 @@ from made_up_runs import job, run, span
 from msgspec.structs import replace
 
 from hpcext.core import facts as f
+from hpcext.core.apply import apply
 from hpcext.core.history.fragments import EDGES_S, Fragments, Seen
 from hpcext.core.values import Node
 from hpcext.core.world import World
@@ -43,7 +44,7 @@ def watched(steps: Iterable[Step]) -> tuple[Reliability, ...]:
     watch = Calibration(world)
     for when_s, facts in steps:
         for fact in facts:
-            world.apply(when_s, fact)
+            apply(world, when_s, fact)
         watch(when_s, facts, ())
     return watch.found()
 
@@ -138,7 +139,7 @@ def test_memory_is_that_of_the_nodes_within_the_longest_horizon() -> None:
     steps += [(10.0 * n, leave("0") if n % 2 else come("0")) for n in range(1, 10_000)]
     for when_s, facts in [*steps, (1e6, come("x"))]:
         for fact in facts:
-            world.apply(when_s, fact)
+            apply(world, when_s, fact)
         watch(when_s, facts)
         held = [len(waiting) for waiting in watch._open]
         assert max(held) <= max(HORIZONS_S) / EVERY_S + 1

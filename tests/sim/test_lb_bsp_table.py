@@ -13,7 +13,7 @@ from hpcext.papers import find_papers, reproduce
 from hpcext.papers.lb_bsp import measured as lb_bsp_measured
 from hpcext.papers.lb_bsp import table as lb_bsp_table
 from hpcext.papers.study import How
-from hpcext.scaling.speed import LEAST
+from hpcext.scaling.speed.online import LEAST
 
 
 def test_the_recording_is_small_and_whole() -> None:

@@ -17,10 +17,10 @@ from made_up_runs import job, run, span
 from hpcext.cli.output import Output
 from hpcext.cli.simulate.view import show
 from hpcext.core.errors import InputError
+from hpcext.render import style
 from hpcext.sim.evaluate.comparison import Watts, compared
 from hpcext.sim.evaluate.metrics import integral
 from hpcext.sim.evaluate.outcome import Run, Span
-from hpcext.sim.report import style
 from hpcext.sim.report.files import write
 from hpcext.sim.report.page import About, page
 from hpcext.sim.report.thin import distribution, thinned

@@ -41,6 +41,7 @@ def ranks(place: Site, port: int) -> list[str]:
     return ["sh", str(path)]
 
 
+@pytest.mark.slow
 def test_a_training_of_mpirun_in_a_pilot_is_suspended_and_goes_on(
     slurm: Cluster, place: Site, mpirun: list[str]
 ) -> None:

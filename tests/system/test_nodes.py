@@ -71,6 +71,7 @@ def test_a_training_over_two_nodes_is_suspended_and_goes_on(
     assert "log.node-1.txt" in place.run("logs", str(place.pilot), "wide").err
 
 
+@pytest.mark.slow
 def test_a_training_gets_a_second_node_when_it_comes_free(slurm: Cluster, place: Site) -> None:
     """BFTrainer's division counts nodes that a job may spread over."""
     run = place.path / "run"

@@ -115,7 +115,7 @@ def test_number_of_workers_changes(nursery: Nursery, tmp_path: Path) -> None:
     assert abs(float(job.last("accuracy")) - float(reference.last("accuracy"))) <= 1 / 120
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_suspension_that_cannot_be_saved_is_none(
     nursery: Nursery, tmp_path: Path, workers: int
 ) -> None:

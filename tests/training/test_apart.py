@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Job
+from forked_job import Forked
+from nursery import Nursery
 
 from hpcext.training.data.undivided import Seen, verdict
 
@@ -29,9 +31,16 @@ STEP = """
 """
 
 
-def notes(tmp_path: Path, loader: str, wrap: str) -> list[str]:
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+def notes(nursery: Nursery, tmp_path: Path, loader: str, wrap: str) -> list[str]:
     """What the training of two ranks told its user, in its report and in its log."""
-    run = Job(tmp_path / "job", "train_apart.py", loader, wrap, ranks=2).run()
+    run = Forked(nursery, tmp_path / "job", "train_apart.py", loader, wrap, ranks=2).run()
     assert run.code == 0, run.output
     said = run.report["notes"]
     assert run.output.count("hpcext: warning:") == len(said), run.output
@@ -49,36 +58,38 @@ def notes(tmp_path: Path, loader: str, wrap: str) -> list[str]:
     ],
 )
 def test_a_training_that_divides_its_data_is_told_nothing(
-    tmp_path: Path, loader: str, wrap: str
+    nursery: Nursery, tmp_path: Path, loader: str, wrap: str
 ) -> None:
-    assert notes(tmp_path, loader, wrap) == []
+    assert notes(nursery, tmp_path, loader, wrap) == []
 
 
-def test_the_same_batches_on_each_rank_are_told(tmp_path: Path) -> None:
-    (note,) = notes(tmp_path, "same", "parallel")
+def test_the_same_batches_on_each_rank_are_told(nursery: Nursery, tmp_path: Path) -> None:
+    (note,) = notes(nursery, tmp_path, "same", "parallel")
     assert note.startswith("the 2 ranks all train the same batches")
     assert "session.batch_sampler(data, global_batch=...)" in note
 
 
-def test_all_of_the_data_on_each_rank_is_told(tmp_path: Path) -> None:
-    (note,) = notes(tmp_path, "whole", "parallel")
+def test_all_of_the_data_on_each_rank_is_told(nursery: Nursery, tmp_path: Path) -> None:
+    (note,) = notes(nursery, tmp_path, "whole", "parallel")
     assert note.startswith("the 2 ranks each go through 24 samples")
 
 
-def test_a_model_that_is_not_wrapped_is_told(tmp_path: Path) -> None:
-    (note,) = notes(tmp_path, "ours", "bare")
+def test_a_model_that_is_not_wrapped_is_told(nursery: Nursery, tmp_path: Path) -> None:
+    (note,) = notes(nursery, tmp_path, "ours", "bare")
     assert "do not average their gradients" in note
     assert "session.parallel(model)" in note
 
 
-def test_the_script_of_the_readme_gives_each_rank_its_own_batches(tmp_path: Path) -> None:
+def test_the_script_of_the_readme_gives_each_rank_its_own_batches(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     assert shown.count("\n        ...\n") == 1
     script = tmp_path / "train.py"
     (tmp_path / "script.py").symlink_to(Path(__file__).parent / "script.py")
     script.write_text(PREAMBLE + shown.replace("\n        ...\n", STEP))
-    job = Job(tmp_path / "job", str(script), ranks=2)
+    job = Forked(nursery, tmp_path / "job", str(script), ranks=2)
     run = job.run()
     assert run.code == 0, run.output
     assert run.report["notes"] == []

@@ -30,7 +30,7 @@ def test_an_attempts_is_beside_its_checkpoints_and_goes_when_it_has_completed(
     for name, value in FEW.items():
         monkeypatch.setenv(name, value)
     # What fails after it has compiled is tried again, and finds it.
-    failing = f"{sys.executable} {SCRIPT} '' && exit 3"
+    failing = f"{sys.executable} {SCRIPT} '' compile && exit 3"
     assert end(stage.run("sh", "-c", failing)) == 3
     compiled = tmp_path / "1" / "compiled"
     assert f"{compiled}/inductor {compiled}/triton" in stage.log.read_text()
@@ -49,7 +49,12 @@ def test_what_the_user_says_is_obeyed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert f"\n{tmp_path / 'mine'}\n" in stage.log.read_text()
 
 
-def test_outside_a_manager_what_somebody_prepared_is_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [(), pytest.param(("compile",), marks=pytest.mark.slow)], ids=["told", "compiled"]
+)
+def test_outside_a_manager_what_somebody_prepared_is_not_used(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     """TMPDIR stands for /tmp here: who came first is another user, or left it open to others."""
     temporary = tmp_path / "tmp"
     prepared = temporary / "torchinductor_victim"
@@ -57,7 +62,7 @@ def test_outside_a_manager_what_somebody_prepared_is_not_used(tmp_path: Path) ->
     prepared.chmod(0o777)
     environ = {key: value for key, value in os.environ.items() if "INDUCTOR" not in key}
     ended = subprocess.run(
-        [sys.executable, SCRIPT, str(tmp_path / "checkpoint")],
+        [sys.executable, SCRIPT, str(tmp_path / "checkpoint"), *words],
         env={**environ, **FEW, "TMPDIR": str(temporary), "USER": "victim", "LOGNAME": "victim"},
         capture_output=True,
         text=True,

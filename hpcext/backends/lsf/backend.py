@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun
+from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse_array
 from hpcext.backends.batch_job import Submitted
 from hpcext.backends.lsf import job as lsf_job
 from hpcext.backends.lsf import suspend as lsf_suspend
@@ -54,7 +54,7 @@ class Lsf(Backend):
     def own_job(self) -> JobId | None:
         """As the base class has it."""
         here = LsfJob.from_environ()
-        return here.id if here is not None else None
+        return here.name if here is not None else None
 
     def jobs(self) -> Jobs:
         """As the base class has it."""
@@ -64,6 +64,11 @@ class Lsf(Backend):
     def submitted(self) -> Submitted:
         """As the base class has it."""
         return lsf_job.SUBMITTED
+
+    def check(self, order: PilotOrder) -> PilotOrder:
+        """Refuse a job array."""
+        refuse_array(lsf.array_of(order.options))
+        return order
 
     def limit_s(self, time: str) -> float | None:
         """Return the seconds of ``-W``."""
@@ -94,11 +99,11 @@ class Lsf(Backend):
 
     def advice(self, job_id: JobId, state: Is, seen: Seen) -> str:
         """As the base class has it."""
-        if state is Is.HELD:
-            return f"bresume {job_id} lets it begin"
         if seen.said == "SSUSP":
             return "LSF lets it go on when there is room for it"
-        return f"bresume {job_id} lets it go on"
+        # To a shell the brackets of an element of an array would be a pattern.
+        word = f'"{job_id}"' if "[" in str(job_id) else str(job_id)
+        return f"bresume {word} lets it {'begin' if state is Is.HELD else 'go on'}"
 
     def leasing(self, settings: Settings) -> Leasing:
         """As the base class has it."""
@@ -131,12 +136,12 @@ def _hosts(run: PilotRun, here: LsfJob) -> JobPlace:
     # Where there is jsrun the script runs on a launch node, which is named first.
     listed = here.hosts[1:] if run.launcher == JSRUN else here.hosts
     if not listed:
-        raise NoManagerError(f"LSF does not say which hosts job {here.id} has")
+        raise NoManagerError(f"LSF does not say which hosts job {here.name} has")
     gpus = len(run.gpus)
     nodes = tuple(Node(name, gpus) for name, _ in listed)
     times = lsf_job.restarts(run.directory)
     common: dict[str, Any] = {
-        "job_id": here.id,
+        "job_id": here.name,
         "restarts": here.number or times,
         "lead_s": run.lead_s,
     }
@@ -162,7 +167,7 @@ def _script(run: PilotRun, here: LsfJob) -> JobPlace:
     runs = lsf_suspend.runs(run.directory)
     executor = functools.partial(
         LsfScript,
-        job_id=here.id,
+        job_id=here.name,
         restarts=runs,
         lead_s=run.lead_s,
         node=node,

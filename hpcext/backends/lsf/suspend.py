@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from hpcext import documents, private, protocol
 from hpcext.backends import batch_job
+from hpcext.backends.lsf.job import SUBMITTED
 from hpcext.batch import lsf, runner
 from hpcext.batch.lsf.inside import LsfJob
 from hpcext.core.errors import BatchError, InputError
@@ -63,22 +64,11 @@ class LsfSuspendable:
     here : LsfJob
     command : sequence of bytes
         What its training runs; may be empty where brestart has its checkpoint.
-
-    Raises
-    ------
-    InputError
-        It is an element of a job array.
     """
 
     batch = "lsf"
 
     def __init__(self, here: LsfJob, command: Sequence[bytes]) -> None:
-        if here.element:
-            raise InputError(
-                "the elements of a job array cannot be suspended",
-                where="hpcext suspendable",
-                do="submit them one by one",
-            )
         self.key = key(here)
         self.gpus = len(here.devices)
         self.output: str | None = here.output
@@ -107,6 +97,7 @@ class LsfSuspendable:
         if not self.restored and not self._here.restarts:
             write_command(directory, self._words, self._here)
         note(self._here, directory)
+        SUBMITTED.write(directory, self._here.name, None)
         script = write_script(directory, hpcext)
         register(self._here, directory)
         protocol.forget_suspendable()
@@ -271,7 +262,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
     """
     hold = (directory / HOLD).exists()
     try:
-        state = lsf.Commands().end(job.id).state
+        state = lsf.Commands().end(job.name).state
     except BatchError as error:
         log.warning("what state the job is in is not known: %s", error)
         state = "running"
@@ -282,15 +273,15 @@ def requeue(job: LsfJob, directory: Path) -> None:
     # hpcext-job-control waits for it, and LSF for that.
     documents.write_file(directory / AGAIN, b"")
     if job.requeues and not hold:
-        log.warning("job %d goes back into the queue", job.id)
+        log.warning("job %s goes back into the queue", job.name)
         return
     ends = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     # brequeue inherits that: what it asks for may come before it has ended, and to all of the job.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
-        runner.run(["brequeue", *(["-H"] if hold else []), str(job.id)])
+        runner.run(["brequeue", *(["-H"] if hold else []), str(job.name)])
     except BatchError as error:
-        log.warning("job %d is not put back into the queue: %s", job.id, error)
+        log.warning("job %s is not put back into the queue: %s", job.name, error)
         if job.requeues:
             # Held it cannot be, but it goes on.
             (directory / HOLD).unlink(missing_ok=True)
@@ -298,7 +289,7 @@ def requeue(job: LsfJob, directory: Path) -> None:
             (directory / AGAIN).unlink()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    log.warning("job %d goes back into the queue%s", job.id, ", until it is resumed" * hold)
+    log.warning("job %s goes back into the queue%s", job.name, ", until it is resumed" * hold)
     signal.sigtimedwait(ends, KILLED_S)
 
 

@@ -23,7 +23,6 @@ from hpcext.backends.ticket_end import Ending
 from hpcext.batch import lsf
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf.inside import LsfJob
-from hpcext.core.errors import InputError
 from hpcext.launch.tree import boot_id
 from hpcext.protocol import EXIT_SUSPENDED, JobId
 
@@ -47,11 +46,6 @@ class LsfTicket:
     Parameters
     ----------
     here : LsfJob
-
-    Raises
-    ------
-    InputError
-        It is an element of a job array.
     """
 
     system = "lsf"
@@ -60,15 +54,11 @@ class LsfTicket:
     leaves = frozenset({signal.SIGUSR2})
 
     def __init__(self, here: LsfJob) -> None:
-        if here.element:
-            raise InputError(
-                "the elements of a job array cannot be trainers",
-                where="hpcext trainer",
-                do="submit them one by one",
-            )
-        self.id: JobId = here.id
+        self.id: JobId = here.name
         self.numbers: tuple[JobId, ...] = (here.id,)
-        self.name = protocol.environ().get("LSB_JOBNAME") or "job"
+        name = protocol.environ().get("LSB_JOBNAME", "")
+        # That of an element is the name of its array, with the indices of all.
+        self.name = (name.partition("[")[0] if here.element else name) or "job"
         self.run_of = here.file
         self._here = here
         self._directory: Path | None = None
@@ -93,8 +83,8 @@ class LsfTicket:
                 lsf_suspend.link(self._here).unlink()
 
     def environ(self) -> dict[str, str]:
-        """Our environment, without what LSF says of the job."""
-        return lsf_inside.environ_of_others()
+        """Our environment, without what LSF says of the job but for what tells elements apart."""
+        return lsf_inside.environ_of_others() | lsf_inside.of_element()
 
     def is_its_script(self, path: Path) -> bool:
         """Whether it is in the spool of LSF; a shell's text, if it says nothing else."""
@@ -128,10 +118,17 @@ class LsfTicket:
     def given_up(self, job_ids: Sequence[JobId]) -> set[JobId]:
         """Those that are EXIT, and stay so: what is to run again is PEND, or PSUSP, soon after."""
         now_s = time.monotonic()
-        states = lsf.Commands().states(job_ids)
-        failed = [job for job, state in states.items() if state == "failed"]
+        names = {_name(job): job for job in job_ids}
+        states = lsf.Commands().states(list(names))
+        failed = [names[job] for job, state in states.items() if state == "failed"]
         self._ended_s = {job: self._ended_s.get(job, now_s) for job in failed}
         return {job for job, since_s in self._ended_s.items() if now_s - since_s >= REQUEUED_S}
+
+
+def _name(job_id: JobId) -> JobId:
+    """Return LSF's name of the job of a ticket's key: ``4711[2]`` where that has ``4711_2``."""
+    number, bar, index = str(job_id).partition("_")
+    return f"{number}[{index}]" if bar else job_id
 
 
 def write_script(here: LsfJob, state_dir: Path, shell: int) -> None:

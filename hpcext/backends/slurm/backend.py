@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun
+from hpcext.backends.base import Backend, JobPlace, PilotOrder, PilotRun, refuse_array
 from hpcext.backends.batch_job import Submitted
 from hpcext.backends.own_job import OwnJob
 from hpcext.backends.slurm import job as slurm_job
@@ -25,10 +25,9 @@ from hpcext.batch.slurm.leasing import SlurmLeasing
 from hpcext.batch.slurm.reads import reads
 from hpcext.batch.standing import Is
 from hpcext.config import Settings
-from hpcext.core.errors import BatchError, InputError, NoManagerError
+from hpcext.core.errors import BatchError, NoManagerError
 from hpcext.core.values import Node
 from hpcext.protocol import Allocation, JobId
-from hpcext.text import shown
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +59,7 @@ class Slurm(Backend):
 
     def check(self, order: PilotOrder) -> PilotOrder:
         """Refuse a job array."""
-        array = next(filter(slurm.is_array, order.options), None)
-        if array is not None:
-            raise InputError(
-                "a pilot is one job, whose jobs are those of its file",
-                where=shown(array),
-                do="put the tasks into the job file; hpcext sweep writes one",
-            )
+        refuse_array(slurm.array_of(order.options))
         return order
 
     def limit_s(self, time: str) -> float | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from hpcext.batch import runner
-from hpcext.batch.jobs import UNKNOWN, End, Seen
+from hpcext.batch.jobs import UNKNOWN, End, Seen, as_job
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
@@ -32,7 +32,7 @@ MINUTE_S = 60.0
 _SUBMITTED = re.compile(r"Job <([0-9]{1,18})> is submitted")
 _LIMIT = re.compile(r"(?:([0-9]{1,9}):)?([0-9]{1,9})\Z")
 _CLOCK = re.compile(r"([0-9]{1,9}):([0-9]{1,9})(?::([0-9]{1,9}))?")
-_PAST = re.compile(r"^Job <([0-9]{1,18})(?:\[[0-9]+\])?>,.*?\bStatus <(\w+)>", re.M)
+_PAST = re.compile(r"^Job <([0-9]{1,18}(?:\[[0-9]{1,10}\])?)>,.*?\bStatus <(\w+)>", re.M)
 FIELDS = ("jobid", "stat", "run_time", "runtimelimit", "time_left")
 """What :func:`parse_end` goes by; bjobs(1), -o."""
 
@@ -57,6 +57,19 @@ def parse_job_id(text: str) -> int:
     if found is None:
         raise BatchError(f"bsub printed {shown(text.strip())}, and no job id")
     return int(found[1])
+
+
+def array_of(options: Sequence[str]) -> str | None:
+    """The job array that options of bsub make, as it is written there; None if they make none.
+
+    Examples
+    --------
+    >>> array_of(["-J", "a[1-4]%2"]), array_of(["-Ja[1]"]), array_of(["-J", "a", "-R", "b[1]"])
+    ('a[1-4]%2', 'a[1]', None)
+    """
+    given = zip(options, [*options[1:], ""], strict=True)
+    names = [after if word == "-J" else word[2:] for word, after in given if word[:2] == "-J"]
+    return next((name for name in names if re.search(r"\[.*\]", name)), None)
 
 
 def parse_time_limit(text: str) -> float | None:
@@ -124,10 +137,11 @@ def past_command(job_ids: Sequence[JobId]) -> list[str]:
     return ["bacct", "-l", *map(str, job_ids)]
 
 
-def parse_past(text: str) -> dict[int, str]:
-    """Job id → state: ``Job <8>, User <user>, ..., Status <DONE>, ...``, in lines that are cut."""
-    whole_lines = re.sub(r"\n {10,}", "", text)
-    return {int(job_id): state(said) for job_id, said in _PAST.findall(whole_lines)}
+def parse_past(text: str) -> dict[JobId, str]:
+    """Job → state: ``Job <8>, User <user>, ..., Status <DONE>, ...``, in lines that are cut."""
+    lines = re.sub(r"\n {10,}", "", text)
+    found = {as_job(job_id): state(said) for job_id, said in _PAST.findall(lines)}
+    return {job_id: said for job_id, said in found.items() if job_id is not None}
 
 
 def _past(job_ids: Sequence[JobId]) -> dict[JobId, Seen]:
@@ -168,14 +182,14 @@ class Commands:
         if not job_ids:
             return {}
         asked = lsf_jobs.ask(("jobid", "stat"), [*map(str, job_ids)])
-        found: dict[JobId, Seen] = {job_id: parse_seen(each) for job_id, each in asked.items()}
+        found = {job_id: parse_seen(each) for job_id, each in asked.items()}
         missing = [job_id for job_id in job_ids if job_id not in found]
         return found | _past(missing) if missing else found
 
     def end(self, job_id: JobId) -> End:
         """A job's state, and when it ends at the latest."""
         found = lsf_jobs.ask(FIELDS, [str(job_id)])
-        if not isinstance(job_id, int) or job_id not in found:
+        if job_id not in found:
             raise BatchError(f"LSF does not know job {job_id}")
         return parse_end(found[job_id], time.time())
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hpcext import protocol
 from hpcext.launch import devices as visible
 from hpcext.numerals import whole
+from hpcext.protocol import JobId
 from hpcext.text import shown
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,11 @@ class LsfJob(NamedTuple):
         )
 
     @property
+    def name(self) -> JobId:
+        """What LSF's commands call it, and no other."""
+        return f"{self.id}[{self.element}]" if self.element else self.id
+
+    @property
     def indices(self) -> tuple[int, ...]:
         """Of its GPUs on this host, as far as LSF says them by numbers."""
         return tuple(index for index in map(whole, self.devices) if index is not None)
@@ -95,6 +101,12 @@ def _hosts(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
             found[name] += count
     found = +found or Counter(env.get("LSB_HOSTS", "").split())
     return tuple(found.items())
+
+
+def of_element() -> dict[str, str]:
+    """The variables that tell this element of a job array from the others."""
+    found = protocol.environ().items()
+    return {name: said for name, said in found if name.startswith("LSB_JOBINDEX")}
 
 
 def environ_of_others() -> dict[str, str]:

@@ -17,10 +17,11 @@ from typing import Any
 from hpcext.batch import runner
 from hpcext.batch.lsf import engine as lsf_engine
 from hpcext.batch.lsf import probe as lsf_probe
-from hpcext.batch.lsf.engine import Way
+from hpcext.batch.lsf.engine import Engine, Way
 from hpcext.core.errors import BatchError
 from hpcext.documents import decoded
 from hpcext.numerals import whole
+from hpcext.protocol import JobId
 from hpcext.text import listed, shown
 
 log = logging.getLogger(__name__)
@@ -33,12 +34,14 @@ _EVENT = re.compile(
     r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?: ([0-9]{4}))?: *(.*)$",
     re.M,
 )
-_BLOCK = re.compile(r"^Job <([0-9]{1,18})(?:\[[0-9]{1,9}\])?>,", re.M)
+_BLOCK = re.compile(r"^Job <([0-9]{1,18}(?:\[[0-9]{1,10}\])?)>,", re.M)
+_NAMED = re.compile(r"\bJob <([0-9]{1,18}\[[0-9]{1,10}\])>")
 _STARTED = re.compile(
     r"(?:\[[0-9]+\] *)?(?:The batch job command is )?(?:started|dispatched)\b", re.I
 )
 _HOST = re.compile(r"<([^<>]+)>")
 _DAY_S = 86_400.0
+_INDEX = "jobindex"
 
 
 def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[str]:
@@ -58,10 +61,11 @@ def jobs_command(way: Way, fields: Sequence[str], which: Sequence[str]) -> list[
 
 def ask(
     fields: Iterable[str], which: Sequence[str], *, ended: bool = True
-) -> dict[int, dict[str, str]]:
-    """Job id → its fields by their names in capitals; what LSF does not know is left out.
+) -> dict[JobId, dict[str, str]]:
+    """Job → its fields by their names in capitals; what LSF does not know is left out.
 
-    Of a job of which it complains otherwise it is ERROR.
+    Of a job of which it complains otherwise it is ERROR. Of an array all elements are there, each
+    as a job of its own.
 
     Parameters
     ----------
@@ -77,8 +81,9 @@ def ask(
     BatchError
         No answer, which is another thing than that there is no such job.
     """
-    engine, fields = lsf_probe.known(), tuple(fields)
+    engine, wanted = lsf_probe.known(), tuple(fields)
     while True:
+        fields = _with_index(engine, wanted, which)
         way = engine.way_of_jobs(fields)
         try:
             text = runner.run(jobs_command(way, fields, [*(["-a"] if ended else []), *which]))
@@ -98,7 +103,15 @@ def ask(
         engine = lsf_probe.learn(engine, missing)
 
 
-def _missing(fields: Sequence[str], found: Mapping[int, Mapping[str, str]]) -> frozenset[str]:
+def _with_index(engine: Engine, fields: tuple[str, ...], which: Sequence[str]) -> tuple[str, ...]:
+    """With the index that tells elements of an array apart: if elements are asked for, and
+    wherever it costs nothing. ``bjobs -w`` has it behind a name, which may look so by itself."""
+    elements = any(word.endswith("]") for word in which)
+    free = not engine.lacks("bjobs", "-o", "-json") and _INDEX not in engine.refused
+    return (*fields, _INDEX) if elements or free else fields
+
+
+def _missing(fields: Sequence[str], found: Mapping[JobId, Mapping[str, str]]) -> frozenset[str]:
     """Fields that are in no record: an engine may pass over those that it does not know."""
     complete = [record for record in found.values() if "ERROR" not in record]
     there = {name.lower() for record in complete for name in record}
@@ -119,20 +132,37 @@ def _is_answer(error: BatchError, way: Way) -> bool:
     return bool(said) and all(_NONE.search(line) for line in said)
 
 
-def parse_jobs(text: str) -> dict[int, dict[str, str]]:
+def parse_jobs(text: str) -> dict[JobId, dict[str, str]]:
     """The document of ``-json``.
 
-    All values are strings. One that is not there is empty, with another engine ``-``.
+    All values are strings. One that is not there is empty, with another engine ``-``. JOBID of an
+    element is the number of its array, or with LSB_BJOBS_DISPLAY_ENH (lsf.conf) ``ID[INDEX]``.
     """
     try:
-        found = {}
+        found: dict[JobId, dict[str, str]] = {}
         for record in _records(text):
             fields = {str(name): _value(value) for name, value in record.items()}
             if not _NONE.search(fields.get("ERROR", "")):
-                found[int(fields["JOBID"])] = fields
+                found[_job_of(fields)] = fields
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs") from None
     return found
+
+
+def _job_of(fields: Mapping[str, str]) -> JobId:
+    """Which job a record is of."""
+    said, index = fields["JOBID"], fields.get("JOBINDEX", "")
+    if named := _NAMED.search(fields.get("ERROR", "")):
+        return named[1]
+    if said.isdecimal() and index not in {"", "0"}:
+        said = f"{said}[{int(index)}]"
+    return _job(said)
+
+
+def _job(text: str) -> JobId:
+    """``ID`` or ``ID[INDEX]``."""
+    number, bracket, _ = text.partition("[")
+    return text if int(number) and bracket else int(number)
 
 
 def _records(text: str) -> Any:
@@ -145,11 +175,11 @@ def _value(value: Any) -> str:
     return "" if text == "-" else text
 
 
-def parse_wide(text: str) -> dict[int, dict[str, str]]:
+def parse_wide(text: str) -> dict[JobId, dict[str, str]]:
     """``bjobs -w``: JOBID, STAT and, behind them, what has columns of any width."""
     if not re.search(r"^JOBID\s+USER\s+STAT\b", text, re.M):
         raise BatchError(f"bjobs printed {shown(text.strip())}, and no jobs")
-    found: dict[int, dict[str, str]] = {}
+    found: dict[JobId, dict[str, str]] = {}
     for line in text.splitlines():
         words = line.split()
         job_id = whole(words[0]) if words else None
@@ -158,7 +188,7 @@ def parse_wide(text: str) -> dict[int, dict[str, str]]:
     return found
 
 
-def parse_long(text: str, now_s: float) -> dict[int, dict[str, str]]:
+def parse_long(text: str, now_s: float) -> dict[JobId, dict[str, str]]:
     """``bjobs -l``: a block for each job, with the names that ``-o`` has for what is said there.
 
     Parameters
@@ -168,7 +198,7 @@ def parse_long(text: str, now_s: float) -> dict[int, dict[str, str]]:
     now_s : float
         Epoch: its times have no year.
     """
-    found = {}
+    found: dict[JobId, dict[str, str]] = {}
     text = re.sub(r"\n {21}", "", text)
     begins = list(_BLOCK.finditer(text))
     if not begins:
@@ -178,7 +208,7 @@ def parse_long(text: str, now_s: float) -> dict[int, dict[str, str]]:
         block = text[begin.start() : end]
         if status := re.search(r"\bStatus <([A-Z_]+)>", block):
             fields = {"JOBID": begin[1], "STAT": status[1], **_of_block(block, now_s)}
-            found[int(begin[1])] = fields
+            found[_job(begin[1])] = fields
     return found
 
 

@@ -37,6 +37,7 @@ from hpcext.batch.lsf.engine import Engine
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
 from hpcext.numerals import whole
+from hpcext.protocol import JobId
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +59,12 @@ exec {agent}
 """
 
 
-def held_of(jobs: Mapping[int, Mapping[str, str]], now_s: float) -> tuple[Held, ...]:
-    """Our jobs of a name, by what LSF says of each."""
+def held_of(jobs: Mapping[JobId, Mapping[str, str]], now_s: float) -> tuple[Held, ...]:
+    """Our jobs of a name, by what LSF says of each; a lease is no array."""
     found = []
     for job_id, fields in jobs.items():
+        if not isinstance(job_id, int):
+            continue
         said = fields.get("STAT", "")
         # Of one that waits it says so, and so it does of one that was stopped while it waited.
         state = "pending" if said == "PSUSP" else lsf.state(said)
@@ -188,6 +191,12 @@ class LsfLeasing:
             text = runner.everything_said(lsf_reserved.reserved_command())
             reserved = lsf_reserved.parse_reserved(text, now_s)
         return lsf_idle.ends(self._loads, windows, reserved, now_s, backfill=self._backfill)
+
+    def due(self) -> bool:
+        """Whether any other job waits, whatever for."""
+        jobs = lsf_jobs.ask(("jobid", "stat", "job_name"), ["-u", "all"], ended=False).values()
+        waiting = (each.get("JOB_NAME", "") for each in jobs if each.get("STAT") == "PEND")
+        return any(not LEASE.match(name) for name in waiting)
 
     def held(self, name: str) -> tuple[Held, ...]:
         """Our jobs of a name."""

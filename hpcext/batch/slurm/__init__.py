@@ -64,15 +64,18 @@ def parse_job_id(text: str) -> int:
     return int(found[1])
 
 
-def is_array(option: str) -> bool:
-    """Whether an option of sbatch makes a job array.
+def array_of(options: Sequence[str]) -> str | None:
+    """The option of sbatch that makes a job array; None if none does.
 
     Examples
     --------
-    >>> is_array("--array=0-3"), is_array("-a0-3"), is_array("--account=a")
-    (True, True, False)
+    >>> array_of(["--array=0-3"]), array_of(["-a0-3"]), array_of(["--account=a"])
+    ('--array=0-3', '-a0-3', None)
     """
-    return option.partition("=")[0] == "--array" or option.startswith("-a")
+    for option in options:
+        if option.partition("=")[0] == "--array" or option.startswith("-a"):
+            return option
+    return None
 
 
 def hostnames_command(nodelist: str) -> list[str]:

@@ -33,6 +33,10 @@ _ASLEEP = frozenset("~#!%@^")
 """Behind a state: powered down or being, or about to be booted; sinfo(1), NODE STATE CODES."""
 
 
+_FOR_NODES = frozenset({"None", "Resources", "Priority"})
+"""Why a job waits that nothing but its nodes keeps from beginning; squeue(1), JOB REASON CODES."""
+
+
 class Planned(NamedTuple):
     """What Slurm has planned: on which nodes, as it writes them, from when on.
 
@@ -144,6 +148,21 @@ def parse_planned(text: str) -> tuple[Planned, ...]:
         if number is not None and at is not None and nodes and not nodes.startswith("("):
             found.append(Planned(number, name, at, nodes))
     return tuple(found)
+
+
+def due_command() -> list[str]:
+    """Why each pending job waits, and its name; squeue(1)."""
+    return ["squeue", "--noheader", "--states=PENDING", "--format=%r|%j"]
+
+
+def parse_due(text: str) -> bool:
+    """``REASON|NAME`` on each line: whether a job that is no lease waits for nodes alone.
+
+    When it begins is not asked for: while leases are preempted for it, Slurm's plan for it may be
+    anything, or nothing yet.
+    """
+    lines = (line.strip().partition("|")[::2] for line in text.splitlines())
+    return any(why in _FOR_NODES and not LEASE.match(name) for why, name in lines)
 
 
 def reserved_command() -> list[str]:

@@ -31,6 +31,9 @@ def _extent(node: Idle) -> list[str]:
 class SlurmLeasing:
     """As :class:`~hpcext.batch.leasing.Leasing` has it."""
 
+    def __init__(self) -> None:
+        self._hidden: bool | None = None
+
     def idle(self, partition: str) -> Mapping[str, Idle]:
         """Node → what it is."""
         return slurm_idle.parse_idle(runner.run(slurm_idle.idle_command(partition)))
@@ -38,6 +41,12 @@ class SlurmLeasing:
     def ends(self, but: str = "") -> dict[str, float]:
         """Node → when it is needed."""
         return slurm_idle.planned_ends(but)
+
+    def due(self) -> bool:
+        """Whether another job waits for nodes; where those of others are hidden, one may."""
+        if self._hidden is None:
+            self._hidden = bool(self.lacks())
+        return self._hidden or slurm_idle.parse_due(runner.run(slurm_idle.due_command()))
 
     def held(self, name: str) -> tuple[Held, ...]:
         """Our jobs of a name."""

@@ -14,10 +14,10 @@ import msgspec
 
 from hpcext import backends
 from hpcext.batch.leasing import Idle, Leasing
-from hpcext.cli import view
 from hpcext.cli.harvest import shown as harvest_view
+from hpcext.cli.managing import add_output
 from hpcext.cli.output import Output
-from hpcext.cli.run import add_detach, add_notify, add_output, begin, name_after, read_job_file
+from hpcext.cli.run import add_detach, add_notify, begin, name_after, read_job_file
 from hpcext.config import MAX_NODES, Settings, load_settings
 from hpcext.core.band import read_band
 from hpcext.core.errors import HpcextError, InputError
@@ -29,6 +29,7 @@ from hpcext.manager.submissions import Submissions
 from hpcext.manager.views import reading
 from hpcext.manager.views.harvest_report import harvest_document
 from hpcext.policies import find_policy
+from hpcext.render.words import duration
 from hpcext.sim.pilots.harvested import Offered, efficiency
 
 MAX_S = 86_400
@@ -191,7 +192,7 @@ def holes(args: argparse.Namespace, out: Output) -> int:
             continue
         hole = Hole(name, ends.get(name, float("inf")), node.limit_s)
         lease = requests([hole], idle=1, have=0, want=1, terms=terms, now_s=now_s)
-        until = view.duration(hole.ends_s - now_s) if name in ends else "not known"
+        until = duration(hole.ends_s - now_s) if name in ends else "not known"
         could = f"{lease[0].minutes} min" if lease else "too short"
         rows.append((name, str(terms.gpus), until, could))
     for sentence in leasing.lacks():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcext.cli import view
 from hpcext.cli.output import Output
 from hpcext.manager.views.harvest_report import PARTS
+from hpcext.render.words import duration
 from hpcext.text import counted
 
 TRAINERS = ("id", "trainer", "state", "done", "nodes", "most", "hours", "restarts", "in place")
@@ -16,7 +16,7 @@ TRAINERS = ("id", "trainer", "state", "done", "nodes", "most", "hours", "restart
 def show(out: Output, document: Mapping[str, Any]) -> None:
     """Print a report (:mod:`hpcext.manager.views.harvest_report`), with its efficiency."""
     leases = counted(document["leases"], "lease")
-    out.line(f"looked for {view.duration(document['seen_s'])}; {leases}")
+    out.line(f"looked for {duration(document['seen_s'])}; {leases}")
     offered = document["offered_node_h"]
     rows = [("idle, or leased", f"{offered:.2f}", "")]
     for key, text in PARTS.items():

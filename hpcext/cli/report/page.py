@@ -12,9 +12,9 @@ from hpcext.core.values import Segment
 from hpcext.manager.views.accounting import COUNTS, REASONS, Part
 from hpcext.manager.views.reading import Reading
 from hpcext.numerals import whole
-from hpcext.sim.evaluate.words import number, time_scale
-from hpcext.sim.report import markup, plots, style
-from hpcext.sim.report.plots import Plot, Stretch
+from hpcext.render import markup, plots, style
+from hpcext.render.plots import Plot, Stretch
+from hpcext.render.words import number, time_scale
 
 MOST_ROWS = 64
 """A timeline has no more GPUs than this."""

@@ -15,7 +15,7 @@ from hpcext.core.values import State
 from hpcext.jobfile import JobSpec
 from hpcext.manager.submissions import Submissions
 from hpcext.manager.views.accounting import HOUR_S, Part
-from hpcext.sim.evaluate.words import UNKNOWN, number, time_scale
+from hpcext.render.words import UNKNOWN, number, time_scale
 from hpcext.sim.pilots.saved import BASELINE, Alone, busy_s, seen, simulated
 from hpcext.text import listed
 

@@ -9,8 +9,8 @@ from hpcext.cli.output import Output
 from hpcext.cli.report import saved as report_saved
 from hpcext.core.saving import counted_lost
 from hpcext.manager.views.accounting import EXACT, FIGURES, NUMBERS, REASONS
-from hpcext.sim.evaluate.words import number
-from hpcext.sim.report.files import as_csv
+from hpcext.render.csv import as_csv
+from hpcext.render.words import number
 
 HEADINGS = ("held", "trained", "idle", "starts", "suspends", "resizes", "lost", "harvested")
 """Short names of :data:`~hpcext.manager.views.accounting.FIGURES`, in their order."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hpcext.cli.output import Output
+from hpcext.cli.top.view import Look
 from hpcext.config import load_settings
 from hpcext.core.errors import HpcextError, InputError
 from hpcext.extras import need
 from hpcext.manager import pilot as pilots
 from hpcext.manager.views.reading import Follower, Followers, Reading
-
-Look = Callable[[], Sequence[Reading | HpcextError]]
 
 
 def add(subparsers: Any) -> None:

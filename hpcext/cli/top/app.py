@@ -1,4 +1,4 @@
-"""The terminal of ``hpcext top``, in Textual. What stands in it is made in ``top_view``.
+"""The terminal of ``hpcext top``, in Textual. What stands in it is made in ``view``.
 
 Readings are taken in a thread; only cells that changed are drawn again.
 """
@@ -17,8 +17,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from hpcext.cli import view
-from hpcext.cli.top import Look
 from hpcext.cli.top import view as top_view
+from hpcext.cli.top.view import Look
 from hpcext.core.errors import HpcextError
 from hpcext.core.values import Job
 from hpcext.executors.gpu_facts import GpuFacts, gpu_facts

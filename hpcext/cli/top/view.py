@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hpcext.batch.standing import Is
 from hpcext.cli import view
@@ -13,6 +13,9 @@ from hpcext.core.values import State
 from hpcext.executors.gpu_facts import GpuFacts
 from hpcext.manager.views.reading import Reading
 from hpcext.manager.views.report import held_gpus, offered_gpus
+
+Look = Callable[[], Sequence[Reading | HpcextError]]
+"""A function that reads the pilots that are to be shown."""
 
 Rows = Mapping[str, tuple[str, ...]]
 """Key of a row → its cells."""

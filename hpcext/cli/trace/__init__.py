@@ -11,8 +11,9 @@ from typing import Any
 
 from hpcext.cli.output import Output
 from hpcext.cli.trace import pilot as trace_pilot
-from hpcext.cli.trace.report import idle_document, log_document, say_idle, say_log, span
+from hpcext.cli.trace.report import idle_document, log_document, say_idle, say_log
 from hpcext.core.errors import InputError
+from hpcext.render.words import duration
 from hpcext.sim.replay.mainqueue import DEPTH, MainQueue
 from hpcext.sim.traces import looks, lsf, slurm
 from hpcext.sim.traces.fragments import IdleStats, IdleTally, idle_stats
@@ -207,7 +208,9 @@ def _write_log(
     if args.json:
         out.document(log_document(args.output, stats, None) | {"left_out": dict(left)})
         return 0
-    out.line(f"{args.output}: {counted(stats.jobs, 'job')} of {span(stats.end_s - stats.start_s)}")
+    out.line(
+        f"{args.output}: {counted(stats.jobs, 'job')} of {duration(stats.end_s - stats.start_s)}"
+    )
     if left:
         out.note(f"left out: {_reasons(left)}")
     return 0

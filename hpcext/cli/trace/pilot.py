@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcext.cli.output import Output
-from hpcext.cli.trace.report import span
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.manager import journal, spool
 from hpcext.manager import pilot as pilots
+from hpcext.render.words import duration
 from hpcext.sim.pilots.piloted import Piloted
 from hpcext.sim.pilots.recording import write_recording
 from hpcext.text import clean, counted, listed
@@ -56,11 +56,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         )
         return 0
     jobs = f"{counted(len(recording.jobs), 'job')}, of which {adapting} adapt"
-    out.line(f"{args.output}: {jobs}, on {recording.machine}, in {span(past.now_s)}")
+    out.line(f"{args.output}: {jobs}, on {recording.machine}, in {duration(past.now_s)}")
     if left:
         out.note(f"left out: {listed(left)}, which did not complete")
     if past.header.saved is not None:
-        early = span(past.header.now_s)
+        early = duration(past.header.now_s)
         out.note(f"how noise went is known only from {early} on: the journal was compacted then")
     return 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hpcext.cli.output import Output
-from hpcext.cli.view import duration
+from hpcext.render.words import duration
 from hpcext.sim.traces.fragments import IdleStats
 from hpcext.sim.traces.swf import SwfStats
 from hpcext.text import counted
@@ -28,11 +28,6 @@ FIGURES = (
 )  # fmt: skip
 
 
-def span(seconds: float) -> str:
-    """A length of time."""
-    return duration(seconds) if seconds < 4 * 86_400 else f"{seconds / 86_400:.1f} days"
-
-
 def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
     """Print what a trace is like, beside what the paper says of three machines.
 
@@ -45,7 +40,7 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
     more : str
         What else there is to say in the first line.
     """
-    what = f"{path}: {counted(stats.events, 'change')} in {span(stats.end_s - stats.start_s)}"
+    what = f"{path}: {counted(stats.events, 'change')} in {duration(stats.end_s - stats.start_s)}"
     out.line(f"{what}, {counted(stats.nodes, 'node')}{f'; {more}' if more else ''}")
     rows = zip(FIGURES, *map(_column, (_figures(stats), *PAPER.values())), strict=True)
     out.table(("figure", "here", *PAPER), list(rows))
@@ -63,7 +58,7 @@ def say_idle(out: Output, path: Path, stats: IdleStats, more: str = "") -> None:
 
 def say_log(out: Output, path: Path, stats: SwfStats, procs: int | None) -> None:
     """Print what a log is like; `procs`: processors of the machine, if that is known."""
-    out.line(f"{path}: {counted(stats.jobs, 'job')} of {span(stats.end_s - stats.start_s)}")
+    out.line(f"{path}: {counted(stats.jobs, 'job')} of {duration(stats.end_s - stats.start_s)}")
     out.table(("figure", "here"), _log_rows(stats, procs))
 
 
@@ -121,8 +116,8 @@ def _log_rows(stats: SwfStats, procs: int | None) -> list[tuple[str, str]]:
         ("jobs that ran", str(stats.ran)),
         ("jobs an hour", f"{stats.jobs / hours:.2f}" if hours else ""),
         ("processors of a job", f"{stats.procs:.1f}"),
-        ("run time", span(stats.run_s)),
-        ("waiting time", span(stats.wait_s)),
+        ("run time", duration(stats.run_s)),
+        ("waiting time", duration(stats.wait_s)),
         ("run time / time asked for", f"{stats.accuracy:.0%}" if stats.accuracy else ""),
         ("processor-hours", f"{stats.proc_s / 3600:.0f}"),
         *([(f"load of {procs} processors", f"{load:.0%}")] if load is not None else []),

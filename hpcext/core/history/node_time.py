@@ -156,7 +156,7 @@ class NodeTime(msgspec.Struct):
         if tally is None:
             # One that was there before anything was counted has a past that nobody knows.
             tally = Tally(cause=Use.STARTING if job.attempt == 1 else Use.OTHER)
-            tally.stepped = job.registered
+            tally.stepped = job.run.registered
             self.jobs[job.id] = tally
         if tally.op != job.op:
             tally.op, tally.from_step = job.op, job.saved_step
@@ -191,7 +191,7 @@ class NodeTime(msgspec.Struct):
         elif job.state is State.STOPPING:
             tally.stop = tally.stop or _cause(before, job, world)
         elif job.state is State.RESCALING:
-            if job.resize != before.resize:
+            if job.run.resize != before.run.resize:
                 tally.change = _cause(before, job, world)
         else:
             # It may have been told to stop, and gone on since it could not save.
@@ -202,7 +202,7 @@ class NodeTime(msgspec.Struct):
         tally = self._of(before)
         outcome = ended.outcome if ended else Outcome.EVICTED
         asked = tally.stop or (Use.PREEMPTION if _leaves(before, world) else None)
-        if outcome is Outcome.EVICTED or before.maimed:
+        if outcome is Outcome.EVICTED or before.run.maimed:
             cause = Use.PREEMPTION
         elif outcome is Outcome.LOST:
             cause = asked or Use.PREEMPTION
@@ -334,7 +334,7 @@ def _leaves(job: Job, world: World) -> bool:
 
 def _cause(before: Job, job: Job, world: World) -> Use:
     """Why a job is to stop, or to change its size."""
-    if before.maimed or job.maimed or _leaves(before, world):
+    if before.run.maimed or job.run.maimed or _leaves(before, world):
         return Use.PREEMPTION
     if job.on_hold or job.cancelling or world.stopping:
         return Use.OTHER

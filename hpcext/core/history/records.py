@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from hpcext.core.facts import Ended, Noted, Outcome, Progressed, Registered, Rescaled
 from hpcext.core.history.losses import add
-from hpcext.core.saving import Loss
 from hpcext.core.trials import Trial
-from hpcext.core.values import Job, Record, Segment
+from hpcext.core.values import Job, Loss, Record, Segment
 
 
 def started(record: Record, now_s: float, job: Job) -> Record:
@@ -86,7 +85,7 @@ def ended(record: Record, now_s: float, job: Job, fact: Ended) -> Record:
     """It holds no GPUs any more; of the job, `step` is the last one that is known to be done."""
     if job.gpus:
         record = _last(record, end_s=now_s, suspend_s=fact.suspend_s)
-        if job.registered:
+        if job.run.registered:
             record = _last(record, steps=max(0, job.step - record.segments[-1].from_step))
     suspends = record.suspends + (fact.outcome is Outcome.SUSPENDED)
     loss = _loss(now_s, job, fact) or record.loss
@@ -97,10 +96,10 @@ def _loss(now_s: float, job: Job, fact: Ended) -> Loss | None:
     """What the end of an attempt costs, as it looks before the next one has begun."""
     steps = job.step - job.saved_step
     saved = fact.outcome in {Outcome.COMPLETED, Outcome.SUSPENDED}
-    if saved or not job.registered or steps <= 0:
+    if saved or not job.run.registered or steps <= 0:
         return None
     how = fact.why or f"exit code {fact.exit_code}"
-    why = f"cannot save: {job.unsaved.why}" if job.unsaved else how
+    why = f"cannot save: {job.run.unsaved.why}" if job.run.unsaved else how
     return Loss(now_s, steps, job.step_known, job.saved_step, why)
 
 

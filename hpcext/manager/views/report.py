@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from hpcext.core.reasons import reason
 from hpcext.core.saving import lost_exactly, said
 from hpcext.core.trials import Trial
 from hpcext.core.values import Job, Record, Segment, State, total
@@ -29,6 +30,8 @@ def run_document(world: World, *, policy: str, began_at: float, now_s: float) ->
         "makespan_s": _seconds(makespan_s),
         "gpu_busy_fraction": round(busy_fraction(world, makespan_s), 4),
         "policy": policy,
+        # Why its last answer is not followed; jobs keep what they have.
+        "policy_failure": world.undecided or None,
         "outlook": found._asdict() if (found := outlook_of(world)) else None,
         "jobs": [_job(job, world.records[job.id], now_s) for job in world.jobs.values()],
     }
@@ -129,7 +132,7 @@ def _job(job: Job, record: Record, now_s: float) -> dict[str, Any]:
         "id": job.id,
         "name": job.name,
         "state": job.state.value,
-        "why": job.reason,
+        "why": reason(job),
         "notes": list(record.notes),
         "orphans": [{"node": node, "attempt": attempt} for node, attempt in record.orphans],
         "exit_code": record.exit_code,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hpcext.core.apply import apply
 from hpcext.core.history.fragments import EDGES_S, Fragments
 from hpcext.core.world import World
 from hpcext.papers.bftrainer.parts import HOUR_S, Found, Part, Setup
@@ -78,7 +79,7 @@ def calibration(changes: Iterable[Change]) -> tuple[Reliability, ...]:
     watch = Calibration(world)
     for when_s, told in facts(changes, 1):
         for fact in told:
-            world.apply(when_s, fact)
+            apply(world, when_s, fact)
         watch(when_s, told)
     return watch.found()
 

@@ -20,7 +20,9 @@ from msgspec.structs import replace
 
 from hpcext.papers.many import many
 from hpcext.papers.study import How, Row, Table
-from hpcext.scaling.speed import ALPHA, LEAST, Floats, Predictor, find_predictor
+from hpcext.scaling.speed import Predictor, find_predictor
+from hpcext.scaling.speed.averages import ALPHA
+from hpcext.scaling.speed.online import LEAST, Floats
 
 RECORDING = "speeds.csv.gz"
 

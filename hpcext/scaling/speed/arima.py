@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcext.scaling.speed import Floats, Model
+from hpcext.scaling.speed.online import Floats, Model
 
 DIFFERENCES = 2
 

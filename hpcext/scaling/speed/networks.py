@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcext.scaling.speed import Floats, Model
+from hpcext.scaling.speed.online import Floats, Model
 
 LOOK_BACK = 2
 HIDDEN = 10

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hpcext.render.words import Scale, time_scale
 from hpcext.sim.evaluate.comparison import Delay, Row
 from hpcext.sim.evaluate.measures import MEASURES, Measure
 from hpcext.sim.evaluate.metrics import Over
-from hpcext.sim.evaluate.words import Scale, change, count, measured, scale_of, spread, time_scale
+from hpcext.sim.evaluate.words import change, count, measured, scale_of, spread
 
 HEADLINES = (
     "jct_mean_s",

@@ -1,32 +1,12 @@
-"""Formatting of figures for people, the same in a report and on a terminal."""
+"""Figures of several runs as people read them: a mean, its spread, a change."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
+from hpcext.render.words import UNKNOWN, Scale, decimals, number, time_scale
 from hpcext.sim.evaluate.measures import Measure
-from hpcext.sim.evaluate.metrics import HOUR_S, Over
-
-UNKNOWN = "-"
-
-_TIMES: tuple[tuple[float, str], ...] = ((86400.0, "d"), (HOUR_S, "h"), (60.0, "min"), (1.0, "s"))
-
-
-class Scale(NamedTuple):
-    """A unit to show values in: its divisor, and its name."""
-
-    divisor: float
-    unit: str
-
-
-def time_scale(longest_s: float) -> Scale:
-    """Return the largest unit in which a length of time is at least 2."""
-    for divisor, unit in _TIMES:
-        if longest_s >= 2 * divisor:
-            return Scale(divisor, unit)
-    return Scale(1.0, "s")
+from hpcext.sim.evaluate.metrics import Over
 
 
 def scale_of(measure: Measure, columns: Iterable[Mapping[str, Over | None]]) -> Scale:
@@ -48,13 +28,6 @@ def scale_of(measure: Measure, columns: Iterable[Mapping[str, Over | None]]) -> 
     return Scale(1.0, {"h": "h", "s": "s"}.get(measure.unit, ""))
 
 
-def number(value: float, digits: int = 3) -> str:
-    """Format with `digits` significant digits, or all before the point; group thousands."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{value:,.{_decimals(value, digits)}f}"
-
-
 def spread(value: Over | None, scale: Scale, known_of: int = 0) -> str:
     """Return ``12.3 ± 0.4``, with the number of seeds where only some are known.
 
@@ -70,7 +43,7 @@ def spread(value: Over | None, scale: Scale, known_of: int = 0) -> str:
     mean = value.mean / scale.divisor
     text = number(mean)
     if value.spread is not None:
-        text += f" ± {value.spread / scale.divisor:,.{_decimals(mean, 3)}f}"
+        text += f" ± {value.spread / scale.divisor:,.{decimals(mean)}f}"
     return text if value.seeds >= known_of else f"{text} ({value.seeds} of {known_of})"
 
 
@@ -96,9 +69,3 @@ def measured(measure: Measure, value: Over | None, scale: Scale, known_of: int =
     if measure.unit == "jobs":
         return count(value)
     return spread(value, scale, known_of)
-
-
-def _decimals(value: float, digits: int) -> int:
-    if not value:
-        return 0
-    return min(6, max(0, digits - 1 - math.floor(math.log10(abs(value)))))

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from hpcext.render import markup, plots, style
+from hpcext.render.plots import Bar, Plot
+from hpcext.render.words import UNKNOWN, number, time_scale
 from hpcext.sim.evaluate.comparison import Row
 from hpcext.sim.evaluate.metrics import Floats, Over
 from hpcext.sim.evaluate.metrics import fairness as fairness_of
 from hpcext.sim.evaluate.outcome import JobRow, Run
-from hpcext.sim.evaluate.words import UNKNOWN, number, time_scale
-from hpcext.sim.report import markup, plots, style
-from hpcext.sim.report.plots import Bar, Most, Plot
+from hpcext.sim.report import run_plots
+from hpcext.sim.report.run_plots import Most
 from hpcext.sim.report.thin import distribution
 
 MOST_RUNS = 12
@@ -114,7 +116,7 @@ def allocation(every: Sequence[Group]) -> str:
         words = f"Seed {run.seed}; at most {peak:,.0f} jobs waited at once."
         told = f"GPUs offered, held and training over time, {run.label}. {words}"
         plot = Plot(f"allocation-{index}", f"Allocation over time: {run.label}", told)
-        svg = plots.allocation(plot, run, time, most)
+        svg = run_plots.allocation(plot, run, time, most)
         figures.append(markup.figure(svg, words, run.label))
     legend = markup.legend(
         [

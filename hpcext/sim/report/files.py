@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,17 +12,15 @@ import msgspec
 from hpcext import __version__
 from hpcext.core.errors import refused
 from hpcext.documents import write_file
+from hpcext.render.csv import as_csv
 from hpcext.sim.evaluate.comparison import Row, compared
 from hpcext.sim.evaluate.measures import MEASURES
 from hpcext.sim.evaluate.metrics import by_label, figures
 from hpcext.sim.evaluate.outcome import JobRow, Run, Span
 from hpcext.sim.report.page import About, page
-from hpcext.text import clean
 
 PAGE = "report.html"
 SUMMARY = "hpcext.summary/1"
-
-_FORMULA = ("=", "+", "-", "@")
 
 
 def write(folder: Path, runs: Sequence[Run], about: About) -> Path:
@@ -113,21 +109,3 @@ def _summary_lines(runs: Iterable[Run]) -> Iterator[Sequence[object]]:
             run.label, run.policy, run.workload, run.source, run.seed, run.end_s, run.events,
             run.decisions, *(getattr(own, measure.key) for measure in MEASURES),
         )  # fmt: skip
-
-
-def as_csv(lines: Iterable[Sequence[object]]) -> bytes:
-    """Return lines as CSV; unknown values are empty."""
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    for line in lines:
-        writer.writerow([_cell(value) if isinstance(value, str) else value for value in line])
-    return written.getvalue().encode()
-
-
-def _cell(words: str) -> str:
-    """Return text as a cell: one line, and not a formula of a spreadsheet.
-
-    The names of other people's jobs must not do anything in the program that opens the file; the
-    runs themselves have them unchanged.
-    """
-    return clean(f"'{words}" if words.startswith(_FORMULA) else words)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from hpcext import __version__
+from hpcext.render import markup
+from hpcext.render.words import UNKNOWN
 from hpcext.sim.evaluate import tables
 from hpcext.sim.evaluate.comparison import Row, Watts, compared
 from hpcext.sim.evaluate.metrics import by_label
 from hpcext.sim.evaluate.outcome import Run
-from hpcext.sim.evaluate.words import UNKNOWN
-from hpcext.sim.report import charts, markup, stays
+from hpcext.sim.report import charts, stays
 from hpcext.text import listed
 
 FILES = ("jobs.csv", "spans.csv", "summary.csv", "summary.json")

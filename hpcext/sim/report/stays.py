@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcext.render import markup, style
+from hpcext.render.plots import Plot
+from hpcext.render.words import UNKNOWN
 from hpcext.sim.evaluate.calibration import BINS, EVERY_S, pooled
 from hpcext.sim.evaluate.outcome import Bin, Reliability, Run
-from hpcext.sim.evaluate.words import UNKNOWN
-from hpcext.sim.report import markup, plots, style
+from hpcext.sim.report import run_plots
 from hpcext.sim.report.charts import Group
-from hpcext.sim.report.plots import Plot
 
 TITLE = "How long nodes stay"
 
@@ -72,7 +73,7 @@ def _plot(found: Sequence[Reliability]) -> str:
         for each in found
     )
     plot = Plot("stays-plot", f"{TITLE}: predicted and seen", f"{_PLOT} {told}.")
-    return plots.reliability(plot, [each.bins for each in found])
+    return run_plots.reliability(plot, [each.bins for each in found])
 
 
 def _legend(found: Sequence[Reliability]) -> str:

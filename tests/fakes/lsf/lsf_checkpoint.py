@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from lsf_site import Job, RefusedError, Site
+from lsf_site import Job, Key, RefusedError, Site
 
 COMMAND_MARK = "LSB_RESTART_CMD="
 
@@ -32,7 +32,7 @@ def environ_of(job: Job) -> dict[str, str]:
     return {**said, "LSB_RESTART": "Y"} if job.restart else said
 
 
-def checkpoint(site: Site, job_id: int, *, kill: bool) -> int:
+def checkpoint(site: Site, job_id: Key, *, kill: bool) -> int:
     """bchkpnt: what echkpnt of the job's method says, as the user on the first host."""
     job = site.job(job_id)
     if not job.checkpoint_dir:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import lsf_arrays
 import lsf_checkpoint
 import lsf_controls
 import lsf_hosts
@@ -19,11 +20,11 @@ import lsf_launch
 import lsf_run
 import lsf_submit
 import lsf_tables
-from lsf_site import Job, RefusedError, Site
+from lsf_site import Job, Key, RefusedError, Site
 
 REFUSED = 255
 FIELDS: dict[str, Callable[[Job], object]] = {
-    "jobid": lambda job: job.id,
+    "jobindex": lambda job: job.index,
     "stat": lambda job: job.state,
     "queue": lambda job: job.queue,
     "job_name": lambda job: job.name,
@@ -35,23 +36,24 @@ FIELDS: dict[str, Callable[[Job], object]] = {
     ),
     "exec_host": lambda job: ":".join(f"{slots}*{host}" for host, slots in job.hosts.items()),
 }
-"""What bjobs -o can say here, and times (:func:`_times`)."""
+"""What bjobs -o can say here, and ids and times (:func:`_times`)."""
 
 
 def bsub(site: Site, argv: Sequence[str]) -> int:
     stdin = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
-    job, said = lsf_submit.submit(site, argv, stdin=stdin, environ=os.environ, cwd=Path.cwd())
+    jobs, said = lsf_submit.submit(site, argv, stdin=stdin, environ=os.environ, cwd=Path.cwd())
     sys.stderr.write(said)
-    _begin(site, job)
+    print(f"Job <{jobs[0].id}> is submitted to queue <{jobs[0].queue}>.", flush=True)
+    for job in jobs:
+        _begin(site, job)
     if "-K" not in argv:
         return 0
-    while not site.job(job.id).over():
+    while not all(site.job(job.key).over() for job in jobs):
         time.sleep(lsf_run.POLL_S)
-    return site.job(job.id).exit_code or 0
+    return max(site.job(job.key).exit_code or 0 for job in jobs)
 
 
 def _begin(site: Site, job: Job) -> None:
-    print(f"Job <{job.id}> is submitted to queue <{job.queue}>.", flush=True)
     if os.fork() == 0:
         os.setsid()
         # A job does not inherit what the shell of its user ignores, nor what that blocks.
@@ -60,7 +62,7 @@ def _begin(site: Site, job: Job) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        lsf_run.run(site, job.id)
+        lsf_run.run(site, job.key)
         os._exit(0)
 
 
@@ -76,7 +78,9 @@ def bchkpnt(site: Site, argv: Sequence[str]) -> int:
 def brestart(site: Site, argv: Sequence[str]) -> int:
     if len(argv) != 2 or not argv[1].isdecimal():
         raise RefusedError(f"{' '.join(argv)}: not played by this engine")
-    _begin(site, lsf_checkpoint.restart(site, argv[0], int(argv[1])))
+    job = lsf_checkpoint.restart(site, argv[0], int(argv[1]))
+    print(f"Job <{job.id}> is submitted to queue <{job.queue}>.", flush=True)
+    _begin(site, job)
     return 0
 
 
@@ -88,6 +92,8 @@ def bjobs(site: Site, argv: Sequence[str]) -> int:
     if site.quirks.lean and (refused := lsf_tables.refused_field(fields)) and site.jobs():
         print(refused, file=sys.stderr)
         return lsf_tables.NO_FIELD
+    if "-A" in argv:
+        return lsf_arrays.summary(site, [word for word in argv if word not in {"-A", "-a", "-w"}])
     return _tables(site, argv) if {"-l", "-w"} & set(argv) else _bjobs(site, argv)
 
 
@@ -110,22 +116,15 @@ def _bjobs(site: Site, argv: Sequence[str]) -> int:
             fields = [word for word in said.split() if not word.startswith("delimiter=")]
         else:
             raise RefusedError(f"{option}: not played by this engine")
-    times = ("run_time", "runtimelimit", "time_left")
-    unknown = [name for name in fields if name not in FIELDS and name not in times]
+    more = ("jobid", "run_time", "runtimelimit", "time_left")
+    unknown = [name for name in fields if name not in FIELDS and name not in more]
     if unknown:
         raise RefusedError(f"-o: {unknown[0]}: not played by this engine")
-    rows = []
-    for job_id in [int(word) for word in words] or _named(site, named, queue):
-        try:
-            job = site.job(job_id)
-        except RefusedError as error:
-            if not as_json or site.quirks.forgotten_fails:
-                raise
-            rows.append({"JOBID": str(job_id), "ERROR": str(error)})
-            continue
-        empty = "-" if site.quirks.empty_is_dash else ""
-        said = {**_times(site, job), **{name: str(read(job)) for name, read in FIELDS.items()}}
-        rows.append({name.upper(): said[name] or empty for name in fields})
+    rows = [
+        row
+        for word in words or _named(site, named, queue)
+        for row in _rows(site, word, fields, as_json)
+    ]
     none = REFUSED if site.quirks.none_fails and not rows else 0
     if as_json:
         print(json.dumps({"COMMAND": "bjobs", "JOBS": len(rows), "RECORDS": rows}))
@@ -136,6 +135,22 @@ def _bjobs(site: Site, argv: Sequence[str]) -> int:
         heading = [map(str.upper, fields)] if header else []
         sys.stdout.writelines(f"{delimiter.join(line)}\n" for line in [*heading, *lines])
     return none
+
+
+def _rows(site: Site, word: str, fields: Sequence[str], as_json: bool) -> list[dict[str, str]]:
+    """What is said of a job, or of each element of an array."""
+    try:
+        jobs = lsf_arrays.chosen(site, word)
+    except RefusedError as error:
+        if not as_json or site.quirks.forgotten_fails:
+            raise
+        # Its number alone, as an engine of LSF's line has it.
+        return [{"JOBID": word.partition("[")[0], "ERROR": str(error)}]
+    empty, rows = "-" if site.quirks.empty_is_dash else "", []
+    for job in jobs:
+        said = {**_times(site, job), **{name: str(read(job)) for name, read in FIELDS.items()}}
+        rows.append({name.upper(): said[name] or empty for name in fields})
+    return rows
 
 
 def _taken(words: list[str], option: str) -> str:
@@ -151,20 +166,25 @@ def _taken(words: list[str], option: str) -> str:
 def _tables(site: Site, argv: Sequence[str]) -> int:
     words = list(argv)
     named, queue = _taken(words, "-J"), _taken(words, "-q")
-    ids = [int(word) for word in words if word.isdecimal()] or _named(site, named, queue)
+    ids = [word for word in words if word[0] != "-"] or _named(site, named, queue)
     jobs, unknown = lsf_tables.chosen(site, ids)
     unknown += [] if jobs or unknown else ["No job found"]
     for line in unknown:
         print(line, file=sys.stderr)
     if jobs:
-        lines = lsf_tables.long(site, jobs) if "-l" in words else lsf_tables.wide(jobs)
+        lines = lsf_tables.long(site, jobs) if "-l" in words else lsf_tables.wide(site, jobs)
         sys.stdout.writelines(f"{line}\n" for line in lines)
     return REFUSED if unknown else 0
 
 
-def _named(site: Site, name: str, queue: str) -> list[int]:
-    """Jobs of a name in a queue; all of them, if these are empty."""
-    found = [job.id for job in site.jobs() if name in {"", job.name} and queue in {"", job.queue}]
+def _named(site: Site, name: str, queue: str) -> list[str]:
+    """Jobs of a name in a queue; all of them, if these are empty. All elements have the name of
+    their array; bjobs(1), -J."""
+    found = [
+        str(job.key)
+        for job in site.jobs()
+        if name in {"", job.name, lsf_arrays.plain(job)} and queue in {"", job.queue}
+    ]
     if name and not found and not site.quirks.none_fails:
         raise RefusedError(f"Job <{name}> is not found")
     return found
@@ -181,6 +201,7 @@ def _times(site: Site, job: Job) -> dict[str, str]:
         ran, limit = f"{ran_s:.0f} second(s)", f"{limit_s / 60:.3f}"
     left = f"{_clock(left_s).rpartition(':')[0]} L"
     return {
+        "jobid": site.shown(job),
         "run_time": ran,
         "runtimelimit": limit if job.run_limit else "",
         "time_left": left if job.run_limit and job.state == "RUN" else "",
@@ -194,19 +215,19 @@ def _clock(seconds: float) -> str:
 
 def bkill(site: Site, argv: Sequence[str]) -> int:
     if argv[:1] == ["-s"]:
-        lsf_run.send(site, int(argv[2]), argv[1])
+        for job in lsf_arrays.chosen(site, argv[2]):
+            lsf_run.send(site, job.key, argv[1])
         print(f"Job <{argv[2]}> is being signaled")
         return 0
     if argv[:1] == ["-J"] and argv[2:] == ["0"]:
-        found = [job for job in site.jobs() if job.name == argv[1] and not job.over()]
-        if not found:
+        argv = [key for key in _named(site, argv[1], "") if not site.job(key).over()]
+        if not argv:
             raise RefusedError("No matching job found")
-        argv = [str(job.id) for job in found]
     return _each(site, argv, lsf_run.kill, "is being terminated")
 
 
 def bstop(site: Site, argv: Sequence[str]) -> int:
-    def stop(site: Site, job_id: int) -> None:
+    def stop(site: Site, job_id: Key) -> None:
         lsf_controls.suspend(site, job_id, "USUSP", lsf_controls.SUSP_USER_STOP)
 
     return _each(site, argv, stop, "is being stopped")
@@ -217,7 +238,7 @@ def bresume(site: Site, argv: Sequence[str]) -> int:
 
 
 def brequeue(site: Site, argv: Sequence[str]) -> int:
-    def again(site: Site, job_id: int) -> None:
+    def again(site: Site, job_id: Key) -> None:
         lsf_controls.requeue(site, job_id, hold="-H" in argv)
 
     words = [word for word in argv if word != "-H"]
@@ -228,11 +249,18 @@ def bmig(site: Site, argv: Sequence[str]) -> int:
     return _each(site, argv, lsf_controls.migrate, "is being migrated")
 
 
-def _each(site: Site, argv: Sequence[str], change: Callable[[Site, int], None], said: str) -> int:
+def _each(site: Site, argv: Sequence[str], change: Callable[[Site, Key], None], said: str) -> int:
+    """Do it to each job, and to all elements of an array that is named whole."""
     for word in argv:
-        if not word.isdecimal():
-            raise RefusedError(f"{word}: not played by this engine")
-        change(site, int(word))
+        jobs = lsf_arrays.chosen(site, word)
+        refused = []
+        for job in jobs:
+            try:
+                change(site, job.key)
+            except RefusedError as error:
+                refused.append(error)
+        if len(refused) == len(jobs):
+            raise refused[0]
         print(f"Job <{word}> {said}")
     return 0
 

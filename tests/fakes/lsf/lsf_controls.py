@@ -13,7 +13,7 @@ import time
 
 import lsf_run
 import lsf_signals
-from lsf_site import ENDED, Job, RefusedError, Site
+from lsf_site import ENDED, Job, Key, RefusedError, Site
 
 SUSP_USER_STOP = 0x2
 SUSP_RESCHED_PREEMPT = 0x10
@@ -22,7 +22,7 @@ SUSP_RESCHED_PREEMPT = 0x10
 STARTED = ("RUN", "USUSP", "SSUSP")
 
 
-def suspend(site: Site, job_id: int, state: str, reasons: int) -> None:
+def suspend(site: Site, job_id: Key, state: str, reasons: int) -> None:
     """The SUSPEND action, then the state; one that has ended meanwhile keeps its own."""
     job = site.job(job_id)
     if job.state != "RUN":
@@ -36,7 +36,7 @@ def suspend(site: Site, job_id: int, state: str, reasons: int) -> None:
             job.state = state
 
 
-def resume(site: Site, job_id: int) -> None:
+def resume(site: Site, job_id: Key) -> None:
     """bresume: what waits in the queue may be placed again, what is stopped goes on."""
     with site.changed(job_id) as job:
         if job.state == "PSUSP":
@@ -48,7 +48,7 @@ def resume(site: Site, job_id: int) -> None:
     _act(site, job, "RESUME", signal.SIGCONT)
 
 
-def requeue(site: Site, job_id: int, *, hold: bool) -> None:
+def requeue(site: Site, job_id: Key, *, hold: bool) -> None:
     """brequeue; the process that waits for the job kills it."""
     with site.changed(job_id) as job:
         if job.state not in STARTED:
@@ -56,14 +56,14 @@ def requeue(site: Site, job_id: int, *, hold: bool) -> None:
         job.requeue = "hold" if hold else "run"
 
 
-def migrate(site: Site, job_id: int) -> None:
+def migrate(site: Site, job_id: Key) -> None:
     """bmig: what can be run again is killed, and waits for a host."""
     if not site.job(job_id).rerunnable:
         raise RefusedError(f"Job <{job_id}>: Job is not checkpointable or rerunnable")
     requeue(site, job_id, hold=False)
 
 
-def preempt(site: Site, job_id: int) -> None:
+def preempt(site: Site, job_id: Key) -> None:
     """Suspend what is in queues of lower priority, if a job that waits may do so: no more of it
     than makes room."""
     job = site.job(job_id)
@@ -83,7 +83,7 @@ def preempt(site: Site, job_id: int) -> None:
         if each.killed or each.requeue:
             continue
         with contextlib.suppress(RefusedError):
-            suspend(site, each.id, "SSUSP", SUSP_RESCHED_PREEMPT)
+            suspend(site, each.key, "SSUSP", SUSP_RESCHED_PREEMPT)
 
 
 def resume_preempted(site: Site) -> None:
@@ -91,15 +91,15 @@ def resume_preempted(site: Site) -> None:
     for job in site.jobs():
         if job.state == "SSUSP" and site.has_room(job):
             with contextlib.suppress(RefusedError):
-                resume(site, job.id)
+                resume(site, job.key)
 
 
-def lose_host(site: Site, job_id: int) -> None:
+def lose_host(site: Site, job_id: Key) -> None:
     """All that a job has is gone at once, as with the power of its host."""
     with site.changed(job_id) as job:
         job.lost = True
-    mark = [f"LSB_JOBID={job_id}".encode(), f"LSF_ENVDIR={site.directory}".encode()]
-    while found := [pid for pid in lsf_signals.pids() if set(mark) <= set(_environ(pid))]:
+    marks = job.marks(site.directory)
+    while found := [pid for pid in lsf_signals.pids() if marks <= set(_environ(pid))]:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

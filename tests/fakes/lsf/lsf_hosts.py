@@ -10,7 +10,7 @@ import lsf_tables
 from lsf_site import Host, Queue, RefusedError, Site
 
 OPTIONS = {
-    "bjobs": {"-a", "-J", "-l", "-o", "-json", "-noheader", "-u", "-w"},
+    "bjobs": {"-A", "-a", "-J", "-l", "-o", "-json", "-noheader", "-u", "-w"},
     "bhosts": {"-w", "-X", "-o", "-json", "-gpu"},
     "bparams": {"-a", "-l"},
 }

@@ -120,10 +120,10 @@ def _resource_sets(job: Job, sets: dict[str, int]) -> list[tuple[str, list[int]]
 
 
 def _job(site: Site) -> Job:
-    job_id = os.environ.get("LSB_JOBID", "")
+    job_id, index = os.environ.get("LSB_JOBID", ""), os.environ.get("LSB_JOBINDEX", "0")
     if not job_id:
         raise RefusedError("not inside a job")
-    return site.job(int(job_id))
+    return site.job(f"{job_id}[{index}]" if index != "0" else job_id)
 
 
 def _environ(job: Job, host: str, gpus: Sequence[int]) -> dict[str, str]:

@@ -11,10 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import lsf_arrays
 import lsf_checkpoint
 import lsf_controls
 import lsf_signals
-from lsf_site import ENDED, Job, RefusedError, Site
+from lsf_site import ENDED, Job, Key, RefusedError, Site
 
 POLL_S = 0.01
 RES = Path(__file__).with_name("lsf_res.py")
@@ -22,10 +23,10 @@ TRAPS = "trap # 15 10 12 2 1"
 """LSB_TRAPSIGS: what the shell of a job does by LSB_JOB_SCRIPT_TRAP_SIGNALS, with no TSTP."""
 
 
-def run(site: Site, job_id: int) -> Job:
+def run(site: Site, job_id: Key) -> Job:
     """Run a job to its end, again whenever its exit value says so."""
     while True:
-        while not site.placed(job_id):
+        while not site.placed(job_id, lambda job: lsf_arrays.may_begin(site, job)):
             lsf_controls.preempt(site, job_id)
             if site.job(job_id).killed:
                 with site.changed(job_id) as job:
@@ -57,14 +58,15 @@ def environ_of(site: Site, job: Job) -> dict[str, str]:
     return {
         **job.environ,
         "LSB_JOBID": str(job.id),
-        "LSB_JOBINDEX": "0",
-        "LSB_JOBNAME": job.name[:4094],
+        "LSB_JOBINDEX": str(job.index),
+        "LSB_JOBNAME": (job.array or job.name)[:4094],
         "LSB_QUEUE": job.queue,
-        "LSB_JOBFILENAME": str(site.spooled(job.id).with_suffix("")),
-        "LSB_OUTPUTFILE": job.output,
+        "LSB_JOBFILENAME": str(site.spooled(job).with_suffix("")),
+        "LSB_OUTPUTFILE": _expanded(job, job.output),
         "LSB_TRAPSIGS": TRAPS,
         **_requeue_values(job),
         **_hosts(site, job),
+        **lsf_arrays.environ_of(job),
         **lsf_checkpoint.environ_of(job),
     }
 
@@ -82,7 +84,7 @@ def _run_once(site: Site, job: Job) -> int:
         step()
     out, err = _outputs(site, job)
     # Whoever stops the job waits until it is known to run.
-    with open(out, "ab") as stdout, open(err, "ab") as stderr, site.changed(job.id) as found:
+    with open(out, "ab") as stdout, open(err, "ab") as stderr, site.changed(job.key) as found:
         # It hears nothing before it can, and is in the session of its daemon, so that SIGTSTP stops
         # what does not catch it (credentials(7): not in an orphaned process group).
         before = signal.pthread_sigmask(signal.SIG_BLOCK, lsf_signals.HEARD)
@@ -98,9 +100,9 @@ def _run_once(site: Site, job: Job) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         found.state, found.group, found.runs = "RUN", leader.pid, found.runs + 1
         found.started_at, found.engine = time.time(), os.getpid()
-    value = _wait(site, job.id, leader)
-    if site.job(job.id).lost:
-        _give_up(site, job.id)
+    value = _wait(site, job.key, leader)
+    if site.job(job.key).lost:
+        _give_up(site, job.key)
         return value
     # What the job left behind ends with it.
     with contextlib.suppress(ProcessLookupError):
@@ -115,7 +117,7 @@ def _outputs(site: Site, job: Job) -> tuple[Path, Path]:
     """Where a run prints to."""
     if site.stdout_direct:
         return _file(job, job.output), _file(job, job.errors)
-    spool = site.directory / "spool" / f"{job.id}.{job.runs + 1}"
+    spool = site.directory / "spool" / f"{job.stem}.{job.runs + 1}"
     # Not with_suffix: that would take the number of the run away.
     out, err = Path(f"{spool}.out"), Path(f"{spool}.err")
     return out, out if job.errors == job.output else err
@@ -125,7 +127,7 @@ def _deliver_output(site: Site, job: Job) -> None:
     """Append what the last run has printed to the files of -o and -e."""
     if site.stdout_direct:
         return
-    spool = site.directory / "spool" / f"{job.id}.{job.runs}"
+    spool = site.directory / "spool" / f"{job.stem}.{job.runs}"
     for ending, wanted in (("out", job.output), ("err", job.errors)):
         printed = Path(f"{spool}.{ending}")
         if printed.exists():
@@ -134,10 +136,15 @@ def _deliver_output(site: Site, job: Job) -> None:
 
 
 def _file(job: Job, name: str) -> Path:
-    return Path(job.cwd, name.replace("%J", str(job.id)))
+    return Path(job.cwd, _expanded(job, name))
 
 
-def _give_up(site: Site, job_id: int) -> None:
+def _expanded(job: Job, name: str) -> str:
+    """A file of -o: %J is the number of a job, %I the index of an element; bsub(1)."""
+    return name.replace("%J", str(job.id)).replace("%I", str(job.index))
+
+
+def _give_up(site: Site, job_id: Key) -> None:
     """What mbatchd shows of a job whose host has gone, until it knows that it has."""
     time.sleep(site.host_lost_s)
     for state in ("UNKWN", "ZOMBI"):
@@ -148,7 +155,7 @@ def _give_up(site: Site, job_id: int) -> None:
 
 def _kill_left(site: Site, job: Job) -> bool:
     """Kill what the job has started anywhere, as LSF does that tracks it (LSF_PROCESS_TRACKING)."""
-    marks = {f"LSB_JOBID={job.id}".encode(), f"LSF_ENVDIR={site.directory}".encode()}
+    marks = job.marks(site.directory)
     found = False
     # Not by glob, which looks at each path itself: of a process that ends just then that is ESRCH.
     for name in filter(str.isdecimal, os.listdir("/proc")):
@@ -167,7 +174,7 @@ def _hosts(site: Site, job: Job) -> dict[str, str]:
     ]
     said = {"LSB_HOSTS": " ".join(names), "LSB_MCPU_HOSTS": "".join(f"{each} " for each in counts)}
     if not site.quirks.no_djob:
-        file = site.spooled(job.id).with_suffix(".hosts")
+        file = site.spooled(job).with_suffix(".hosts")
         file.write_text("".join(f"{name}\n" for name in names))
         said |= {"LSB_DJOB_HOSTFILE": str(file), "LSB_DJOB_NUMPROC": str(job.slots)}
     first = next(iter(job.hosts))
@@ -176,7 +183,7 @@ def _hosts(site: Site, job: Job) -> dict[str, str]:
     return said
 
 
-def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:
+def _wait(site: Site, job_id: Key, leader: subprocess.Popen[bytes]) -> int:
     """The exit value of the leader, which a bkill may have to be repeated for."""
     job = site.job(job_id)
     steps, due = list(lsf_signals.termination(site, job)), 0.0
@@ -206,7 +213,7 @@ def _wait(site: Site, job_id: int, leader: subprocess.Popen[bytes]) -> int:
 
 def shell_words(site: Site, job: Job) -> list[str]:
     """The shell of a job and its file, which are put into the spool."""
-    spooled = site.spooled(job.id)
+    spooled = site.spooled(job)
     starter = site.queues[job.queue].job_starter
     # The text of a script is never put into another where it has an interpreter of its own.
     command = str(spooled)
@@ -252,7 +259,7 @@ def _eexec(site: Site, job: Job, environ: dict[str, str], when: str) -> None:
 # What users do to jobs.
 
 
-def kill(site: Site, job_id: int) -> None:
+def kill(site: Site, job_id: Key) -> None:
     """bkill: what has begun is told by the process that waits for it."""
     with site.changed(job_id) as job:
         if job.state in ENDED:
@@ -262,7 +269,7 @@ def kill(site: Site, job_id: int) -> None:
             job.state = "PEND"
 
 
-def send(site: Site, job_id: int, name: str) -> None:
+def send(site: Site, job_id: Key, name: str) -> None:
     """``bkill -s``."""
     signum = signal.Signals[f"SIG{name.removeprefix('SIG')}"]
     with site.changed(job_id) as job:

@@ -4,8 +4,8 @@ It stands for a cluster of hosts, all of which are this machine; what has no roo
 of `Quirks` is off as the documentation has it, and on as it was seen on an LSF-compatible engine;
 `RECORDED` are those that recordings of one have (tests/lsf/recorded). Where the documentation says
 nothing, as of which processes hear a signal and when, the engine does what was recorded.
-What it does not play it refuses: TERMINATE of JOB_CONTROLS, checkpoints at intervals, arrays,
-resizing, and the commands that no test of ours needs.
+What it does not play it refuses: TERMINATE of JOB_CONTROLS, checkpoints at intervals and of arrays,
+resizing, and the commands that no test of ours needs. Arrays: lsf_arrays.
 """
 
 from __future__ import annotations
@@ -16,100 +16,22 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lsf_quirks import LEAN, RECORDED, Quirks
+
+__all__ = ["LEAN", "RECORDED", "Quirks"]
+
 ABORT_VALUE = 97
+Key = int | str
+"""A job: its number, or ``NUMBER[INDEX]`` of an element of an array."""
 ENDED = ("DONE", "EXIT")
 
 
 class RefusedError(Exception):
     """What a command of LSF says on stderr before it exits with 255."""
-
-
-@dataclass(frozen=True)
-class Quirks:
-    bare_quotes: bool = False
-    """The parameter file does not escape quotes in values."""
-
-    unknown_keys_ignored: bool = False
-    """Otherwise a key that the engine does not know in LSB_SUB_MODIFY_FILE refuses the job."""
-
-    no_esub_arguments: bool = False
-    """`-a "x(a,b)"` calls `esub.x` without arguments."""
-
-    stray_argument: bool = False
-    """`-a "x(a,b)"` calls `esub.x x a b`."""
-
-    script_flattened: bool = False
-    """LSB_SUB_COMMAND_LINE of a script is one line. Otherwise it is not there, as nothing says
-    what it would be."""
-
-    starter_gets_text: bool = False
-    """%USRCMD is the text of the command, put in as it is. Otherwise it is the path of the script
-    that has it: both are documented."""
-
-    eexec_before_pre_exec: bool = False
-    """eexec hears of START before the pre-exec command of -E has run."""
-
-    empty_is_dash: bool = False
-    """bjobs prints `-` for what is empty."""
-
-    leader_alone: bool = False
-    """LSB_JOBPIDS of a job control is the leader of the job, and no other process of it."""
-
-    warning_misparsed: bool = False
-    """`bsub -wa` and `-wt` are taken and mean nothing."""
-    forgotten_fails: bool = False
-    """bjobs exits with 255 for a job that it does not know. Otherwise it says so as a record with
-    ERROR, and exits with 0."""
-
-    times_in_hms: bool = False
-    """bjobs writes run times and limits as `hh:mm:ss`: LSB_HMS_TIME_FORMAT, or another engine."""
-
-    blaunch_hides_gpus: bool = False
-    """CUDA_VISIBLE_DEVICES of what blaunch starts is what blaunch itself had, if anything."""
-
-    signals_do_not_count: bool = False
-    """`bkill -s TSTP` leaves the state RUN, and a `bkill -s CONT` after it does not arrive.
-    Otherwise both are refused, as the documentation leaves open what they do."""
-
-    no_gpus: bool = False
-    """bsub and bhosts have no -gpu."""
-
-    no_bslots: bool = False
-    """There is neither bslots nor brsvs."""
-
-    no_json: bool = False
-    """bjobs and bhosts have neither -json nor, bhosts, -o."""
-
-    no_djob: bool = False
-    """A job is told neither LSB_DJOB_HOSTFILE nor LSB_DJOB_NUMPROC."""
-
-    no_command_line: bool = False
-    """An esub is told LSB_SUB_COMMAND_LINE of nothing."""
-
-    none_fails: bool = False
-    """bjobs that finds no job exits with 255; its JSON says that there are no records."""
-
-    no_rn: bool = False
-    """bsub has no -rn."""
-
-    lean: bool = False
-    """The engine has what volclava 2.2 has: few fields of `bjobs -o`, bhosts as tables, lsrun in
-    place of blaunch, `bparams -l`, and fewer options of bsub; see lsf_tables."""
-
-    parallel_killed_at_once: bool = False
-    """bkill, brequeue and bmig send SIGKILL alone to a job of several slots: as IBM documents it
-    where lsf.conf has not LSB_USE_SEQUENTIAL_SIGNAL=Y."""
-
-
-RECORDED = ("no_djob", "no_command_line", "none_fails", "no_rn")
-"""Quirks of the engine that the recordings are of."""
-
-LEAN = (*RECORDED, "lean", "no_bslots", "no_esub_arguments")
-"""Those, and what else it has not that hpcext could use."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +91,18 @@ class Job:
     run_limit: int
     """Minutes; 0 is none."""
 
+    index: int = 0
+    """Of an array; 0: it is no element of one."""
+
+    array: str = ""
+    """Name of the array as it was submitted, with its indices."""
+
+    at_once: int = 0
+    """So many elements may have begun; 0: all."""
+
+    depends: str = ""
+    """What -w says."""
+
     ptile: int = 0
     """Slots on each host; 0: as many as it has room for."""
 
@@ -212,6 +146,23 @@ class Job:
     engine: int = 0
     """The process that stands for the daemons of its host: no process of the job."""
 
+    @property
+    def key(self) -> Key:
+        """What commands call it."""
+        return f"{self.id}[{self.index}]" if self.index else self.id
+
+    @property
+    def stem(self) -> str:
+        """What its files in the spool are called."""
+        return f"{self.id}.{self.index}" if self.index else str(self.id)
+
+    def marks(self, directory: Path) -> set[bytes]:
+        """Variables that all of its processes have, and none of another job."""
+        said = [f"LSB_JOBID={self.id}", f"LSF_ENVDIR={directory}"]
+        # What another job starts may have an index all the same, as a trainer that of its ticket.
+        said += [f"LSB_JOBINDEX={self.index}"] if self.index else []
+        return set(map(os.fsencode, said))
+
     def holds(self) -> bool:
         """Whether its slots are its own now."""
         return bool(self.hosts) and self.state not in {*ENDED, "SSUSP"}
@@ -236,7 +187,7 @@ class Site:
     """What lsf.conf and lsb.queues say; its directory is LSF_ENVDIR."""
 
     directory: Path
-    quirks: Quirks = Quirks()
+    quirks: Quirks = field(default_factory=Quirks)
     queues: dict[str, Queue] = field(default_factory=lambda: {"normal": Queue()})
     hosts: tuple[Host, ...] = (Host("host1"),)
     windows: tuple[tuple[int, dict[str, int]], ...] = ()
@@ -292,8 +243,12 @@ class Site:
         hosts = tuple(Host(**host) for host in said.pop("hosts"))
         return cls(directory=directory, quirks=quirks, queues=queues, hosts=hosts, **said)
 
-    def spooled(self, job_id: int) -> Path:
-        return self.directory / "spool" / f"{job_id}.shell"
+    def spooled(self, job: Job) -> Path:
+        return self.directory / "spool" / f"{job.stem}.shell"
+
+    def shown(self, job: Job) -> str:
+        """JOBID of bjobs."""
+        return str(job.key if self.quirks.index_in_id else job.id)
 
     def printed(self) -> str:
         """What all runs of all jobs have printed so far; LSF itself does not keep it."""
@@ -313,27 +268,30 @@ class Site:
         since = (self.directory / "down").stat().st_mtime if down else 0.0
         return down if time.time() - since >= self.host_lost_s else set()
 
-    def add(self, job: Job) -> None:
+    def add(self, *jobs: Job) -> None:
+        """Take in a job, or all elements of an array."""
         with self._locked():
-            ids = [int(path.stem) for path in (self.directory / "jobs").iterdir()]
-            job.id = max(ids, default=0) + 1
-            self._write(job)
+            number = max((job.id for job in self.jobs()), default=0) + 1
+            for job in jobs:
+                job.id = number
+                self._write(job)
 
-    def job(self, job_id: int) -> Job:
+    def job(self, job_id: Key) -> Job:
         try:
             return Job(**json.loads((self.directory / "jobs" / f"{job_id}.json").read_text()))
         except FileNotFoundError:
             raise RefusedError(f"Job <{job_id}> is not found") from None
 
     def jobs(self) -> list[Job]:
-        ids = [int(path.stem) for path in (self.directory / "jobs").iterdir()]
-        return [self.job(job_id) for job_id in sorted(ids)]
+        found = [self.job(path.stem) for path in (self.directory / "jobs").iterdir()]
+        return sorted(found, key=lambda job: (job.id, job.index))
 
-    def placed(self, job_id: int) -> bool:
+    def placed(self, job_id: Key, may_begin: Callable[[Job], bool] = lambda _: True) -> bool:
         """Give a job its hosts, if there is room; whether it has them."""
         with self._locked():
             job = self.job(job_id)
             waits = job.state == "PEND" and not job.killed and not self._others_first(job)
+            waits = waits and may_begin(job)
             found = self._room_of(job) if waits else None
             if found:
                 job.hosts, job.gpus = found
@@ -352,16 +310,16 @@ class Site:
 
     def has_room(self, job: Job, without: Sequence[Job] = ()) -> bool:
         """Whether there is room for a job beside those that have theirs, but for some of them."""
-        return self._room_of(job, [each.id for each in without]) is not None
+        return self._room_of(job, [each.key for each in without]) is not None
 
     def _room_of(
-        self, job: Job, without: Sequence[int] = ()
+        self, job: Job, without: Sequence[Key] = ()
     ) -> tuple[dict[str, int], dict[str, list[int]]] | None:
-        others = [each for each in self.jobs() if each.id not in (job.id, *without)]
+        others = [each for each in self.jobs() if each.key not in (job.key, *without)]
         return _room(self.hosts, others, job)
 
     @contextlib.contextmanager
-    def changed(self, job_id: int) -> Iterator[Job]:
+    def changed(self, job_id: Key) -> Iterator[Job]:
         """The job, to be changed while nobody else does."""
         with self._locked():
             job = self.job(job_id)
@@ -375,7 +333,7 @@ class Site:
             yield
 
     def _write(self, job: Job) -> None:
-        path = self.directory / "jobs" / f"{job.id}.json"
+        path = self.directory / "jobs" / f"{job.key}.json"
         new = self.directory / f"new-{os.getpid()}"
         new.write_text(json.dumps(dataclasses.asdict(job)))
         new.rename(path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import lsf_arrays
 import lsf_checkpoint
 from lsf_site import ABORT_VALUE, Job, Queue, RefusedError, Site
 
@@ -21,7 +22,7 @@ KEYS = {"LSB_SUB_QUEUE": "-q", "LSB_SUB_JOB_NAME": "-J", "LSB_SUB_RERUNNABLE": "
 """What an esub may change here, besides the command."""
 
 VALUES = {"-a", "-J", "-q", "-n", "-o", "-e", "-Q", "-E", "-W", "-R", "-gpu", "-nnodes", "-env"}
-VALUES |= {"-wa", "-wt", "-k", "-i", "-m", "-Jd", "-cwd"}
+VALUES |= {"-w", "-wa", "-wt", "-k", "-i", "-m", "-Jd", "-cwd"}
 SWITCHES = {"-K", "-I", "-r", "-rn"}
 SAFE = re.compile(r"[\w./:=@%+,-]+", re.ASCII)
 
@@ -66,8 +67,8 @@ def submit(
     stdin: bytes = b"",
     environ: Mapping[str, str],
     cwd: Path,
-) -> tuple[Job, str]:
-    """Take a job in; the job, and what its esubs said to the user.
+) -> tuple[list[Job], str]:
+    """Take a job in; the job or all elements of the array, and what its esubs said to the user.
 
     Raises
     ------
@@ -118,8 +119,12 @@ def submit(
     )
     if "-I" in request.options or "-i" in request.options:
         raise RefusedError("-I, -i: not played but for esubs")
-    site.add(job)
-    return job, said
+    if depends := request.options.get("-w", ""):
+        lsf_arrays.check_depends(site, depends)
+        job.depends = depends
+    jobs = lsf_arrays.elements(job) or [job]
+    site.add(*jobs)
+    return jobs, said
 
 
 def _rerunnable(queue: Queue, options: Mapping[str, str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+import lsf_arrays
 from lsf_site import ENDED, Job, RefusedError, Site
 
 FEW_FIELDS = (
@@ -31,14 +32,14 @@ def refused_field(fields: Sequence[str]) -> str:
     return f"<{unknown[0].upper()}> {said}" if unknown else ""
 
 
-def wide(jobs: Sequence[Job]) -> Iterator[str]:
+def wide(site: Site, jobs: Sequence[Job]) -> Iterator[str]:
     """``bjobs -w``, of some jobs."""
     yield "JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME"
     for job in jobs:
         hosts = ":".join(job.slot_hosts()) if job.hosts else "   -    "
         yield (
-            f"{job.id:<7} {'user':<7} {job.state:<5} {job.queue:<10} {'p0':<11} {hosts:<11} "
-            f"{job.name:<10} Nov 24 00:24"
+            f"{site.shown(job):<7} {'user':<7} {job.state:<5} {job.queue:<10} {'p0':<11} "
+            f"{hosts:<11} {job.name:<10} Nov 24 00:24"
         )
 
 
@@ -54,7 +55,7 @@ def long(site: Site, jobs: Sequence[Job]) -> Iterator[str]:
 def _block(site: Site, job: Job) -> Iterator[str]:
     named = f", Job Description <{job.description}>" if job.description else ""
     yield (
-        f"\nJob <{job.id}>, Job Name <{job.name}>, User <user>, Project <default>, "
+        f"\nJob <{job.key}>, Job Name <{job.name}>, User <user>, Project <default>, "
         f"Status <{job.state}>, Queue <{job.queue}>, Command <{job.text}>{named}"
     )
     # Nothing is asked of when a job was submitted.
@@ -69,7 +70,9 @@ def _block(site: Site, job: Job) -> Iterator[str]:
         hosts = job.slot_hosts()
         count = f" {len(hosts)} Hosts/Processors" if len(hosts) > 1 else ""
         on = " ".join(f"<{host}>" for host in hosts)
-        yield f"{_clock(job.started_at)}: Started on{count} {on}, Execution Home </home/user>;"
+        # As it was recorded: "[2] started on <p1>".
+        began = f"[{job.index}] started" if job.index else "Started"
+        yield f"{_clock(job.started_at)}: {began} on{count} {on}, Execution Home </home/user>;"
     if job.state in ENDED:
         yield f"{_clock(time.time())}: Done successfully. The CPU time used is 0.0 seconds."
     yield "\n SCHEDULING PARAMETERS:\n           r15s   r1m  r15m   ut      pg    io   ls    it"
@@ -79,12 +82,12 @@ def _clock(at: float) -> str:
     return time.strftime("%a %b %e %H:%M:%S", time.localtime(at))
 
 
-def chosen(site: Site, ids: Sequence[int]) -> tuple[list[Job], list[str]]:
+def chosen(site: Site, words: Sequence[str]) -> tuple[list[Job], list[str]]:
     """Jobs by their ids, and what is said of those that are not there."""
     jobs, said = [], []
-    for job_id in ids:
+    for word in words:
         try:
-            jobs.append(site.job(job_id))
+            jobs += lsf_arrays.chosen(site, word)
         except RefusedError as error:
             said.append(str(error))
     return jobs, said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpcext.sim.report.style import CSS
+from hpcext.render.style import CSS
 from hpcext.text import clean
 
 # Nothing is fetched and nothing runs: even a name that escaped escaping could do no harm.
@@ -21,28 +21,38 @@ def text(words: object) -> str:
     return html.escape(clean(str(words)), quote=True)
 
 
-def page(title: str, body: Iterable[str]) -> str:
-    """Return a whole document."""
+def document(title: str, head: Iterable[str], body: Iterable[str]) -> str:
+    """Return a whole document.
+
+    Parameters
+    ----------
+    title : str
+    head, body : iterable of str
+        HTML; empty parts are left out.
+    """
     return "\n".join(
         [
             "<!DOCTYPE html>",
             '<html lang="en">',
             "<head>",
             '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{text(title)}</title>",
-            f"<style>{CSS}</style>",
+            *filter(None, head),
             "</head>",
             "<body>",
-            "<main>",
-            *body,
-            "</main>",
+            *filter(None, body),
             "</body>",
             "</html>",
             "",
         ]
     )
+
+
+def page(title: str, body: Iterable[str]) -> str:
+    """Return a document that needs no other file."""
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    return document(title, (policy, f"<style>{CSS}</style>"), ("<main>", *body, "</main>"))
 
 
 def section(name: str, title: str, *body: str) -> str:
@@ -106,7 +116,7 @@ def legend(entries: Sequence[tuple[str, str, Sequence[float] | None]]) -> str:
     Parameters
     ----------
     entries : sequence of (words, colour, dash)
-        The name of the colour; a dash as in :mod:`hpcext.sim.report.style`, None for an area.
+        The name of the colour; a dash as in :mod:`hpcext.render.style`, None for an area.
     """
     return (
         '<ul class="legend">'

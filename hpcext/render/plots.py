@@ -14,13 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from hpcext.sim.evaluate.metrics import Floats
-from hpcext.sim.evaluate.outcome import Bin, Run
-from hpcext.sim.evaluate.words import Scale
-from hpcext.sim.report import canvas, style
-from hpcext.sim.report.style import LIGHT
-from hpcext.sim.report.thin import thinned
+from hpcext.render import canvas, style
+from hpcext.render.style import LIGHT
 from hpcext.text import clean
 
 if TYPE_CHECKING:
@@ -32,11 +29,10 @@ ROW_INCHES = 0.22
 CHARS_WIDE = 130
 """Width of a timeline in small letters."""
 
-LEAST_POINT, MOST_POINT = 6.0, 150.0
-"""Area of the smallest mark in square points, and what one of all predictions has in addition."""
-
 LOG_RATIO = 50.0
 """Ratio of times beyond which the axis is logarithmic."""
+
+Floats = npt.NDArray[np.float64]
 
 _COLOURS = {value: name for name, value in LIGHT.items()}
 
@@ -98,51 +94,6 @@ class Stretch(NamedTuple):
     words: str
 
 
-class Most(NamedTuple):
-    """The ends of the axes of an allocation."""
-
-    end_s: float
-    gpus: float
-    waiting: float
-
-
-def allocation(plot: Plot, run: Run, time: Scale, most: Most) -> str:
-    """Plot GPUs offered, held and training over time, and below them the waiting jobs.
-
-    Parameters
-    ----------
-    plot : Plot
-    run : Run
-    time : Scale
-    most : Most
-        Upper ends of the axes, equal for all runs of a page so that they can be compared.
-    """
-    edges, offered, held, training, waiting = thinned(
-        run.spans, ("offered", "held", "training", "waiting")
-    )
-    edges = edges / time.divisor
-
-    def draw(figure: Figure) -> None:
-        above, below = figure.subplots(2, sharex=True, height_ratios=(3.2, 1))
-        for values, colour in (
-            (offered, style.OFFERED),
-            (held, style.HELD),
-            (training, style.TRAINING),
-        ):
-            above.stairs(values[:-1], edges, fill=True, color=LIGHT[colour], linewidth=0)
-        above.stairs(offered[:-1], edges, color=LIGHT[style.MUTED], linewidth=0.8, baseline=None)
-        below.stairs(waiting[:-1], edges, fill=True, color=LIGHT[style.WAITING], linewidth=0)
-        above.set_ylim(0, 1.05 * most.gpus or 1)
-        above.set_ylabel("GPUs")
-        below.set_ylim(0, max(1.0, 1.1 * most.waiting))
-        below.set_ylabel("Waiting")
-        below.set_xlim(0, most.end_s / time.divisor or 1)
-        below.set_xlabel(f"Time ({time.unit})")
-        figure.align_ylabels()
-
-    return _drawn(plot, 3.0, draw)
-
-
 def timeline(
     plot: Plot, rows: Sequence[str], stretches: Sequence[Stretch], end: float, xlabel: str
 ) -> str:
@@ -178,7 +129,7 @@ def timeline(
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(xlabel)
 
-    return _drawn(plot, 0.7 + ROW_INCHES * len(rows), draw)
+    return drawn(plot, 0.7 + ROW_INCHES * len(rows), draw)
 
 
 def curves(
@@ -194,8 +145,8 @@ def curves(
     ----------
     plot : Plot
     series : sequence of (x, y)
-        Curves, as returned by :func:`~hpcext.sim.report.thin.distribution`; the place in the
-        sequence decides the look.
+        Curves, of few enough points to be drawn; the place in the sequence
+        decides the look.
     xlabel, ylabel : str
     mark : float, optional
         Position of a line to mark a meaningful value.
@@ -228,38 +179,7 @@ def curves(
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
 
-    return _drawn(plot, 3.4, draw)
-
-
-def reliability(plot: Plot, series: Sequence[Sequence[Bin]]) -> str:
-    """Plot observed against predicted shares in percent; they agree on the diagonal.
-
-    Parameters
-    ----------
-    plot : Plot
-    series : sequence of sequence of Bin
-        One line for each; its place decides the look. The larger a point, the larger its part of
-        all predictions of its line; a bin without any is left out.
-    """
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.plot([0, 100], [0, 100], color=LIGHT[style.MUTED], linewidth=1)
-        for index, bins in enumerate(series):
-            shown = [each for each in bins if each.nodes]
-            nodes = np.array([each.nodes for each in shown])
-            x = 100 * np.array([each.expected for each in shown]) / nodes
-            y = 100 * np.array([each.stayed for each in shown]) / nodes
-            colour, dash = style.look(index)
-            areas = LEAST_POINT + MOST_POINT * nodes / nodes.sum()
-            axes.plot(x, y, color=LIGHT[colour], zorder=2 + bool(dash), dashes=dash or (None, None))
-            axes.scatter(x, y, areas, LIGHT[colour], zorder=3, linewidth=0)
-        axes.set_xlim(0, 100)
-        axes.set_ylim(0, 102)
-        axes.set_xlabel("Predicted: nodes that stay (%)")
-        axes.set_ylabel("Seen (%)")
-
-    return _drawn(plot, 4.2, draw)
+    return drawn(plot, 3.4, draw)
 
 
 def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -> str:
@@ -287,11 +207,19 @@ def bars(plot: Plot, rows: Sequence[Bar], colours: Sequence[str], xlabel: str) -
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(xlabel)
 
-    return _drawn(plot, 0.7 + BAR_INCHES * len(rows), draw)
+    return drawn(plot, 0.7 + BAR_INCHES * len(rows), draw)
 
 
-def _drawn(plot: Plot, inches_high: float, draw: Callable[[Figure], None]) -> str:
-    """Draw a figure, and return it as a part of a page."""
+def drawn(plot: Plot, inches_high: float, draw: Callable[[Figure], None]) -> str:
+    """Draw a figure, and return it as a part of a page.
+
+    Parameters
+    ----------
+    plot : Plot
+    inches_high : float
+    draw : callable
+        It is given the empty figure.
+    """
     with canvas.styled(plot.name):
         figure = canvas.new_figure(inches_high)
         draw(figure)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hpcext.extras import need
-from hpcext.sim.report import style
-from hpcext.sim.report.style import LIGHT
+from hpcext.render import style
+from hpcext.render.style import LIGHT
 from hpcext.text import clean, columns
 
 if TYPE_CHECKING:

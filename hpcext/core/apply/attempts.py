@@ -1,0 +1,159 @@
+"""What an attempt does, from its start to its end, as executors tell it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from hpcext.core import rescaling, saving, wishes
+from hpcext.core.aftermath import after
+from hpcext.core.estimate import Estimate, Observed
+from hpcext.core.facts import (
+    Ended,
+    Noted,
+    NotSaved,
+    Outcome,
+    Progressed,
+    Registered,
+    Rescaled,
+    Started,
+)
+from hpcext.core.history import records
+from hpcext.core.values import NO_RUN, Cause, Job, State, total
+from hpcext.core.world import NOTHING, World
+
+
+def started(world: World, now_s: float, fact: Started) -> Cause:
+    """Note that an attempt runs, and on which GPUs."""
+    job = world.current(fact.job, fact.op)
+    if job is None or job.gpus:
+        return NOTHING
+    job = world.change(job, gpus=fact.gpus)
+    if job.state is State.STARTING:
+        job = world.enter(job, State.RUNNING, now_s)
+    world.records[job.id] = records.started(world.records[job.id], now_s, job)
+    return Cause.STARTED
+
+
+def registered(world: World, now_s: float, fact: Registered) -> Cause:
+    """Note that an attempt has a session, and what that can do."""
+    job = world.current(fact.job, fact.op)
+    if job is None:
+        return NOTHING
+    can = {"in_place": fact.in_place, "elastic": fact.elastic}
+    if job.run.registered:
+        # That it can change its size may become clear later; not once it has failed to.
+        if fact.in_place and not job.run.in_place and not job.run.resize:
+            world.change_run(job, **can)
+        return NOTHING
+    world.records[job.id] = records.registered(world.records[job.id], job, fact)
+    run = replace(job.run, registered=True, **can)
+    asked = wishes.registered(job)
+    world.change(job, run=run, step=fact.step, saved_step=fact.step, **asked)
+    cause = Cause.REQUEST if job.to_hold else NOTHING
+    return cause | (Cause.REGISTERED if world.unsettled else NOTHING)
+
+
+def rescaled(world: World, now_s: float, fact: Rescaled) -> Cause:
+    """Note how a change of size in place ended."""
+    job = world.current(fact.job, fact.op)
+    if job is not None and job.run.interrupted and job.run.late is None:
+        # It counts if the suspension that was asked for meanwhile is declined.
+        world.change_run(job, late=rescaling.late(job, fact))
+    changes = rescaling.answered(job, fact) if job else None
+    if job is None or changes is None:
+        return NOTHING
+    job = world.enter(job, State.RUNNING, now_s, **changes)
+    record = world.records[job.id]
+    # Not what it had: of that it may have lost a node in the meantime.
+    if not record.segments or job.gpus != record.segments[-1].gpus:
+        world.records[job.id] = records.rescaled(record, now_s, job, fact)
+    return NOTHING if fact.ok and not world.unsettled else Cause.RESCALED
+
+
+def progressed(world: World, now_s: float, fact: Progressed) -> Cause:
+    """Note how far an attempt has come, and how fast it is."""
+    job = world.current(fact.job, fact.op)
+    if job is None:
+        return NOTHING
+    estimate = _estimate(world, job, now_s, fact)
+    before = world.records[job.id]
+    world.records[job.id] = record = records.progressed(before, fact, job.trial)
+    if fact.resume_s and (cost := records.resizing_cost(record)):
+        estimate = estimate.paid(*cost)
+    job = world.change(job, step=fact.step, saved_step=fact.saved_step, estimate=estimate)
+    if job.trial is None:
+        return Cause.PROGRESS
+    new = {rung: had for rung, had in record.rungs.items() if rung not in before.rungs}
+    return Cause.PROGRESS | world.judge(job, job.trial, new)
+
+
+def _estimate(world: World, job: Job, now_s: float, fact: Progressed) -> Estimate:
+    """Return a job's estimate with what a report adds to it."""
+    estimate = job.estimate.reached(fact.step, fact.done, fact.metrics.get("loss"), fact.goodput)
+    if not fact.rate or job.state is not State.RUNNING:
+        return estimate
+    # A job is on GPUs of one kind.
+    node = next((world.nodes[name] for name in job.held if name in world.nodes), None)
+    if node is not None and node.seats:
+        # How fast it is on a seat says how fast its neighbours are.
+        return estimate
+    batch, kind = job.estimate.batch(fact.step, fact.done), node.kind if node else ""
+    seen = Observed(total(job.held), len(job.held), fact.rate, batch, kind=kind)
+    return estimate.saw(now_s, job.since_s, seen)
+
+
+def not_saved(world: World, now_s: float, fact: NotSaved) -> Cause:
+    """Note that an attempt cannot save, or can again; it may go on where it was to be suspended."""
+    job = world.current(fact.job, fact.op)
+    if job is None:
+        return NOTHING
+    must = saving.must_go(job, world.nodes, leaving=world.leaving)
+    run = saving.heard(job, now_s, fact, must=must)
+    declined = job.state is State.STOPPING and fact.declined > job.run.declined
+    if not declined or job.run.kills or must:
+        world.change(job, run=run)
+        return NOTHING
+    if not run.interrupted:
+        world.enter(job, State.RUNNING, now_s, deadline_s=None, run=run)
+        return Cause.RESCALED
+    deadline_s, late = now_s + job.suspend_timeout_s, run.late
+    run = replace(run, asked=run.interrupted, interrupted={}, late=None)
+    world.enter(job, State.RESCALING, now_s, deadline_s=deadline_s, run=run)
+    if late is not None:
+        rescaled(world, now_s, Rescaled(job.id, job.op, run.resize, *late))
+    return Cause.RESCALED
+
+
+def noted(world: World, now_s: float, fact: Noted) -> Cause:
+    """Keep what an attempt tells its user."""
+    job = world.current(fact.job, fact.op)
+    if job is not None:
+        world.records[job.id] = records.noted(world.records[job.id], fact)
+        world.changed.note(job.id)
+    return NOTHING
+
+
+def ended(world: World, now_s: float, fact: Ended) -> Cause:
+    """End a job's current attempt."""
+    job = world.current(fact.job, fact.op)
+    if job is None:
+        return NOTHING
+    close(world, job, now_s, fact)
+    return Cause.ENDED
+
+
+def close(world: World, job: Job, now_s: float, fact: Ended) -> None:
+    """Free what an attempt held, and say what becomes of its job."""
+    if job.run.registered:
+        known = fact.step is not None or fact.outcome is Outcome.SUSPENDED
+        job = replace(job, step=max(job.step, fact.step or 0), step_known=known)
+    world.records[job.id] = record = records.ended(world.records[job.id], now_s, job, fact)
+    progressed = records.saved_anything(record, job)
+    hurried = world.ends_s is not None
+    state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
+    changes = wishes.ended(job, state, changes)
+    job = world.change(job, held={}, gpus=(), deadline_s=None, op=0, run=NO_RUN, **changes)
+    if state.final:
+        world.finish(job, now_s, state, why=job.why)
+    else:
+        world.enter(job, state, now_s)

@@ -1,0 +1,125 @@
+"""What users, managers and policies want: submissions, wishes, a drain, a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from hpcext.core import saving, wishes
+from hpcext.core.decisions import PATIENCE_S
+from hpcext.core.difference import apply as changed
+from hpcext.core.facts import (
+    Began,
+    Cancel,
+    Decided,
+    Drain,
+    Hold,
+    Release,
+    Resize,
+    Submitted,
+)
+from hpcext.core.values import Cause, Job, Record, State
+from hpcext.core.world import NOTHING, World, gone
+
+
+def submitted(world: World, now_s: float, fact: Submitted) -> Cause:
+    """Add a job; one that needs a job which will never complete is cancelled at once."""
+    if fact.job.id in world.jobs:
+        return NOTHING
+    job = replace(fact.job, submitted_s=now_s, since_s=now_s)
+    world.add(job)
+    world.records[job.id] = Record()
+    world.touch_dependents(job.id)
+    needs = (world.jobs[need] for need in job.after if need in world.jobs)
+    hopeless = (need for need in needs if need.state.final and not need.done)
+    if need := next(hopeless, None):
+        world.finish(job, now_s, State.CANCELLED, why=gone(need))
+    return Cause.SUBMITTED
+
+
+def hold(world: World, now_s: float, fact: Hold) -> Cause:
+    """Have a job suspended until its user resumes it."""
+    return _wish(world, fact.job, wishes.held)
+
+
+def release(world: World, now_s: float, fact: Release) -> Cause:
+    """Let a job run again."""
+    return _wish(world, fact.job, lambda _job: wishes.RELEASED)
+
+
+def resize(world: World, now_s: float, fact: Resize) -> Cause:
+    """Have a job run on as many GPUs as its user wants."""
+    return _wish(world, fact.job, lambda job: wishes.resized(job, fact))
+
+
+def cancel(world: World, now_s: float, fact: Cancel) -> Cause:
+    """Cancel a job: at once if it waits."""
+    job = world.jobs.get(fact.job)
+    if job is not None and job.state is State.PENDING:
+        world.finish(job, now_s, State.CANCELLED, why="cancelled by its user")
+        return Cause.REQUEST
+    return _wish(world, fact.job, lambda _job: wishes.CANCELLED)
+
+
+def _wish(world: World, job_id: str, changes: Callable[[Job], dict[str, Any]]) -> Cause:
+    """Change a job as its user wants it, if it has not ended."""
+    job = world.waiting(job_id)
+    if job is None:
+        return NOTHING
+    world.change(job, **changes(job))
+    return Cause.REQUEST
+
+
+def drain(world: World, now_s: float, fact: Drain) -> Cause:
+    """Start nothing more, and stop what runs if the fact says so."""
+    world.draining = True
+    world.queue.touch_all()
+    if not fact.stop:
+        return Cause.REQUEST
+    world.stopping, world.leaving = True, world.leaving or fact.must
+    world.asked = None  # whatever the answer would be, nothing is granted any more
+    if fact.left_s is not None:
+        world.ends_s = now_s + fact.left_s
+    for job in world.queue.busy():
+        changes: dict[str, Any] = {"goal": None}
+        if job.state is State.STOPPING and job.deadline_s is not None:
+            # What was asked before, or told to die, has no longer than the others.
+            soon_s = saving.answer_by(now_s, job.deadline_s - now_s, world.ends_s)
+            changes["deadline_s"] = min(job.deadline_s, soon_s)
+        world.change(job, **changes)
+    return Cause.REQUEST
+
+
+def began(world: World, now_s: float, fact: Began) -> Cause:
+    """Go on where a manager has begun: a drain that stopped the last one is over."""
+    world.draining = world.stopping = world.leaving = False
+    world.ends_s, world.shrunk = None, False
+    world.asked = None  # who was asked ended with the manager before
+    world.queue.touch_all()
+    return Cause.REQUEST
+
+
+def decided(world: World, now_s: float, fact: Decided) -> Cause:
+    """Take the answer to the last question; that to an older one is stale."""
+    asked = world.asked
+    if fact.number != (asked.number if asked else 0):
+        return NOTHING
+    world.asked, world.undecided = None, fact.failed
+    world.slow = asked is not None and now_s >= asked.at_s + PATIENCE_S
+    if fact.wake_s is not None or not fact.failed:
+        world.wake_s = fact.wake_s
+    world.memo = changed(world.memo, fact.memo)
+    for job_id, granted in fact.jobs.items():
+        if (job := world.waiting(job_id)) is not None:
+            goal = None if granted.alloc is None else dict(granted.alloc)
+            world.change(job, goal=goal, role=granted.role or job.role, why=granted.why)
+    for why, jobs in fact.whys.items():
+        for job_id in jobs:
+            if (job := world.waiting(job_id)) is not None:
+                world.change(job, why=why)
+    if world.draining:
+        # A job whose goal was taken back is not ready any more: while draining, none is given.
+        world.refresh(now_s)
+    return Cause(asked.again) if asked else NOTHING

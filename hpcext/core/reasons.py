@@ -1,0 +1,26 @@
+"""Why a job waits or runs as it does, in words."""
+
+from __future__ import annotations
+
+from hpcext.core.saving import said
+from hpcext.core.values import Job
+from hpcext.text import counted
+
+ONCE_SAVED = "as soon as it can save its state; it has no session yet"
+"""When something is done that would stop a job."""
+
+
+def reason(job: Job) -> str:
+    """Explain why a job waits or runs as it does, and what its user asked for that is to come."""
+    told = said(job)
+    # Of one that was asked to suspend, the rest would say that it is suspended.
+    rest = job.why if not told or job.goal is not None else ""
+    return "; ".join(part for part in (told, rest, _to_come(job)) if part)
+
+
+def _to_come(job: Job) -> str:
+    if job.to_hold:
+        return f"will be suspended {ONCE_SAVED}"
+    if job.stated and job.sessionless and job.has not in job.sizes:
+        return f"gets {counted(job.optimal, 'GPU')} {ONCE_SAVED}"
+    return ""

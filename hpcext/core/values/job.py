@@ -1,0 +1,307 @@
+"""A job: what its user asks for, what is so of it, and what its current attempt is doing."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Union
+
+import msgspec
+
+from hpcext.core.estimate import Estimate
+from hpcext.core.trials import Trial
+from hpcext.core.values.nodes import Alloc, per_node, total
+
+Late = tuple[tuple[str, ...], bool, Union[float, None], str]  # noqa: UP007  (read at run time)
+"""GPUs, whether it has the size, the seconds that it cost, and why not: an answer to a change."""
+
+
+class State(str, enum.Enum):
+    """Where a job stands. The order of the members is the order of a job's life."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESCALING = "rescaling"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """Whether a job in this state stays in it."""
+        return self in _FINAL
+
+    @property
+    def active(self) -> bool:
+        """Whether a job in this state holds GPUs."""
+        return self in _ACTIVE
+
+
+_FINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+_ACTIVE = frozenset({State.STARTING, State.RUNNING, State.RESCALING, State.STOPPING})
+
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.PENDING: frozenset({State.STARTING, State.CANCELLED}),
+    State.STARTING: frozenset(
+        {State.RUNNING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
+         State.CANCELLED}
+    ),
+    State.RUNNING: frozenset(
+        {State.RESCALING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
+         State.CANCELLED}
+    ),
+    State.RESCALING: frozenset(
+        {State.RUNNING, State.STOPPING, State.PENDING, State.COMPLETED, State.FAILED,
+         State.CANCELLED}
+    ),
+    State.STOPPING: frozenset(
+        {State.RUNNING, State.RESCALING, State.PENDING, State.COMPLETED, State.FAILED,
+         State.CANCELLED}
+    ),
+    State.COMPLETED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELLED: frozenset(),
+}  # fmt: skip
+"""The one table of what may follow what."""
+
+
+class Role(str, enum.Enum):
+    """MARBLE §V-C: a primary runs at its best size, a secondary on what was left."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+
+
+class Unsaved(msgspec.Struct, frozen=True):
+    """What a training says that cannot write a checkpoint.
+
+    Attributes
+    ----------
+    why : str
+        As "disk full".
+    since_s : float
+    waits : bool
+        Its training is over, and it tries to write its last checkpoint.
+    tries : int
+        Suspensions in a row that it could not follow.
+    """
+
+    why: str
+    since_s: float
+    waits: bool = False
+    tries: int = 0
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a user asks for.
+
+    Attributes
+    ----------
+    id, name : str
+    order : int
+        Place in the queue among jobs of one priority.
+    sizes : tuple of int
+        GPU counts it may run on, ascending: on each of its nodes where `nodes` is set, else in all.
+    optimal : int
+        The size it runs best on.
+    nodes : (int, int) or None
+        The fewest and the most nodes that it runs on, with as many GPUs on each. None: nothing is
+        said of how its GPUs are spread.
+    stated : tuple of int
+        What `sizes` was before its user asked for one size; empty where he did not.
+    stated_optimal : int
+        What `optimal` was before its user asked for one size; 0 where he did not.
+    priority : float
+        Higher goes first.
+    weight : float
+        What its gain counts against that of other jobs, > 0.
+    after : tuple of str
+        Ids of jobs that must complete first.
+    shares : bool
+        Whether it may have a seat on a GPU that others use, too.
+    retries : int
+        Failures in a row, without new progress between them, that are tried again.
+    suspend_timeout_s : float
+        Longest wait for the acknowledgement of a suspension, seconds.
+    trial : Trial or None
+        What it is in its sweep, if it belongs to one.
+    """
+
+    id: str
+    name: str
+    order: int
+    sizes: tuple[int, ...]
+    optimal: int
+    nodes: tuple[int, int] | None = None
+    stated: tuple[int, ...] = ()
+    stated_optimal: int = 0
+    priority: float = 0.0
+    weight: float = 1.0
+    after: tuple[str, ...] = ()
+    shares: bool = False
+    retries: int = 2
+    suspend_timeout_s: float = 60.0
+    trial: Trial | None = None
+
+
+def size_of(job: Request, alloc: Alloc | None) -> int:
+    """Count an allocation as the sizes of a job are counted; 0 where its nodes differ."""
+    return total(alloc) if job.nodes is None else per_node(alloc or {})
+
+
+def suits(job: Request, alloc: Alloc) -> bool:
+    """Return whether a job can run on an allocation."""
+    if job.nodes is None:
+        return total(alloc) in job.sizes
+    fewest, most = job.nodes
+    return per_node(alloc) in job.sizes and fewest <= len(alloc) <= most
+
+
+class Run(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of a job's current attempt; of a job that has none, :data:`NO_RUN`.
+
+    Attributes
+    ----------
+    registered : bool
+        Whether it has a session that answers a suspension.
+    in_place : bool
+        Whether it can change its number of GPUs without stopping.
+    elastic : bool
+        Whether it can change its nodes, too, and goes on when it loses some.
+    resize : int
+        Number of the last such change that it was asked for, from 1 on.
+    asked : Alloc
+        While it changes its size: what it is to have afterwards.
+    interrupted : Alloc
+        The same while it is asked to suspend itself in the middle of that.
+    late : Late or None
+        What it has answered to that since.
+    unsaved : Unsaved or None
+        That it cannot save, if that is so.
+    declined : int
+        Suspensions that it has answered by going on, since it could not save.
+    ask_s : float or None
+        Then: it is not asked again before this instant.
+    maimed : bool
+        It has lost a node, and was not given others since.
+    kills : int
+        How often it was told to die.
+    """
+
+    registered: bool = False
+    in_place: bool = False
+    elastic: bool = False
+    resize: int = 0
+    asked: Alloc = msgspec.field(default_factory=dict)
+    interrupted: Alloc = msgspec.field(default_factory=dict)
+    late: Late | None = None
+    unsaved: Unsaved | None = None
+    declined: int = 0
+    ask_s: float | None = None
+    maimed: bool = False
+    kills: int = 0
+
+
+NO_RUN = Run()
+
+
+class Job(Request, frozen=True, omit_defaults=True):
+    """A job as the engine sees it: what was asked for, what is so, and what was tried.
+
+    Attributes
+    ----------
+    state : State
+    goal : Alloc or None
+        What was last granted. Policies read this.
+    held : Alloc
+        What is not acknowledged free. Reconcile reads this.
+    gpus : tuple of str
+        The GPUs behind `held`, as ``HOST:INDEX``, once the executor has said which.
+    role : Role or None
+    ready : bool
+        Whether it may be granted anything: dependencies met, not on hold, not backing off.
+    on_hold : bool
+        Suspended by its user until resumed.
+    to_hold : bool
+        Its user has suspended it, and it has no session that could save its state: it is on hold
+        from the moment that it has one, or that its attempt has ended.
+    cancelling : bool
+    verdict : str
+        Why its sweep ends it; empty if it does not.
+    why : str
+        Why it waits or runs as it does, in one sentence.
+    submitted_s, since_s : float
+        When it was submitted; when it entered its state.
+    deadline_s : float or None
+        When a stopping job is told to die, and one that changes its size to suspend.
+    not_before_s : float
+        It is not started before this instant (backing off after a failure).
+    attempt : int
+        Attempts so far.
+    op : int
+        The operation that started the current attempt; older answers are stale.
+    run : Run
+        What is known of the current attempt.
+    moves : int
+        How often it was given other GPUs: starts after the first one, and changes in place.
+    most_gpus : int
+        The most GPUs that it was ever given.
+    suspendable : bool
+        False once a suspension went unanswered: it is not resized again.
+    failures : int
+        Failures in a row without progress.
+    step : int
+        Last step reported, over all attempts.
+    step_known : bool
+        Whether the last attempt did no step after it.
+    saved_step : int
+        Step of the newest checkpoint that is known.
+    estimate : Estimate
+        What it states and reports of its speed and its work.
+    """
+
+    state: State = State.PENDING
+    goal: Alloc | None = None
+    held: Alloc = msgspec.field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    role: Role | None = None
+    ready: bool = True
+    on_hold: bool = False
+    to_hold: bool = False
+    cancelling: bool = False
+    verdict: str = ""
+    why: str = ""
+    submitted_s: float = 0.0
+    since_s: float = 0.0
+    deadline_s: float | None = None
+    not_before_s: float = 0.0
+    attempt: int = 0
+    op: int = 0
+    run: Run = NO_RUN
+    moves: int = 0
+    most_gpus: int = 0
+    suspendable: bool = True
+    failures: int = 0
+    step: int = 0
+    step_known: bool = False
+    saved_step: int = 0
+    estimate: Estimate = Estimate()
+
+    @property
+    def done(self) -> bool:
+        """Whether what waits for it may begin: it is complete, or its sweep has ended it."""
+        ended = self.state is State.CANCELLED and bool(self.verdict)
+        return ended or self.state is State.COMPLETED
+
+    @property
+    def sessionless(self) -> bool:
+        """Whether it runs and has no session yet: to stop it now loses what its attempt did."""
+        coming = self.state in {State.STARTING, State.RUNNING}
+        return coming and not self.run.registered and not self.cancelling
+
+    @property
+    def has(self) -> int:
+        """What it holds, counted as its `sizes` are; 0 where its nodes differ."""
+        return size_of(self, self.held)

@@ -1,0 +1,57 @@
+"""Nodes, and GPUs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+Alloc = Mapping[str, int]
+"""Node name → GPUs on it."""
+
+
+def total(alloc: Alloc | None) -> int:
+    """GPUs in an allocation; 0 for None."""
+    return sum(alloc.values()) if alloc else 0
+
+
+def per_node(alloc: Alloc) -> int:
+    """GPUs on each node of an allocation that has as many on each; 0 where they differ."""
+    counts = set(alloc.values())
+    return counts.pop() if len(counts) == 1 else 0
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node that may be used.
+
+    Attributes
+    ----------
+    name : str
+    gpus : int
+        How many GPUs (or logical slots) it offers.
+    kind : str
+        What these are, as the batch system or the driver names them; empty if that is not known.
+        GPUs of nodes with the same one are alike.
+    since_s : float or None
+        Since when it has been idle, or offered; None in a fact: since the fact.
+    ends_s : float or None
+        When it is to be given back at the latest, if that is known.
+    planned : bool
+        Somebody needs it then. Else nobody may have it longer, but it will probably leave before.
+    seats : int
+        How many jobs share each of its GPUs, each on a seat of its own: what it offers as GPUs are
+        these seats. 0: a GPU is one job's.
+    """
+
+    name: str
+    gpus: int
+    kind: str = ""
+    since_s: float | None = None
+    ends_s: float | None = None
+    planned: bool = True
+    seats: int = 0
+
+    @property
+    def real_gpus(self) -> int:
+        """GPUs, whether jobs share them or not."""
+        return self.gpus // self.seats if self.seats else self.gpus

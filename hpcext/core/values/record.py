@@ -1,0 +1,110 @@
+"""What became of a job so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hpcext.core.history.losses import Point
+from hpcext.core.values.job import Role
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """The steps that an attempt did and that no checkpoint has.
+
+    Attributes
+    ----------
+    at_s : float
+        When the attempt ended.
+    steps : int
+    exact : bool
+        False: there may have been more.
+    from_step : int
+        The newest checkpoint, from which the job goes on.
+    why : str
+    """
+
+    at_s: float
+    steps: int
+    exact: bool
+    from_step: int
+    why: str
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A stretch of time that a job ran on the same GPUs.
+
+    Attributes
+    ----------
+    start_s, end_s : float
+        `end_s` is None while it lasts.
+    gpus : tuple of str
+    role : Role or None
+    from_step, steps : int
+        The step that it went on from, and how many it did.
+    resume_s, suspend_s : Mapping[str, float] or None
+        The parts of its beginning and, if it was suspended, of its end, seconds.
+    rescaled : bool
+        It began by a change of size in place, without a new attempt.
+    stall_s : float or None
+        Seconds without progress that this change cost.
+    """
+
+    start_s: float
+    gpus: tuple[str, ...]
+    role: Role | None
+    end_s: float | None = None
+    from_step: int = 0
+    steps: int = 0
+    resume_s: Mapping[str, float] | None = None
+    suspend_s: Mapping[str, float] | None = None
+    rescaled: bool = False
+    stall_s: float | None = None
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What became of a job so far: the part of its history that reports are made of.
+
+    Attributes
+    ----------
+    segments : tuple of Segment
+    suspends : int
+        Suspensions that were acknowledged.
+    rescales : int
+        Changes of size in place that were carried out.
+    lost_steps : int
+        Steps that were run and had to be run again: from the last one that an attempt did to the
+        one that the next went on from.
+    lost_exact : int
+        How many of them were counted for attempts whose last step is known; of the others there
+        may have been more.
+    loss : Loss or None
+        The last one.
+    exit_code : int or None
+        Of the last attempt.
+    metrics : Mapping[str, float]
+        As last reported, the loss among them.
+    rungs : Mapping[int, float or None]
+        Of a trial: step of each rung that it came to → its metric there, None where that was no
+        number.
+    curve : tuple of Point
+        Of a trial: its metric by step, thinned out.
+    notes : tuple of str
+        What its last attempt told its user to know.
+    orphans : tuple of (str, int)
+        Nodes that were lost, and the attempts that may still run there.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    suspends: int = 0
+    rescales: int = 0
+    lost_steps: int = 0
+    lost_exact: int = 0
+    loss: Loss | None = None
+    exit_code: int | None = None
+    metrics: Mapping[str, float] = msgspec.field(default_factory=dict)
+    rungs: Mapping[int, float | None] = msgspec.field(default_factory=dict)
+    curve: tuple[Point, ...] = ()
+    notes: tuple[str, ...] = ()
+    orphans: tuple[tuple[str, int], ...] = ()

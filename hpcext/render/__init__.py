@@ -1,0 +1,1 @@
+"""How figures look: on a page, in a picture, in a table of a terminal, in a file."""

@@ -1,0 +1,95 @@
+"""Predictors that average past speeds of a worker: the baselines of LB-BSP's Table 3."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+ALPHA = 0.2
+"""Weight of the last iteration in the exponential moving average (Table 3)."""
+
+LEAST_SPEED = 1e-6
+"""Least speed that counts as observed, so that no sum of speeds is zero."""
+
+
+class Memoryless:
+    """A predictor of the last observed speed."""
+
+    def __init__(self) -> None:
+        self._speed = math.nan
+
+    def observe(self, speed: float, cpu: float, memory: float) -> None:
+        """Take in the speed of the last iteration."""
+        if is_speed(speed):
+            self._speed = float(speed)
+
+    def predict(self) -> float:
+        """Predict the last observed speed."""
+        return self._speed
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {"speed": said(self._speed)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self._speed = heard(state)
+
+
+class Ema:
+    """A predictor of the exponential moving average of speeds."""
+
+    def __init__(self, alpha: float = ALPHA) -> None:
+        self._alpha = alpha
+        self._speed = math.nan
+
+    def observe(self, speed: float, cpu: float, memory: float) -> None:
+        """Take in the speed of the last iteration."""
+        if not is_speed(speed):
+            return
+        if math.isnan(self._speed):
+            self._speed = float(speed)
+        else:
+            self._speed += self._alpha * (speed - self._speed)
+
+    def predict(self) -> float:
+        """Predict the exponential moving average."""
+        return self._speed
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {"speed": said(self._speed)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self._speed = heard(state)
+
+
+def is_speed(speed: float) -> bool:
+    """Return whether a number is a speed that a worker can have."""
+    return math.isfinite(speed) and speed > LEAST_SPEED
+
+
+def said(speed: float) -> float | None:
+    """Return a speed as a JSON value: null for NaN, which JSON lacks."""
+    return None if math.isnan(speed) else speed
+
+
+def heard(state: Mapping[str, Any]) -> float:
+    """Return the speed of a state.
+
+    Raises
+    ------
+    ValueError
+        The state has none.
+    """
+    try:
+        speed = state["speed"]
+    except (KeyError, TypeError):
+        raise ValueError("no state of a predictor: it says no speed") from None
+    if speed is None:
+        return math.nan
+    if isinstance(speed, bool) or not isinstance(speed, (int, float)) or not is_speed(speed):
+        raise ValueError(f"no state of a predictor: its speed is {speed!r}")
+    return float(speed)
