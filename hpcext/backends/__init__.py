@@ -93,14 +93,15 @@ def _made(name: str) -> Backend:
 
 def _lacks(brought: Any, base: type, name: str) -> str:
     """Say what an object that a package brings lacks to be a backend; empty: nothing."""
-    if not inspect.isclass(brought) or not issubclass(brought, base):
+    if not (inspect.isclass(brought) and issubclass(brought, base)):
         return "it is no subclass of hpcext.backends.base.Backend"
     missing = sorted(getattr(brought, "__abstractmethods__", ()))
     missing += [each for each in ("name", "title", "command") if not hasattr(brought, each)]
     if missing:
         return f"it has no {', '.join(missing)}"
-    if brought.name != name or not _NAME.match(name):
-        return f"its name {shown(brought.name)} is not that of its entry point, in small letters"
+    own_name = getattr(brought, "name", None)
+    if own_name != name or not _NAME.match(name):
+        return f"its name {shown(str(own_name))} is not that of its entry point, in small letters"
     return ""
 
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcext.batch import lsf
-from hpcext.executors.allocation import AllocationExecutor
-from hpcext.executors.local import LocalExecutor
+from hpcext.executors.on_node import OnNode
 from hpcext.executors.processes import Watch
 from hpcext.protocol import NEWS_SIGNAL, Process
 
@@ -26,7 +25,7 @@ WANTED_BACK = "LSF wants the hosts back"
 job, and is never about one training."""
 
 
-class OnLsf(AllocationExecutor, LocalExecutor):
+class OnLsf(OnNode):
     """What runs attempts beside the manager in a job of LSF.
 
     LSF sends what it sends a job to every process group that it has found, from half a minute after

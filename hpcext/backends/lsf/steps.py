@@ -50,9 +50,7 @@ class LsfHost(OnLsf):
     """
 
     def _more(self, gpus: Sequence[str]) -> dict[str, Any]:
-        leader = protocol.Process.of(os.getppid())
-        told = {"notices": True, "allocation": self._allocation, "leader": leader}
-        return {**super()._more(gpus), **told}
+        return {**super()._more(gpus), "leader": protocol.Process.of(os.getppid())}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,7 @@ from typing import Any
 
 from hpcext import protocol
 from hpcext.batch.slurm.reads import reads
-from hpcext.executors.allocation import AllocationExecutor
-from hpcext.executors.local import LocalExecutor
+from hpcext.executors.on_node import OnNode
 from hpcext.protocol import NOTICE_SIGNAL
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ LISTEN_PAUSE_S, LISTEN_PAUSE_MAX_S = 5.0, 300.0
 """Between two listening steps, if one ends and nobody wants the nodes."""
 
 
-class SlurmScript(AllocationExecutor, LocalExecutor):
+class SlurmScript(OnNode):
     """Carries out actions in the batch step of one allocation.
 
     Parameters
