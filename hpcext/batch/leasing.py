@@ -1,7 +1,6 @@
 """What a harvester asks of a batch system: idle nodes, when they are needed, and leases of them.
 
-One for each system: ``slurm_leasing`` and ``lsf_leasing``; which it is,
-:func:`hpcext.batch.system.leasing` says.
+One for each system; which it is, :func:`hpcext.backends.leasing` says.
 """
 
 from __future__ import annotations
