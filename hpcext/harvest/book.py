@@ -55,6 +55,10 @@ SOON = 1 / 3
 row, so that nodes that come and go do not have it asked all the time. As soon it is asked what has
 become of a lease that was stopped."""
 
+WITHDRAWN_S = 1.0
+"""So soon the batch system is asked again when another job takes a node while a lease of ours waits
+for any."""
+
 MOVED_S = 60.0
 """An end that moved by less is no news."""
 
@@ -155,6 +159,8 @@ class LeaseBook:
         self._idle_since: dict[str, float] = {}
         self._last = 0
         self._given_up = GivenUp()
+        # Nodes are on their way to another job.
+        self._yields = False
         # Leases in a row whose agents were given no GPUs.
         self._blind: set[int] = set()
         self.leases: dict[int, Lease] = {}
@@ -173,6 +179,9 @@ class LeaseBook:
         for lease in list(self.leases.values()):
             self._look(lease)
         pause_s = self._terms.cycle_s * (SOON if self._soon or self._wanted else 1)
+        if self._wanted and any(lease.claim for lease in self.leases.values()):
+            # It is to be taken back before it begins on the node that is wanted.
+            pause_s = min(pause_s, WITHDRAWN_S)
         due = time.monotonic() >= self._asked_s + pause_s
         if due and not self._closed and (self._cycle is None or self._cycle.done()):
             self._asked_s = time.monotonic()
@@ -496,6 +505,10 @@ class LeaseBook:
         missing = 0 if part is None else min(want, self._terms.max_nodes) - len(own) - len(takes)
         # Who is next waits in the queue, so that no node is nobody's until we look again.
         missing += self._neighbours.next and len(own) < self._terms.max_nodes
+        if self._yields:
+            # What waits for any node would begin on those, as Slurm keeps none for a job while it
+            # preempts others for it; that would preempt one more, and wait for it.
+            missing, self._soon = 0, True
         suits = (name for name, node in nodes.items() if self._suits(node))
         await self._claim(missing, map(hole, self._neighbours.to_ask(suits)), nodes)
 
@@ -505,7 +518,9 @@ class LeaseBook:
         """Nodes; those that are on their way to a job, which was to have them, are not idle."""
         idle = {name for name, node in nodes.items() if node.idle}
         going = self._given_up.on_their_way(idle, others, now)
-        if not going or not await asyncio.to_thread(self._system.due):
+        leaving = any(each.closing() and not each.unneeded() for each in self.leases.values())
+        self._yields = (leaving or bool(going)) and await asyncio.to_thread(self._system.due)
+        if not self._yields:
             return nodes
         return {
             name: node._replace(idle=False) if name in going else node
