@@ -489,6 +489,7 @@ class LeaseBook:
                 coming=[each.node for each in own if each.ends_at and not each.devices],
                 part=part,
                 why_refused=self._account.not_given,
+                tickets_keep=self._terms.system == "lsf",
             )
         )
         if part is not None:
