@@ -1,7 +1,7 @@
 """How long main jobs of an LSF wait for hosts that a harvester has, and how long without one.
 
 ``python benchmarks/lsf_waits.py [--jobs 12] [--seed 1]``: the LSF of the tests (tests/fakes/lsf),
-as an engine of its line was recorded, with three hosts and a queue for leases as docs/lsf.md has it.
+as an engine of its line was recorded, with three hosts and a queue for leases (docs/lsf.md).
 The same main jobs of one to three whole hosts are submitted at the same instants twice, without and
 with a harvester whose trainers would use all hosts for ever. They are sleeps; each writes down when
 it began, and how long it waited is from the instant at which its bsub had returned.
@@ -13,7 +13,6 @@ soon as there is room. On a real one each of that takes some seconds, in either 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shlex
@@ -95,6 +94,14 @@ def harvest(site: Site) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def of_trainers(site: Site) -> tuple[int, int]:
+    """How often trainers began again, and how many steps they did twice; by their own accounts."""
+    every = [site.steps(f"t{number}") for number in range(2 * len(HOSTS))]
+    lives = [len({step.attempt for step in steps}) for steps in every]
+    twice = [len(steps) - len({step.step for step in steps}) for steps in every]
+    return sum(max(0, each - 1) for each in lives), sum(twice)
+
+
 def said(label: str, waits: list[float]) -> str:
     """A line of the table."""
     median, most = statistics.median(waits), max(waits)
@@ -125,10 +132,8 @@ def main() -> int:
                 time.sleep(0.5)
             time.sleep(2 * KNOWN_S)
             sys.stdout.write(f"{said('with a harvester', play(lsf, jobs, top / 'with'))}\n")
-            status = site.run("--json", "status", str(site.pilot))
-            lost = sum(each["lost_steps"] for each in json.loads(status.out)["jobs"])
-            evicted = sum(each["attempts"] > 1 for each in json.loads(status.out)["jobs"])
-            sys.stdout.write(f"trainers that had to leave: {evicted}; steps lost: {lost}\n")
+            again, twice = of_trainers(site)
+            sys.stdout.write(f"its trainers began again {again} times; steps done twice: {twice}\n")
             process.kill()
             process.wait()
         finally:
