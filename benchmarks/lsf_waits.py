@@ -4,7 +4,7 @@
 as an engine of its line was recorded, with three hosts and a queue for leases (docs/lsf.md).
 The same main jobs of one to three whole hosts are submitted at the same instants twice, without and
 with a harvester whose trainers would use all hosts for ever. They are sleeps; each writes down when
-it began, and how long it waited is from the instant at which its bsub had returned.
+it began, and how long it waited is from the instant at which its bsub was called.
 
 The engine's hosts are this machine; its daemons look a hundred times a second, and start a job as
 soon as there is room. On a real one each of that takes some seconds, in either case.
@@ -74,9 +74,9 @@ def play(lsf: Lsf, jobs: list[MainJob], place: Path) -> list[float]:
         time.sleep(max(0.0, began_s + job.after_s - time.monotonic()))
         text = f"date +%s.%N >{shlex.quote(str(place / str(number)))}; sleep {job.takes_s}"
         shape = ("-n", str(4 * job.hosts), "-R", "span[ptile=4]", "-gpu", "num=2/host")
+        submitted.append(time.time())
         said = lsf_tools.command(lsf, "bsub", "-q", "normal", *shape, text)
         assert said.returncode == 0, said
-        submitted.append(time.time())
     while any(job.queue == "normal" and not job.over() for job in lsf.jobs()):
         time.sleep(0.5)
     starts = [float((place / str(number)).read_text()) for number in range(len(jobs))]
@@ -95,11 +95,10 @@ def harvest(site: Site) -> subprocess.Popen[str]:
 
 
 def of_trainers(site: Site) -> tuple[int, int]:
-    """How often trainers began again, and how many steps they did twice; by their own accounts."""
+    """Steps that trainers did, and how many of these twice; by their own accounts."""
     every = [site.steps(f"t{number}") for number in range(2 * len(HOSTS))]
-    lives = [len({step.attempt for step in steps}) for steps in every]
     twice = [len(steps) - len({step.step for step in steps}) for steps in every]
-    return sum(max(0, each - 1) for each in lives), sum(twice)
+    return sum(map(len, every)), sum(twice)
 
 
 def said(label: str, waits: list[float]) -> str:
@@ -132,8 +131,9 @@ def main() -> int:
                 time.sleep(0.5)
             time.sleep(2 * KNOWN_S)
             sys.stdout.write(f"{said('with a harvester', play(lsf, jobs, top / 'with'))}\n")
-            again, twice = of_trainers(site)
-            sys.stdout.write(f"its trainers began again {again} times; steps done twice: {twice}\n")
+            leases = sum(job.queue == "killable" for job in lsf.jobs())
+            steps, twice = of_trainers(site)
+            sys.stdout.write(f"{leases} leases, {steps} steps of trainers, {twice} done twice\n")
             process.kill()
             process.wait()
         finally:
