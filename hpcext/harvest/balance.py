@@ -169,6 +169,7 @@ class Balance:
             coming=[each.node for each in own if each.ends_at and not each.devices],
             part=part,
             why_refused=self._account.not_given,
+            tickets_keep=self._jobs.system.whole_nodes,
         )
 
     def _own(self) -> list[Lease]:
