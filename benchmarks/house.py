@@ -122,7 +122,7 @@ class House:
         return [length for text in self.texts.values() for length in functions(text)]
 
     def where(self, what: str) -> str | None:
-        """Find the module of a file, or the first one that defines something; None: there is none."""
+        """Find the module of a file, or the first that defines something; None: there is none."""
         if what.endswith(".py"):
             return _module(what) if what in self.texts else None
         folder, _, defined = what.rpartition(": ")

@@ -58,7 +58,7 @@ def answered(job: Job, fact: Rescaled) -> dict[str, Any] | None:
     held = dict(collections.Counter(gpu.rpartition(":")[0] for gpu in fact.gpus))
     if not held or any(gpus > job.held.get(node, 0) for node, gpus in held.items()):
         return None
-    run = replace(job.run, asked={}, maimed=False)
+    run = replace(job.run, asked={}, degraded=False)
     changes: dict[str, Any] = {"held": held, "gpus": fact.gpus, "deadline_s": None}
     if not fact.ok or held != job.run.asked:
         # Not again in this attempt: what still differs from the goal is done by a suspension.
@@ -92,7 +92,7 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
     held.pop(node, None)
     rest.pop(node, None)
     goal = rest if suits(job, rest) else None
-    run = replace(job.run, asked={}, maimed=True)
+    run = replace(job.run, asked={}, degraded=True)
     return {"held": held, "gpus": gpus, "goal": goal, "run": run, "deadline_s": None}
 
 

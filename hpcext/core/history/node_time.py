@@ -202,7 +202,7 @@ class NodeTime(msgspec.Struct):
         tally = self._of(before)
         outcome = ended.outcome if ended else Outcome.EVICTED
         asked = tally.stop or (Use.PREEMPTION if _leaves(before, world) else None)
-        if outcome is Outcome.EVICTED or before.run.maimed:
+        if outcome is Outcome.EVICTED or before.run.degraded:
             cause = Use.PREEMPTION
         elif outcome is Outcome.LOST:
             cause = asked or Use.PREEMPTION
@@ -334,7 +334,7 @@ def _leaves(job: Job, world: World) -> bool:
 
 def _cause(before: Job, job: Job, world: World) -> Use:
     """Tell why a job is to stop, or to change its size."""
-    if before.run.maimed or job.run.maimed or _leaves(before, world):
+    if before.run.degraded or job.run.degraded or _leaves(before, world):
         return Use.PREEMPTION
     if job.on_hold or job.cancelling or world.stopping:
         return Use.OTHER
