@@ -10,7 +10,14 @@ from hpcext.core.values import Action, Alloc, Job, Kind, Snapshot, State, suits
 
 
 def fits(alloc: Alloc, free: Mapping[str, int]) -> bool:
-    """Return whether an allocation can be taken from what is free on each node."""
+    """Return whether an allocation can be taken from what is free on each node.
+
+    Parameters
+    ----------
+    alloc : Alloc
+    free : Mapping[str, int]
+        GPUs per node.
+    """
     return all(free.get(node, 0) >= gpus for node, gpus in alloc.items())
 
 
@@ -18,6 +25,12 @@ def free_gpus(now: Snapshot, among: Set[str]) -> dict[str, int]:
     """Count the GPUs that nobody holds on each of some nodes, as far as these are there.
 
     Below zero only where a node shrank under its jobs.
+
+    Parameters
+    ----------
+    now : Snapshot
+    among : set of str
+        Names of nodes.
     """
     free = {name: now.nodes[name].gpus for name in among if name in now.nodes}
     for job in now.jobs:

@@ -81,6 +81,12 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
     """Return what changes of a job that goes on without a node; None for one that does not.
 
     A change of size that was under way comes to nothing: it is told anew what it is to have.
+
+    Parameters
+    ----------
+    job : Job
+    node : str
+        The name of the node that it loses.
     """
     if not job.run.elastic or job.state not in {State.RUNNING, State.RESCALING}:
         return None
@@ -97,5 +103,12 @@ def bereft(job: Job, node: str) -> dict[str, Any] | None:
 
 
 def failed(job: Job, why: str) -> str:
-    """Add to a job's reason why it could not be resized in place."""
+    """Add to a job's reason why it could not be resized in place.
+
+    Parameters
+    ----------
+    job : Job
+    why : str
+        What went wrong, as a clause.
+    """
     return "; ".join(part for part in (job.why, f"could not be resized in place: {why}") if part)

@@ -105,7 +105,16 @@ class NodeTime(msgspec.Struct):
     jobs: dict[str, Tally] = msgspec.field(default_factory=dict)
 
     def passed(self, world: World, now_s: float, *, away: bool = False) -> None:
-        """Count the time until an instant in which nothing changed, or nobody looked."""
+        """Count the time until an instant in which nothing changed, or nobody looked.
+
+        Parameters
+        ----------
+        world : World
+        now_s : float
+            The instant until which to count.
+        away : bool
+            Nobody looked: no manager was there.
+        """
         self._passed(_Before.of(world), now_s, away=away)
 
     def _passed(self, before: _Before, now_s: float, *, away: bool) -> None:
