@@ -20,6 +20,7 @@ from hpcext.config import Settings
 from hpcext.core.errors import HpcextError, NoManagerError
 from hpcext.core.values import Action, Kind
 from hpcext.executors.attempt.directory import SUPERVISOR_LOG, AttemptFiles
+from hpcext.executors.attempt.surroundings import Surroundings
 from hpcext.jobfile import JobSpec
 from hpcext.launch import supervise
 from hpcext.manager import batch_job, spool, suspendable
@@ -158,10 +159,12 @@ def _launch(directory: Path, here: Allocation, job: JobSpec) -> None:
     files.write_launch(
         job,
         alloc,
-        gpus=[f"{here.node}:{index}" for index in indices],
-        manager=(directory / spool.MANAGER_FILE).absolute(),
-        notices=True,
-        allocation=f"{here.name}.{here.restarts}",
+        Surroundings(
+            gpus=[f"{here.node}:{index}" for index in indices],
+            manager=(directory / spool.MANAGER_FILE).absolute(),
+            notices=True,
+            allocation=f"{here.name}.{here.restarts}",
+        ),
     )
     os.close(private.open_log(files.directory / SUPERVISOR_LOG))
 
