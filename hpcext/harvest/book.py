@@ -100,6 +100,8 @@ class LeaseBook:
     bound : bool
         Leases are given back that are more than `want`; else those alone on which nothing has run
         for a while, and those that are another harvester's part.
+    clock : callable
+        Seconds, which never go back.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class LeaseBook:
         hear: Callable[[Lease], None],
         loss: Loss,
         bound: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._name = name
@@ -131,6 +134,7 @@ class LeaseBook:
         self._hear = hear
         self._loss = loss
         self._bound = bound
+        self._clock = clock
         self._neighbours = Neighbours(name, BEGINS * terms.cycle_s)
         # More than our part, at the last look.
         self._over_part = False
@@ -171,11 +175,16 @@ class LeaseBook:
         for lease in list(self.leases.values()):
             self._look(lease)
         pause_s = self._terms.cycle_s * (SOON if self._soon or self._wanted else 1)
-        due = time.monotonic() >= self._asked_s + pause_s
+        due = self._clock() >= self._asked_s + pause_s
         if due and not self._closed and (self._cycle is None or self._cycle.done()):
-            self._asked_s = time.monotonic()
+            self._asked_s = self._clock()
             self._wanted = False
             self._cycle = self._loop.create_task(self._ask())
+
+    async def asked(self) -> None:
+        """Wait until the batch system has answered, where it is being asked."""
+        if self._cycle is not None:
+            await self._cycle
 
     def close(self) -> None:
         """Give back what nothing runs on, and ask for no more."""
@@ -526,7 +535,7 @@ class LeaseBook:
 
     def _count(self, idle: Sequence[str], short: Sequence[Hole]) -> None:
         """What was seen since the last look."""
-        now_s, last_s = time.monotonic(), self._looked_s
+        now_s, last_s = self._clock(), self._looked_s
         self._looked_s = now_s
         if last_s is None:
             return
