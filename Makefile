@@ -34,9 +34,9 @@ demo:
 	PATH="$(CURDIR)/$(BIN):$$PATH" CUDA_VISIBLE_DEVICES= hpcext run examples/jobs.toml --gpus 6
 
 test: lint
-	@# Four at once, on two cores too: they mostly wait. Those of one file share fixtures; the files
-	@# that take longest, those on a Slurm, come first, and not those that have most tests.
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+	@# Five at once, on two cores too: half of them wait. Those of one file share fixtures; files come
+	@# in the order of tests/conftest.py, and not those first that have most tests.
+	$(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 test-slow: test-environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,9 @@ sys.dont_write_bytecode = False
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+# Ignored, as in the background of a shell, it would be ignored by all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Before any module of ours is asked where that is.
@@ -54,9 +59,35 @@ def pytest_unconfigure() -> None:
         own_state.end(_PLACE)
 
 
+WAITS = ("system", "lsf")
+"""Folders whose tests mostly wait."""
+
+COMPUTES = (
+    "training", "tensorflow", "transformers", "lightning", "run", "random_faults", "faults",
+    "rescaling", "examples", "doctor", "sim", "cli", "core",
+)  # fmt: skip
+"""Other folders with long files."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those on a Slurm first: they take longest, and mostly wait."""
-    items.sort(key=lambda item: "system" not in item.path.parts)
+    """Put long files first, and those that wait beside those that compute.
+
+    Files are given to the processes that run tests in this order, so none of them is left with a
+    long one at the end, and the processors have something to do.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+
+    def of(folders: tuple[str, ...]) -> list[Path]:
+        places = {name: place for place, name in enumerate(folders)}
+        found = [path for path in files if path.parent.name in places]
+        return sorted(found, key=lambda path: places[path.parent.name])
+
+    pairs = itertools.zip_longest(of(WAITS), of(COMPUTES))
+    order = [path for pair in pairs for path in pair if path is not None]
+    order += [path for path in files if path not in set(order)]
+    items[:] = [item for path in order for item in files[path]]
 
 
 @pytest.fixture

@@ -45,6 +45,8 @@ class Balance:
         Leases are given back that are more than `want`; else those alone that are others' part.
     look : callable
         See what the agent of a lease has said.
+    clock : callable
+        Seconds, which never go back.
 
     Attributes
     ----------
@@ -67,6 +69,7 @@ class Balance:
         loss: Loss,
         bound: bool,
         look: Callable[[Lease], None],
+        clock: Callable[[], float],
     ) -> None:
         self._name = name
         self._terms = terms
@@ -79,6 +82,7 @@ class Balance:
         self._loss = loss
         self._bound = bound
         self._look = look
+        self._clock = clock
         self.soon = False
         # More than our part, at the last look.
         self._over_part = False
@@ -248,7 +252,7 @@ class Balance:
 
     def _count(self, short: Collection[Hole]) -> None:
         """Add to the account what was seen since the last look; `short` holes are left alone."""
-        now_s, last_s = time.monotonic(), self._looked_s
+        now_s, last_s = self._clock(), self._looked_s
         self._looked_s = now_s
         if last_s is None:
             return

@@ -76,13 +76,13 @@ class LeaseBook:
     bound : bool
         Leases are given back that are more than `want`; else those alone on which nothing has run
         for a while, and those that are another harvester's part.
+    clock : callable
+        Seconds, which never go back.
 
     Attributes
     ----------
     leases : dict of int to Lease
         By number.
-    cycle : asyncio.Task or None
-        The last question to the batch system; perhaps still under way.
     """
 
     def __init__(
@@ -100,6 +100,7 @@ class LeaseBook:
         hear: Callable[[Lease], None],
         loss: Loss,
         bound: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         private.make(directory)
         self._directory = directory
@@ -109,6 +110,7 @@ class LeaseBook:
         self._began_at = began_at
         self._busy = busy
         self._hear = hear
+        self._clock = clock
         self._asked_s = -1e9
         # A lease is since the last look.
         self._wanted = False
@@ -117,7 +119,7 @@ class LeaseBook:
         # Leases in a row whose agents were given no GPUs.
         self._blind: set[int] = set()
         self._account = lease_account.load(directory.parent)
-        self.cycle: asyncio.Task[None] | None = None
+        self._cycle: asyncio.Task[None] | None = None
         self.leases = read_all(directory)
         self._ground = Ground(terms, seen)
         self._neighbours = Neighbours(name, BEGINS * terms.cycle_s)
@@ -144,6 +146,7 @@ class LeaseBook:
             loss=loss,
             bound=bound,
             look=self._look,
+            clock=clock,
         )
 
     # What an executor asks of it.
@@ -162,18 +165,23 @@ class LeaseBook:
         if self._wanted and any(lease.claim for lease in self.leases.values()):
             # It is to be taken back before it begins on the node that is wanted.
             pause_s = min(pause_s, WITHDRAWN_S)
-        due = time.monotonic() >= self._asked_s + pause_s
-        if due and not self._closed and (self.cycle is None or self.cycle.done()):
-            self._asked_s = time.monotonic()
+        due = self._clock() >= self._asked_s + pause_s
+        if due and not self._closed and (self._cycle is None or self._cycle.done()):
+            self._asked_s = self._clock()
             self._wanted = False
-            self.cycle = self._loop.create_task(self._ask())
+            self._cycle = self._loop.create_task(self._ask())
+
+    async def asked(self) -> None:
+        """Wait until the batch system has answered, where it is being asked."""
+        if self._cycle is not None:
+            await self._cycle
 
     def close(self) -> None:
         """Give back what nothing runs on, and ask for no more."""
         self._closed = True
         lease_account.save(self._account, self._directory.parent)
-        if self.cycle is not None:
-            self.cycle.cancel()
+        if self._cycle is not None:
+            self._cycle.cancel()
         for lease in self.leases.values():
             if not self._busy(lease):
                 with contextlib.suppress(OSError):

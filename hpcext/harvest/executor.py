@@ -109,6 +109,11 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             self._look(watch)
         self._book.look()
 
+    @property
+    def book(self) -> LeaseBook:
+        """The leases that attempts run on."""
+        return self._book
+
     def close(self) -> None:
         """Stop watching; what runs goes on running, and leases that nothing runs on are over."""
         self._book.close()

@@ -121,7 +121,11 @@ def test_one_that_reports_no_loss_is_judged_by_its_weights(
 @pytest.mark.parametrize(
     ("given", "lost"),
     [
-        ("optimizer=optimizer, schedule=schedule, unsaved=True", "weights"),
+        pytest.param(
+            "optimizer=optimizer, schedule=schedule, unsaved=True",
+            "weights",
+            marks=pytest.mark.slow,
+        ),
         ("model=model, schedule=schedule, unsaved=True", "optimizer"),
         pytest.param(
             "model=model, optimizer=optimizer, unsaved=True", "schedule", marks=pytest.mark.slow

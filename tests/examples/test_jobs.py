@@ -25,6 +25,14 @@ def timeless(text: str) -> Iterator[str]:
             yield " ".join(line.split()[:3])
 
 
+def test_the_plan_of_the_example_is_that_of_the_readme(site: Site) -> None:
+    """Its trainings are run in the slow suite; each script of them in test_examples.py."""
+    plan = site.document("run", str(JOBS), "--gpus", "6", "--dry-run")
+    sizes = {job["name"]: sum(job["gpus"].values()) for job in plan["jobs"]}
+    assert sizes == {"cnn": 3, "wide": 3, "narrow": 0, "logistic": 0, "last": 0}
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_six_slots_are_shared_and_every_model_is_as_good_as_alone(site: Site) -> None:
     site.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -99,6 +99,7 @@ class Harvester:
         self.bound = True
         self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
         self.loop = asyncio.new_event_loop()
+        self.now_s = 1e6
         self.book = self.another()
 
     def another(self) -> LeaseBook:
@@ -107,6 +108,7 @@ class Harvester:
             loop=self.loop, began_at=1000.0, want=lambda: self.want,
             seen=lambda: self.seen, busy=self.is_busy, hear=self.hear,
             loss=self.loss or (lambda _: ()), bound=self.bound and self.loss is not None,
+            clock=lambda: self.now_s,
         )  # fmt: skip
 
     def hear(self, lease: Lease) -> None:
@@ -119,14 +121,12 @@ class Harvester:
 
     def cycle(self, times: int = 1) -> None:
         for _ in range(times):
-            time.sleep(0.02)
+            self.now_s += 0.02
             self.loop.run_until_complete(self._cycle())
 
     async def _cycle(self) -> None:
         self.book.look()
-        task = self.book.cycle
-        if task is not None:
-            await task
+        await self.book.asked()
 
     def took(self) -> list[Fact]:
         """What was emitted since the last time."""
@@ -149,16 +149,16 @@ def test_the_second_look_at_a_hole_comes_soon(tmp_path: Path, slurm: ScriptedSlu
     one = Harvester(tmp_path, cycle_s=3600.0)
     one.cycle()
     assert len(slurm.said("sinfo")) == 1
-    # As if a third of a cycle had passed.
-    one.book._asked_s -= 1200.0
+    # A third of a cycle.
+    one.now_s += 1200.0
     one.cycle()
     assert len(slurm.said("sinfo")) == 2
     assert len(slurm.said("sbatch")) == 2
-    one.book._asked_s -= 1200.0
+    one.now_s += 1200.0
     slurm.nodes["n4"] = "idle"
     one.cycle()
     assert len(slurm.said("sinfo")) == 2
-    one.book._asked_s -= 2400.0
+    one.now_s += 2400.0
     one.cycle()
     assert len(slurm.said("sinfo")) == 3
 

@@ -39,8 +39,8 @@ class Stage:
         self.executor = self.another()
         self.cycle(3)
         for job in (1, 2, 3):
-            lease = next(each for each in self.executor._book.leases.values() if each.job_id == job)
-            slurm.begin(self.executor._book, job, lease.node)
+            lease = next(each for each in self.executor.book.leases.values() if each.job_id == job)
+            slurm.begin(self.executor.book, job, lease.node)
         self.cycle(2)
         self.took()
         self.files = path / "jobs" / "1" / "attempt-0001"
@@ -61,8 +61,7 @@ class Stage:
 
     async def _cycle(self) -> None:
         self.executor.look()
-        if self.executor._book.cycle is not None:
-            await self.executor._book.cycle
+        await self.executor.book.asked()
 
     def took(self) -> list[Fact]:
         found, self.facts[:] = list(self.facts), []
@@ -79,7 +78,7 @@ class Stage:
     def runs(self) -> dict[str, list[int]]:
         """Node → as which nodes of the attempt agents were told to run it."""
         found: dict[str, list[int]] = {}
-        for lease in self.executor._book.leases.values():
+        for lease in self.executor.book.leases.values():
             for file in sorted(lease.directory.glob("run-7-*.json")):
                 found.setdefault(lease.node, []).append(json.loads(file.read_text())["index"])
         return found
@@ -99,7 +98,7 @@ class Stage:
 
     def lose(self, node: str) -> None:
         """The lease on a node is over, and nobody has said anything."""
-        lease = self.executor._book.on(node)
+        lease = self.executor.book.on(node)
         assert lease is not None
         assert lease.job_id is not None
         self.slurm.jobs[lease.job_id][0] = "NODE_FAIL"

@@ -32,7 +32,7 @@ def account(site: Site, name: str) -> list[dict[str, Any]]:
 
 def test_promoted_and_resized_without_stopping(site: Site) -> None:
     site.write_jobs(
-        site.counter("first", steps=400, step_s=0.01, gpus=2),
+        site.counter("first", gated=True, gpus=2),
         training(site, "grows", "--gates", "10", "50", "90", gpus={"min": 1, "max": 3}),
     )
     manager = site.start("run", str(site.jobs), "--gpus", "3", "--dir", str(site.pilot), "--json")
@@ -51,6 +51,8 @@ def test_promoted_and_resized_without_stopping(site: Site) -> None:
     wait_for(site.pilot.is_dir, "the pilot")
     # The secondary has one GPU until the primary ends; then it gets them all. It waits in step
     # 10 until its new ranks are there.
+    wait_for(lambda: account(site, "grows"), "its first step")
+    site.open("first")
     wait_for(lambda: job()["state"] == "rescaling", "the promotion")
     wait_for(lambda: list(site.path.glob("grows/tmp/*/group.json")), "new ranks")
     wait_for(lambda: has_news(account(site, "grows")[0]["pid"]), "the news of them")

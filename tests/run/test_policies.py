@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from itertools import groupby
 
 import pytest
-from site_of_test import Site
+from site_of_test import Site, wait_for
 
 from hpcext.policies import POLICIES
 
@@ -18,18 +19,31 @@ SOON = {
 }
 
 
-def run(site: Site, policy: str, *, stated: bool = True) -> dict[str, list[int]]:
-    """Run the jobs under a policy; how many GPUs each had, one after the other."""
+def run(
+    site: Site, policy: str, *, stated: bool = True, gated: tuple[str, ...] = (), until: str = ""
+) -> dict[str, list[int]]:
+    """Run the jobs under a policy; how many GPUs each had, one after the other.
+
+    Those that are gated end when such a file of the pilot is there.
+    """
     site.write_jobs(
         *(
             site.counter(
-                name, steps=steps, gpus={"max": 4}, work=steps,
+                name, steps=steps, gpus={"max": 4}, work=steps, gated=name in gated,
                 **({"scaling": SCALING[name]} if stated else {}),
             )
             for name, steps in STEPS.items()
         )
     )  # fmt: skip
-    document = site.document("run", str(site.jobs), "--gpus", "6", "--policy", policy)
+    words = ("--gpus", "6", "--policy", policy, "--dir", str(site.pilot), "--json")
+    manager = site.start("run", str(site.jobs), *words)
+    if until:
+        wait_for(lambda: list(site.pilot.glob(until)), until)
+    for name in gated:
+        site.open(name)
+    out, err = manager.communicate(timeout=200)
+    assert manager.returncode == 0, err
+    document = json.loads(out)
     assert [job["state"] for job in document["jobs"]] == ["completed"] * 3, document
     assert document["policy"] == policy
     site.check_account(STEPS)
@@ -49,12 +63,16 @@ def test_no_step_is_lost_under_any_policy(site: Site, name: str) -> None:
 
 def test_speeds_that_nobody_stated_are_explored(site: Site) -> None:
     """The first one and the third are over soon; by then the second has what it needs for it."""
-    held = run(site, "doubling:explore_s=0.5,interval_s=1", stated=False)
+    third = "jobs/2/attempt-0003/report.json"
+    policy = "doubling:explore_s=0.5,interval_s=1"
+    held = run(site, policy, stated=False, gated=("second",), until=third)
     assert held["second"][:3] == [1, 2, 4]
 
 
 def test_pollux_learns_from_running_jobs(site: Site) -> None:
     """None is faster on more GPUs, so that they are tried once and then no more."""
-    held = run(site, "pollux:interval_s=1,delay_s=0.1", stated=False)
+    another = "jobs/*/attempt-0002/report.json"
+    policy = "pollux:interval_s=1,delay_s=0.1"
+    held = run(site, policy, stated=False, gated=tuple(STEPS), until=another)
     assert all(each[0] == 1 for each in held.values())
     assert any(len(each) > 1 for each in held.values())

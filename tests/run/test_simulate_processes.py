@@ -26,7 +26,7 @@ SEEDS = 6
     [
         (signal.SIGINT, True, 2),
         pytest.param(signal.SIGINT, False, 1, marks=pytest.mark.slow),
-        (signal.SIGKILL, False, 2),
+        pytest.param(signal.SIGKILL, False, 2, marks=pytest.mark.slow),
     ],
     ids=["ctrl-c", "interrupt", "kill"],
 )

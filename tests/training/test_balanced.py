@@ -63,10 +63,10 @@ def alone(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> torch.T
 @pytest.mark.parametrize(
     "options",
     [
-        ("--mode=cpu",),
+        pytest.param(("--mode=cpu",), marks=pytest.mark.slow),
         ("--mode=gpu", "--workers=1", "--passes=3", "--amp"),
         ("--mode=cpu", "--rule=speeds", "--swap=25"),
-        ("--mode=gpu", "--rule=leader"),
+        pytest.param(("--mode=gpu", "--rule=leader"), marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
