@@ -31,16 +31,16 @@ TURN_FILE = "requeued-looked-at"
 
 async def look_after(state_dir: Path) -> None:
     """Look after the user's jobs in the queue for as long as a manager is there."""
-    expire_s: int | None = None
+    delay_s: int | None = None
     while True:
         await asyncio.sleep(EVERY_S)
         try:
             if not _our_turn(state_dir):
                 continue
-            if expire_s is None:
+            if delay_s is None:
                 text = await asyncio.to_thread(runner.run, site.config_command())
-                expire_s = site.cred_expire_s(site.parse_config(text))
-            await asyncio.to_thread(bring_forward, state_dir, expire_s)
+                delay_s = site.requeue_delay_s(site.parse_config(text))
+            await asyncio.to_thread(bring_forward, state_dir, delay_s)
         except (HpcextError, OSError) as error:
             # They begin by themselves, only later.
             log.debug("requeued jobs are not looked after: %s", error)
@@ -61,7 +61,7 @@ def _our_turn(state_dir: Path) -> bool:
     return True
 
 
-def bring_forward(state_dir: Path, cred_expire_s: int) -> None:
+def bring_forward(state_dir: Path, delay_s: int) -> None:
     """Have those begin now that are in the queue again; other jobs of the user are his own.
 
     Raises
@@ -69,7 +69,7 @@ def bring_forward(state_dir: Path, cred_expire_s: int) -> None:
     BatchError
     """
     text = runner.run(requeued.waiting_command(), environ=slurm.epoch_times())
-    waiting = requeued.parse_waiting(text, cred_expire_s)
+    waiting = requeued.parse_waiting(text, delay_s)
     if not waiting:
         return
     pilots = directories.known(state_dir)
