@@ -92,13 +92,14 @@ def _clock() -> Finding:
 def _requeue(config: Mapping[str, str]) -> Finding:
     """So long what is preempted waits before it may begin again; slurm.conf(5), AuthInfo."""
     name = "wait after a requeue"
-    wait_s = slurm_site.cred_expire_s(config)
+    wait_s = slurm_site.requeue_delay_s(config)
     says = f"a job that is preempted and requeued waits {wait_s} s (BeginTime) before it may begin"
     if wait_s <= REQUEUE_S:
         return Finding(name, "ok", says)
     do = (
         f"an administrator sets AuthInfo=cred_expire={REQUEUE_S:g}, or what a prolog and a slow "
-        "node need; scontrol update JobId=ID StartTime=now has a pending one begin now"
+        "node need, or SchedulerParameters=requeue_delay where Slurm has that (26.05); "
+        "scontrol update JobId=ID StartTime=now has a pending one begin now"
     )
     why = "suspendable jobs stand still for that long after each preemption, though nodes are idle"
     return Finding(name, "note", says, do, why)

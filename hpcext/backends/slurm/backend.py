@@ -44,7 +44,7 @@ class Slurm(Backend):
     title = "Slurm"
     command = "sbatch"
     deaf = False
-    # For as long as the credential of its last run is good, two minutes by default.
+    # For as long as the credential of its last run is good by default, two minutes.
     delays_requeued = True
 
     def own_job(self) -> JobId | None:
@@ -128,7 +128,7 @@ class Slurm(Backend):
         of them runs any more.
         """
         text = runner.run(requeued.waiting_command(), environ=slurm.epoch_times())
-        waiting = requeued.parse_waiting(text, _cred_expire_s())
+        waiting = requeued.parse_waiting(text, _requeue_delay_s())
         for job_id in filter(is_ours, waiting):
             with contextlib.suppress(BatchError):
                 runner.run(requeued.begin_command(job_id))
@@ -184,6 +184,6 @@ def _gone(here: Allocation, nodes: Sequence[Node]) -> tuple[str, ...]:
 
 
 @functools.cache
-def _cred_expire_s() -> int:
-    """Ask Slurm once how long a credential is good."""
-    return site.cred_expire_s(site.parse_config(runner.run(site.config_command())))
+def _requeue_delay_s() -> int:
+    """Ask Slurm once how long it has a requeued job wait."""
+    return site.requeue_delay_s(site.parse_config(runner.run(site.config_command())))

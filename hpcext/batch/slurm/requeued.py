@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SLACK_S = 2.0
-"""Slurm has such a job wait for a second longer than a credential is good for, or so."""
+"""Slurm has such a job wait for a second longer than it says, or so."""
 
 _COLUMNS = ("JobArrayID", "Reason", "RestartCnt", "SubmitTime", "EligibleTime")
 
@@ -14,11 +14,17 @@ def waiting_command() -> list[str]:
     return [*words, "--Format=" + ",".join(f"{name}:40|" for name in _COLUMNS)]
 
 
-def parse_waiting(text: str, cred_expire_s: int) -> tuple[str, ...]:
-    """Ids of those jobs that wait for nothing but the credential of their last run to expire.
+def parse_waiting(text: str, delay_s: int) -> tuple[str, ...]:
+    """Ids of those jobs that wait since they were requeued, and for nothing else.
 
-    Slurm counts the submission of a job that is requeued anew, and adds that to it. A later begin
-    is one that somebody has asked for.
+    Slurm counts the submission of a job that is requeued anew, and adds its delay to it. A later
+    begin is one that somebody has asked for.
+
+    Parameters
+    ----------
+    text : str
+    delay_s : int
+        As :func:`hpcext.batch.slurm.site.requeue_delay_s` has it.
     """
     found = []
     for line in text.splitlines():
@@ -28,7 +34,7 @@ def parse_waiting(text: str, cred_expire_s: int) -> tuple[str, ...]:
         if why != "BeginTime" or not all(map(str.isdigit, (restarts, submitted, eligible))):
             continue
         waits_s = int(eligible) - int(submitted)
-        if int(restarts) and abs(waits_s - cred_expire_s - 1) <= SLACK_S:
+        if int(restarts) and abs(waits_s - delay_s - 1) <= SLACK_S:
             found.append(job_id)
     return tuple(found)
 

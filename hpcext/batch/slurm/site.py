@@ -54,9 +54,21 @@ def whole(value: str, default: int = 0) -> int:
     return int(found[0]) if found else default
 
 
-def cred_expire_s(config: Mapping[str, str]) -> int:
-    """So long a job that was requeued waits before it may begin again; slurm.conf(5), AuthInfo."""
-    return whole(words(config.get("AuthInfo", "")).get("cred_expire", ""), CRED_EXPIRE_S)
+def requeue_delay_s(config: Mapping[str, str]) -> int:
+    """So long a job that was requeued waits before it may begin again.
+
+    slurm.conf(5): ``requeue_delay`` of SchedulerParameters, which 26.05 has and 24.11 has not, or
+    else ``cred_expire`` of AuthInfo.
+
+    Examples
+    --------
+    >>> requeue_delay_s({}), requeue_delay_s({"AuthInfo": "cred_expire=30"})
+    (120, 30)
+    >>> requeue_delay_s({"AuthInfo": "cred_expire=30", "SchedulerParameters": "requeue_delay=5"})
+    5
+    """
+    expire_s = whole(words(config.get("AuthInfo", "")).get("cred_expire", ""), CRED_EXPIRE_S)
+    return whole(words(config.get("SchedulerParameters", "")).get("requeue_delay", ""), expire_s)
 
 
 def partitions_command() -> list[str]:
